@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
@@ -67,41 +67,6 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
                 return
     with written_in_place(free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
-
-
-def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
-    """Rewrite a dataset without some episodes, or remove it if none is left. It is unchanged on a StorageError."""
-    remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
-    if not remaining:
-        with storage_errors("remove", dataset):
-            dataset.unlink()
-        return
-    # The remaining episodes must be intact. Their chunks are copied without recompression.
-    with written_in_place(dataset, overwrite=True) as temporary:
-        make_dataset([(index, dataset) for index in remaining], temporary)
-        flush_to_disk(temporary)
-
-
-def remove_temporary_files(output_directory: Path, plan: ledger.RunPlan) -> list[str]:
-    """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
-    owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
-    for job in plan.jobs:
-        directory = output_directory / job.name
-        names = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
-        owners[f"job '{job.name}'"] = [directory / name for name in names]
-
-    removed: Counter[str] = Counter()
-    for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
-        if not directory.is_dir():
-            continue
-        with storage_errors("read", directory):
-            found = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
-        for path in found:
-            with storage_errors("remove", path):
-                if path.is_symlink() or not path.is_dir():
-                    path.unlink(missing_ok=True)
-                    removed[owner] += 1
-    return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
@@ -408,37 +373,30 @@ def _adoptable(
     for copy in intact:
         if line is not None and copy.checksum == line.checksum:
             continue
+        said, wanted = copy.attributes, (expected.name, expected.seed, copy.episode_index)
+        found = (said.get("job"), said.get("seed"), said.get("episode_index"))
         try:
-            carried = _carried_line(expected, copy)
-        except ValueError as error:
-            reasons[copy.path] = str(error)
+            carried = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
+        except ValueError:
+            carried = None
+        if found != wanted:
+            reason = f"it is of another plan: its job, seed and index are {found}, not {wanted}"
+        elif recorded_config_hash(said.get("provenance")) != expected.config_hash:
+            reason = "it is of another plan: its configuration has another hash"
+        elif carried is None:
+            reason = "no line commits it, and it carries none"
+        elif (carried.job_name, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
+            reason = "no line commits it, and the one that it carries is of another episode"
+        elif line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
-        if line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
+        elif expected.retries(carried):
+            reason = "it ended in an error and runs again"
+        else:
+            candidates.append(carried)
             continue
-        if expected.retries(carried):
-            reasons[copy.path] = "it ended in an error and runs again"
-            continue
-        candidates.append(carried)
+        reasons[copy.path] = reason
     # The content decides, not the file name.
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
-
-
-def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
-    """Return the commit line that an uncommitted recording carries. ValueError if it has none of this plan."""
-    said = copy.attributes
-    found = (said.get("job"), said.get("seed"), said.get("episode_index"))
-    wanted = (expected.name, expected.seed, copy.episode_index)
-    if found != wanted:
-        raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
-    if recorded_config_hash(said.get("provenance")) != expected.config_hash:
-        raise ValueError("it is of another plan: its configuration has another hash")
-    try:
-        line = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
-    except ValueError as error:
-        raise ValueError("no line commits it, and it carries none") from error
-    if (line.job_name, line.seed, line.episode_index, line.checksum) != (*wanted, copy.checksum):
-        raise ValueError("no line commits it, and the one that it carries is of another episode")
-    return line
 
 
 # Repair a job, as its diagnosis says.
@@ -519,7 +477,15 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
             for copy, reason in dropped:
                 if reason is not None:
                     keep_episode_aside(dataset, copy.episode_index, aside)
-        drop_episodes(dataset, {copy.episode_index for copy, _ in dropped})
+        remaining = sorted({*list_episodes(dataset)} - {copy.episode_index for copy, _ in dropped})
+        if remaining:
+            # The remaining episodes must be intact. Their chunks are copied without recompression.
+            with written_in_place(dataset, overwrite=True) as temporary:
+                make_dataset([(index, dataset) for index in remaining], temporary)
+                flush_to_disk(temporary)
+        else:
+            with storage_errors("remove", dataset):
+                dataset.unlink()
     for copy, _ in discarded:
         if copy.is_part:
             move_aside(copy.path, aside)
@@ -652,7 +618,22 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
         if why is not None:
             notes.append(f"set aside {path}: {why}")
             move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
-    notes += remove_temporary_files(output_directory, plan)
+    # All processes of the run are dead, and so their temporary files are of no use.
+    owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
+    below = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
+    owners |= {f"job '{job.name}'": [output_directory / job.name / name for name in below] for job in plan.jobs}
+    removed: Counter[str] = Counter()
+    for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
+        if not directory.is_dir():
+            continue
+        with storage_errors("read", directory):
+            temporary = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
+        for path in temporary:
+            with storage_errors("remove", path):
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink(missing_ok=True)
+                    removed[owner] += 1
+    notes += [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
     begun, damaged = ledger.read_attempts(output_directory, plan.run_id)
     notes += damaged
     retrying = [each for each in begun if each.retry_errors]
