@@ -35,8 +35,9 @@ class StepRing:
         self._num_envs = num_envs
         # Expected length of the longest episode [control steps]. The buffer grows if an episode is longer.
         self.capacity = max(1, capacity)
-        self._packs: list[torch.Tensor] = []
-        self._arrays: list[np.ndarray] = []  # the same memory. Shape of each: (capacity, num_envs, width)
+        # The packs. Shape of each: (capacity, num_envs, width). The system backs only touched pages, so a large
+        # capacity costs nothing for short episodes. In deterministic mode PyTorch would fill new tensors with NaN.
+        self._arrays: list[np.ndarray] = []
         self._next = 0
         self._origin = 0
         self._first: dict[int, int] = {}
@@ -50,9 +51,8 @@ class StepRing:
     def next_places(self, packs: Sequence[tuple[int, np.dtype]]) -> Sequence[np.ndarray]:
         """Begin a control step, and return the places of its packs to write now. Shape of each: (num_envs, width)."""
         # `packs` is the width and dtype of each pack, the same at every call.
-        if not self._packs:
-            self._packs = [_untouched((self.capacity, self._num_envs, width), dtype) for width, dtype in packs]
-            self._arrays = [values.numpy() for values in self._packs]
+        if not self._arrays:
+            self._arrays = [np.empty((self.capacity, self._num_envs, width), dtype) for width, dtype in packs]
             self._each_step = list(zip(*self._arrays, strict=True))
         if self._next >= self._room_until:
             self._make_room(1)
@@ -73,12 +73,11 @@ class StepRing:
         """Append control steps: for each pack, the tensors of one step after the other, each (num_envs, ...)."""
         # The number of packs, of tensors per step and their dtypes are fixed by the first call. Steps may be joined
         # already along dimension 1, so widths are per `num_steps`.
-        if not self._packs:
+        if not self._arrays:
             for tensors in packs:
                 width = sum(tensor[0].numel() for tensor in tensors) // num_steps
                 dtype = torch.empty(0, dtype=tensors[0].dtype).numpy().dtype
-                self._packs.append(_untouched((self.capacity, self._num_envs, width), dtype))
-            self._arrays = [values.numpy() for values in self._packs]
+                self._arrays.append(np.empty((self.capacity, self._num_envs, width), dtype))
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
         self._next += num_steps
@@ -108,22 +107,14 @@ class StepRing:
         oldest = min(self._first.values(), default=self._next)
         while self._next + num_steps - oldest > self.capacity:
             turn = (self._next - self._origin) % self.capacity
-            for number, before in enumerate(self._packs):
-                doubled = _untouched((2 * len(before), *before.shape[1:]), self._arrays[number].dtype)
+            for number, before in enumerate(self._arrays):
+                doubled = self._arrays[number] = np.empty((2 * len(before), *before.shape[1:]), before.dtype)
                 doubled[: len(before) - turn] = before[turn:]
                 doubled[len(before) - turn : len(before)] = before[:turn]
-                self._packs[number], self._arrays[number] = doubled, doubled.numpy()
             self._origin = self._next - self.capacity
             self.capacity *= 2
             self._each_step = list(zip(*self._arrays, strict=True)) if self._each_step else []
         self._room_until = oldest + self.capacity
-
-
-def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-    """Return uninitialized CPU memory."""
-    # The system backs only touched pages, so a large capacity costs nothing for short episodes. PyTorch fills new
-    # tensors with NaN in deterministic mode, and so touches all pages; NumPy does not.
-    return torch.from_numpy(np.empty(shape, dtype))
 
 
 _PARTS = "parts"
@@ -276,7 +267,7 @@ class EpisodeArrays:
         return dict(flatten(self._environment.state() or {}, prefix))
 
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
-        """Return the tensors to keep of a step, always in the same order; see `_arrays_in`."""
+        """Return the tensors to keep of a step, always in the same order; see `_lay_out`."""
         action = transition.action
         tensors = [action if action.dtype is torch.float32 else action.to(torch.float32), transition.step.reward]
         for path, names in self._terms.items():
@@ -296,29 +287,13 @@ class EpisodeArrays:
             tensors += self._state(layout.STATES).values()
         return tensors
 
-    def _arrays_in(self, transition: Transition) -> list[dict[str, torch.Tensor]]:
-        """Return the named arrays in each tensor of `_tensors`."""
-        arrays = [{layout.ACTIONS: transition.action}, {layout.REWARDS: transition.step.reward}]
-        for path, names in self._terms.items():
-            group, *keys = path
-            terms = value_at(transition.observation, path)
-            named = {"/".join((observation_path(group), *keys, name)): terms[name] for name in names}
-            arrays += [named] if path in self._together else [{name: term} for name, term in named.items()]
-        if not self._host_parts:
-            parts = {_PARTS: torch.cat(self._state_parts, dim=1)} if self._state_parts else self._state(layout.STATES)
-            arrays += [{name: state} for name, state in parts.items()]
-        return arrays
-
     def _lay_out(self, transition: Transition) -> None:
         """Decide the layout: vectors of one dtype share a pack; images are large enough for a pack of their own."""
-        for group, terms in transition.observation.items():
-            is_state = self._observations is RecordedObservations.STATE and group == "policy"
-            if is_state or self._observations is RecordedObservations.ALL:
-                for keys, _ in leaves(terms):
-                    *path, name = (group, *keys)
-                    self._terms.setdefault(tuple(path), []).append(name)
-
         seen = transition.observation
+        kept = {RecordedObservations.ALL: {*seen}, RecordedObservations.STATE: {"policy"}}.get(self._observations, ())
+        for keys, _ in leaves({group: terms for group, terms in seen.items() if group in kept}):
+            *path, name = keys
+            self._terms.setdefault(tuple(path), []).append(name)
         self._together = {path for path in self._terms if isinstance(value_at(seen, path), SideBySide)}
         # Direct writes need every tensor, and any parts of the state, on the CPU.
         are_here = all(tensor.is_cpu for tensor in self._tensors(transition))
@@ -326,7 +301,20 @@ class EpisodeArrays:
         if not self._written_at_once:
             self._host_parts = []
 
+        # The named arrays in each of the tensors.
         tensors = self._tensors(transition)
+        arrays_of = [{layout.ACTIONS: transition.action}, {layout.REWARDS: transition.step.reward}]
+        places = {"policy": layout.OBSERVATIONS, layout.CAMERA_OBSERVATIONS: layout.CAMERA_OBSERVATIONS}
+        for path, names in self._terms.items():
+            # Group ``policy`` is in ``obs``, as in Isaac Lab, and others are beside it.
+            group, *keys = path
+            above, terms = places.get(group, f"{layout.OBSERVATIONS}_{group}"), value_at(seen, path)
+            named = {"/".join((above, *keys, name)): terms[name] for name in names}
+            arrays_of += [named] if path in self._together else [{name: term} for name, term in named.items()]
+        if not self._host_parts:
+            parts = {_PARTS: torch.cat(self._state_parts, dim=1)} if self._state_parts else self._state(layout.STATES)
+            arrays_of += [{name: part} for name, part in parts.items()]
+
         state = self._host_parts[0].dtype if self._host_parts else None
         packs: dict[object, _TensorPack] = {}
 
@@ -342,7 +330,7 @@ class EpisodeArrays:
                 pack.columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
             return list(packs).index(key), slice(begin, stop)
 
-        for number, (tensor, arrays) in enumerate(zip(tensors, self._arrays_in(transition), strict=True)):
+        for number, (tensor, arrays) in enumerate(zip(tensors, arrays_of, strict=True)):
             dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
             # Vectors are stored in the dtype of the state if it represents the same values exactly.
             is_exact = state is not None and dtype.kind == state.kind == "f" and np.can_cast(dtype, state)
@@ -384,10 +372,3 @@ def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, A
     """Yield path and value of every leaf of a nested dict: ``states/rigid_object/cube/root_pose``."""
     for keys, value in leaves(tree):
         yield "/".join((prefix, *keys)), value
-
-
-def observation_path(group: str) -> str:
-    """Return the path of an observation group: ``policy`` in ``obs``, as in Isaac Lab, others beside it."""
-    if group == "policy":
-        return layout.OBSERVATIONS
-    return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"

@@ -78,14 +78,12 @@ def console_table(merged: Tables, width: int = 160) -> Table:
     if measured and not any(measured):
         stays -= {"success_rate"}
 
-    def order(name: str) -> int:
-        known = PREFIX if name.startswith(PREFIX) else name
-        return _LEFT_OUT.index(known) if known in _LEFT_OUT else -1
-
+    order = {name: at for at, name in enumerate(_LEFT_OUT)}
+    optional = (name for name in shown if name not in stays)
     widths = {
         name: max(len(heading), *(cell.cell_len for cell in cells), 0) for name, (heading, cells) in shown.items()
     }
-    for name in sorted((name for name in shown if name not in stays), key=order):
+    for name in sorted(optional, key=lambda name: order.get(PREFIX if name.startswith(PREFIX) else name, -1)):
         if sum(widths[each] + 1 for each in shown) - 1 <= width:
             break
         del shown[name]

@@ -304,7 +304,7 @@ _PROPERTIES = (
 
 def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterator[str]:
     """Write ``<job>/episode_<index>.rrd`` per recorded episode into an empty directory, and yield a note per job."""
-    optional_library("rerun", key="--rerun")
+    library = optional_library("rerun", key="--rerun")
     plan, num_episodes = read_run_plan(run), 0
     names = [job.name for job in plan.jobs]
     # ConfigError for an unknown job and for a run without recordings. No `jobs` means all.
@@ -318,34 +318,28 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
             films.setdefault(said.episode_index, {})[said.camera or "viewport"] = film
         for index, files in sorted(found.items()):
             path = output / name / f"episode_{index:06d}.rrd"
+            # Unique among all episodes of all runs.
             recording_id = f"{plan.run_id}_{name}_{index}"
-            write_rerun_recording(path, read_episode(files[0], index), recording_id, films.get(index, {}))
+            episode, temporary = read_episode(files[0], index), temporary_path(path)
+            with storage_errors("write", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
+            try:
+                stream.save(str(temporary))
+                _log_episode(library, stream, episode, films.get(index, {}))
+                stream.flush()
+            except (OSError, RuntimeError, ValueError) as error:
+                raise StorageError(f"cannot write {path}: {error}") from error
+            finally:
+                stream.disconnect()
+            with storage_errors("write", path):
+                temporary.replace(path)
         num_episodes += len(found)
         if found:
             yield f"{output / name}: episodes {len(found)}; look with: rerun {output / name}"
         yield from problems
     if not num_episodes:
         raise ConfigError(Problem("holds no recorded episode; run without --no_dataset", file=str(run)))
-
-
-def write_rerun_recording(path: Path, episode: RecordedEpisode, recording_id: str, films: Mapping[str, Path]) -> None:
-    """Write one episode atomically. Cameras without recorded images show their films."""
-    library = optional_library("rerun", key="--rerun")
-    temporary = temporary_path(path)
-    with storage_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    # `recording_id` is unique among all episodes of all runs.
-    stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
-    try:
-        stream.save(str(temporary))
-        _log_episode(library, stream, episode, films)
-        stream.flush()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StorageError(f"cannot write {path}: {error}") from error
-    finally:
-        stream.disconnect()
-    with storage_errors("write", path):
-        temporary.replace(path)
 
 
 def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Mapping[str, Path]) -> None:

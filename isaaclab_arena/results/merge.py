@@ -1,7 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,7 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
-from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
+from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
@@ -305,10 +305,14 @@ def merge_results(output_directory: Path) -> Tables:
     episodes = [episode for each in evidence for episode in each.episodes]
     told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
     remarks = (f"job '{name}': {remark}" for name, own in told for remark in own)
+    suites: defaultdict[str, list[JobEvidence]] = defaultdict(list)
+    for each in evidence:
+        if each.job.config.suite is not None:
+            suites[each.job.config.suite.name].append(each)
     return Tables(
         plan=plan,
         jobs=job_table(evidence),
-        suites=table_of(SUITES, suites_of(evidence)),
+        suites=table_of(SUITES, [SuiteEvidence(name=name, jobs=jobs) for name, jobs in suites.items()]),
         metrics=table_of(METRICS, [metric for each in evidence for metric in metrics_of(each)]),
         episodes=table_of(EPISODES, episodes, of=evidence),
         missing=missing,
@@ -387,8 +391,15 @@ def _is_like(path: Path, content: bytes) -> bool:
     return found == content
 
 
-def results_document(tables: Tables) -> dict[str, Any]:
-    """Return the content of ``results.json``: the jobs, missing episodes, and sources."""
+def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each result file, in write order."""
+    for name in FILES:
+        # A run without suites, or without declared metrics, has no such files, and no such entries in the last one.
+        if name in _OPTIONAL and not len(getattr(tables, name)):
+            continue
+        # A user may compare CSV files by ``cmp`` with those of a version without events, so events are in Parquet only.
+        yield f"{name}.csv", csv_text(tables.in_file(name, parquet=False)).encode()
+        yield f"{name}.parquet", tables.in_file(name).to_parquet(index=False)
     answers = [
         {
             **asdict(answer.question),
@@ -405,31 +416,19 @@ def results_document(tables: Tables) -> dict[str, Any]:
         }
         for answer in tables.answers
     ]
-    return {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "run_id": tables.plan.run_id,
         "config_hash": tables.plan.config_hash,
         "complete": tables.complete,
         "jobs": tables.rows,
-        # A run without suites, or without declared metrics, has no such tables.
         **{name: records(own) for name in _OPTIONAL if len(own := getattr(tables, name))},
         "missing": tables.missing,
         "problems": tables.problems,
         **({"answers": answers} if answers else {}),
         "sources": tables.sources,
     }
-
-
-def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each result file, in write order."""
-    for name in FILES:
-        # A run without suites, or without declared metrics, has no such files.
-        if name in _OPTIONAL and not len(getattr(tables, name)):
-            continue
-        # A user may compare CSV files by ``cmp`` with those of a version without events, so events are in Parquet only.
-        yield f"{name}.csv", csv_text(tables.in_file(name, parquet=False)).encode()
-        yield f"{name}.parquet", tables.in_file(name).to_parquet(index=False)
-    yield RESULTS_FILE, json_text(results_document(tables)).encode()
+    yield RESULTS_FILE, json_text(document).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:

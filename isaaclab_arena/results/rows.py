@@ -14,6 +14,7 @@ from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results.statistics import (
     Interval,
     ScoredEpisodes,
+    clopper_pearson_interval,
     draws_of,
     interval_of_mean,
     mean_of_tasks,
@@ -132,8 +133,11 @@ class JobEvidence:
         # The usual intervals assume that the first look is the last. The one of a job with questions is valid at every
         # look, over the first episode of each condition, as questions count. It uses fewer episodes than the rate, so
         # it is widened to contain the rate.
-        interval, exact = (None, None) if self.answers else (scored.wilson(), scored.clopper_pearson())
-        if self.answers and scored.rate is not None:
+        interval = exact = None
+        if not self.answers:
+            interval, counts = scored.wilson(), (scored.successes, len(scored))
+            exact = clopper_pearson_interval(*counts, design_effect=scored.design_effect)
+        elif scored.rate is not None:
             _, first = np.unique(draws_of(scored.conditions), return_index=True)
             anytime = rate_interval(int(scored.success[first].sum()), len(first))
             interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
@@ -213,7 +217,9 @@ class JobEvidence:
         # The simulation waits, so no action is stale, and the queries have a fixed pace.
         if metric == STALE_SHARE:
             return 0.0 if self.lines else None
-        return pace.queries_per_s([line.episode_length for line in self.lines])
+        lengths = [line.episode_length for line in self.lines]
+        queries = sum(-(-length // pace.steps) for length in lengths)
+        return queries / (sum(lengths) * pace.control_dt) if sum(lengths) else None
 
     def query_ms(self, percentile: float) -> float | None:
         """Return a percentile of the measured query times [ms], None for a job without latency."""
@@ -430,12 +436,3 @@ class PooledJobs:
     lengths: Sequence[int]  # control steps of the episodes without an error
     scored: ScoredEpisodes
     saturated: float | None  # share of action entries at or beyond their bounds
-
-
-def suites_of(jobs: Iterable[JobEvidence]) -> list[SuiteEvidence]:
-    """Return the suites of the plan, in its order. Jobs outside suites are left out."""
-    members: defaultdict[str, list[JobEvidence]] = defaultdict(list)
-    for each in jobs:
-        if each.job.config.suite is not None:
-            members[each.job.config.suite.name].append(each)
-    return [SuiteEvidence(name=name, jobs=own) for name, own in members.items()]

@@ -169,10 +169,6 @@ class ScoredEpisodes:
         """Return Wilson's interval of the rate, None without episodes."""
         return wilson_interval(self.successes, len(self), design_effect=self.design_effect)
 
-    def clopper_pearson(self) -> Interval | None:
-        """Return the interval of Clopper and Pearson, None without episodes."""
-        return clopper_pearson_interval(self.successes, len(self), design_effect=self.design_effect)
-
 
 def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
     """Return the episodes of several jobs as one set."""

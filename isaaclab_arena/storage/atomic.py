@@ -206,14 +206,14 @@ class RunLock(AbstractContextManager["RunLock"]):
             raise ConfigError(Problem(message, file=str(self._path.parent))) from error
         return self
 
-    def release(self) -> None:
+    def release(self, *exception: object) -> None:
         """Release the lock. May be called more than once; the end of the process releases it too."""
+        del exception
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def __exit__(self, *exception: object) -> None:
-        self.release()
+    __exit__ = release
 
 
 # Set files aside: they move to a directory such as ``set_aside/`` of a job.

@@ -99,13 +99,11 @@ def checksum(arrays: Arrays) -> int:
 
 def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
     """Extend a `checksum` by one array; `crc` is the checksum so far, 0 for the first array."""
-    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
+    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape).encode(), crc))
 
 
-@lru_cache(maxsize=1024)
-def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    # The episodes of a job have the same arrays, with a few lengths.
-    return f"{name} {dtype.str} {shape}".encode()
+# The episodes of a job have the same arrays, with a few lengths.
+_description = lru_cache(maxsize=1024)("{} {.str} {}".format)
 
 
 # The bytes of HDF5's structures, according to its format specification 3.0; pure functions, no file.

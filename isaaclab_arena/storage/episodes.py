@@ -222,7 +222,7 @@ class OpenRecording:
         """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
         group = self.group(episode_index)
         attributes = self.attributes(group)
-        found = episode_file.checksum(self.arrays(group))
+        found = episode_file.checksum({name: self.array(dataset) for name, dataset in self.datasets(group)})
         if attributes.get("checksum") != found:
             place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
             raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
@@ -240,10 +240,6 @@ class OpenRecording:
                 return None
             attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
         return episode_file.template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
-
-    def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
-        """Return all arrays below a group by their path."""
-        return {name: self.array(dataset) for name, dataset in self.datasets(group)}
 
     def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield all datasets below a group by their path."""
@@ -461,7 +457,7 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
         group = recording.group(episode_index)
         episode = RecordedEpisode(
             episode_index=episode_index,
-            arrays=recording.arrays(group),
+            arrays={name: recording.array(dataset) for name, dataset in recording.datasets(group)},
             attributes=recording.attributes(group),
             env_args=recording.env_args(),
         )

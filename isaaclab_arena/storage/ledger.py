@@ -17,7 +17,6 @@ from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outc
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import (
     append_line,
-    check_plain,
     leads_out_of_its_run,
     read_whole,
     storage_error,
@@ -537,24 +536,6 @@ def parse_line(text: bytes | str) -> CommitLine:
     if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
-
-
-def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
-    """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
-    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        check_plain(path)
-        with storage_errors("read", path), path.open("rb") as file:
-            file.seek(read_bytes.get(path, 0))
-            content = file.read()
-        # The part after the last newline is still being written.
-        whole = content[: content.rfind(b"\n") + 1]
-        read_bytes[path] = read_bytes.get(path, 0) + len(whole)
-        for text in whole.splitlines():
-            # The merge reports a line that is no episode.
-            with suppress(ValueError):
-                line = parse_line(text)
-                if line.job_name == job:
-                    yield line
 
 
 # Compare a commit line with the attributes of its recording.

@@ -180,11 +180,6 @@ class RecordedCopy:
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
     @property
-    def flaw(self) -> str | None:
-        """The problem of the recording, None if it is usable for its episode."""
-        return self.damage or self.contradiction
-
-    @property
     def is_part(self) -> bool:
         """Whether the recording is a file of its own, outside a dataset."""
         return self.path.parent.name == layout.EPISODES_DIRECTORY
@@ -318,8 +313,9 @@ def _diagnose(
         if not expected.retries(line):
             diagnosis.finished.add(line.episode_index)
         return
-    diagnosis.discarded += [(copy, copy.flaw) for copy in copies if copy.flaw is not None]
-    intact = [copy for copy in copies if copy.flaw is None]
+    flaws = [(copy, copy.damage or copy.contradiction) for copy in copies]
+    diagnosis.discarded += [(copy, flaw) for copy, flaw in flaws if flaw is not None]
+    intact = [copy for copy, flaw in flaws if flaw is None]
     is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
     # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
     adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)

@@ -84,12 +84,6 @@ class QueryPace:
     steps: int  # control steps between two queries
     control_dt: float  # control step [s]
 
-    def queries_per_s(self, lengths: Sequence[int]) -> float | None:
-        """Return the queries per second of robot time for episodes of `lengths` control steps. None without steps."""
-        if not sum(lengths):
-            return None
-        return sum(-(-length // self.steps) for length in lengths) / (sum(lengths) * self.control_dt)
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobReport:
