@@ -24,7 +24,7 @@ from isaaclab_arena.results.stopping import (
     nothing_but_errors,
 )
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import check_plain, storage_errors
+from isaaclab_arena.storage.disk import check_plain, storage_errors
 from isaaclab_arena.storage.ledger import CommitLine, counts_before, parse_line
 
 _LOG = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import JobResultStatus
 

@@ -17,18 +17,10 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.disk import json_line, json_text, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import locate_episodes, read_array, read_episode
-from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.layout import (
-    ACTIONS,
-    CAMERA_OBSERVATIONS,
-    OBSERVATIONS,
-    REWARDS,
-    STATES,
-    parse_video_file_name,
-)
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry, read_commits, read_run_plan, videos_of_job
 from isaaclab_arena.storage.reports import JobResultStatus
 
@@ -65,7 +57,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
             for line, fields in episodes:
                 place = f"rebuild{index}-env{fields['env_id']}"
                 for source in videos.get((line.env_id, line.episode_index), ()):
-                    said = parse_video_file_name(source.name)
+                    said = layout.parse_video_file_name(source.name)
                     camera = None if said is None else said.camera
                     view = f"{'viewport' if camera is None else 'robot-cam'}-{place}-{camera or 'viewport'}"
                     target = output / job.name / f"{view}-episode-{fields['episode_in_env']}.mp4"
@@ -263,7 +255,7 @@ def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
     """Return the largest reward of a step, NaN without a recording."""
     for file in files:
         try:
-            rewards = read_array(file, episode_index, REWARDS)
+            rewards = read_array(file, episode_index, layout.REWARDS)
         except StorageError:
             continue
         if rewards.size:
@@ -356,12 +348,12 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
     recorded = set()
     for name, array in episode.arrays.items():
         group, _, camera = name.partition("/")
-        if group == CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
+        if group == layout.CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
             recorded.add(camera)
             _log_pictures(library, stream, f"cameras/{camera}", array, dt_s)
             continue
         is_numeric = array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number)
-        if group in (OBSERVATIONS, STATES, ACTIONS, REWARDS) and len(array) and is_numeric:
+        if group in (layout.OBSERVATIONS, layout.STATES, layout.ACTIONS, layout.REWARDS) and len(array) and is_numeric:
             columns = library.Scalars.columns(scalars=array.astype(np.float64).reshape(-1))
             steps = np.arange(len(array))
             indexes = [library.TimeColumn(_STEP, sequence=steps)]

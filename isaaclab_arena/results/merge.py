@@ -23,23 +23,18 @@ from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUIT
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
-from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
+from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.contents import Contents, Provenance
-from isaaclab_arena.storage.json_values import json_text, plain, read_json
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
-from isaaclab_arena.storage.ledger import (
-    INSTEAD_OF_ATTEMPT,
-    Attempt,
-    CommitLog,
-    PlanEntry,
-    RunPlan,
-    attempt_numbers,
-    attempt_path,
-    contents_in_effect,
-    read_attempts,
-    read_commits,
-    read_run_plan,
+from isaaclab_arena.storage.disk import (
+    check_plain,
+    json_text,
+    plain,
+    read_json,
+    read_whole,
+    storage_errors,
+    write_bytes,
 )
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
 from isaaclab_arena.storage.reports import (
     RESULTS_FILE,
     JobResultStatus,
@@ -90,7 +85,7 @@ class Tables:
         remarks: Observations of the ranks that the tables do not show, one line each.
     """
 
-    plan: RunPlan
+    plan: ledger.RunPlan
     jobs: pd.DataFrame
     suites: pd.DataFrame
     metrics: pd.DataFrame
@@ -178,14 +173,14 @@ def read(directory: Path, *, episode_columns: Sequence[str] | None = None) -> Ta
 class RunFiles:
     """The commit lines and reports of a run; a second look reads only those of the jobs that have grown."""
 
-    def __init__(self, directory: Path, plan: RunPlan) -> None:
+    def __init__(self, directory: Path, plan: ledger.RunPlan) -> None:
         self.jobs = {job.name: job for job in sorted(plan.jobs, key=lambda job: job.config.index)}
         self.sources: Mapping[str, int] = {}  # the files of the last look, with their sizes [bytes]
         self.answers: tuple[Answer, ...] = ()  # to the questions of the run
         self.problems: list[str] = []  # of the attempts, one line each
         self._directory, self._plan = directory, plan
-        self._logs = {name: CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
-        self._attempts: Sequence[Attempt] = ()
+        self._logs = {name: ledger.CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
+        self._attempts: Sequence[ledger.Attempt] = ()
         self._unread: set[int] = set()
         self._changes: list[str] = []
 
@@ -197,10 +192,10 @@ class RunFiles:
         grown &= self.jobs.keys()
         for name in grown:
             seed = self.jobs[name].config.seed
-            self._logs[name] = read_commits(self._directory / name, name, seed=seed)
+            self._logs[name] = ledger.read_commits(self._directory / name, name, seed=seed)
 
         # An attempt without a file has problems, and provenance in recordings alone.
-        self._attempts, problems = read_attempts(self._directory, self._plan.run_id)
+        self._attempts, problems = ledger.read_attempts(self._directory, self._plan.run_id)
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
         first = self._attempts[0] if self._attempts and self._attempts[0].number == 1 else self._plan
@@ -212,10 +207,11 @@ class RunFiles:
             for change in first.provenance.differences(later.provenance)
         ]
         # If no attempt has a file, the version of the program wrote none.
-        known, named = {1, *(each.number for each in self._attempts)}, set(attempt_numbers(self._directory))
+        known, named = {1, *(each.number for each in self._attempts)}, set(ledger.attempt_numbers(self._directory))
         lost = {line.attempt for log in self._logs.values() for line in log.lines if named} - known - named
         missing = (
-            f"{attempt_path(self._directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
+            f"{ledger.attempt_path(self._directory, number)}: is missing; {ledger.INSTEAD_OF_ATTEMPT}"
+            for number in sorted(lost)
         )
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
 
@@ -229,7 +225,7 @@ class RunFiles:
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents = contents_in_effect(self._plan.jobs, self._attempts)
+        contents = ledger.contents_in_effect(self._plan.jobs, self._attempts)
         reruns = Counter(work.job for attempt in self._attempts for work in attempt.jobs if work.is_rerun)
         return [
             self._evidence(job, contents[name], reruns[name])
@@ -237,7 +233,7 @@ class RunFiles:
             if name in news or not before
         ]
 
-    def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
+    def _evidence(self, job: ledger.PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
         directory, commits = self._directory / job.name, self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
@@ -289,7 +285,7 @@ def merge_results(output_directory: Path) -> Tables:
     Raises:
         ConfigError: If the directory is not the output of a run.
     """
-    plan = read_run_plan(output_directory)
+    plan = ledger.read_run_plan(output_directory)
     files = RunFiles(output_directory, plan)
     evidence = files.look()
     missing = tuple(
@@ -459,7 +455,7 @@ def harmless_text(text: str) -> str:
 
 def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | None = None) -> Tables | None:
     """Return the same as `merge_results` from current tables. None if only a merge can give it."""
-    plan = read_run_plan(output_directory)
+    plan = ledger.read_run_plan(output_directory)
     # Only a merge has the answers to questions, and the episodes behind old tables.
     if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):
         return None

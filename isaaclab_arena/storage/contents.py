@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.disk import storage_errors
 
 _PIECE_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000

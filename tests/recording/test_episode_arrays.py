@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.specs import SideBySide
-from isaaclab_arena.recording.arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
 
 

@@ -11,8 +11,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.recording.arrays import RecordedObservations
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
 from isaaclab_arena.results.stopping import alike_starts
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import list_episodes, read_attributes, read_episode, verify_episodes

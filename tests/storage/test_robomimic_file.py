@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.dataset import masks_of, observations_of, write_robomimic_file
+from isaaclab_arena.storage.disk import FileThereError
 from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded
 

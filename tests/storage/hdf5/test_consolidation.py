@@ -10,8 +10,8 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage.atomic import temporary_path
 from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.disk import temporary_path
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
 from tests.security.test_recordings import LEADS, recording
