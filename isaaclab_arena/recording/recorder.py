@@ -392,8 +392,6 @@ def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, A
         yield "/".join((prefix, *keys)), value
 
 
-# Write each episode's arrays to a file, and then the line that commits it.
-
 _LOG = logging.getLogger(__name__)
 
 ROBOMIMIC_ENV_TYPE = 2  # Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface

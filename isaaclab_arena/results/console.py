@@ -33,8 +33,6 @@ from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import JobResultStatus
 
-# The merged results as a table for a terminal.
-
 MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""
 
@@ -236,8 +234,6 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     columns += [each for name in order for each in GROUPS if each.name == name and name in groups]
     return drawn(text_table(columns, records(groups)), names=keys)
 
-
-# Print the end of a run: the table, failures, missing episodes, and the paths of the files.
 
 _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5

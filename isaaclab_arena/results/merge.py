@@ -44,8 +44,6 @@ from isaaclab_arena.storage.reports import (
     tables_are_current,
 )
 
-# The tables of a run as data frames.
-
 FILES = {
     "results": ("jobs", JOBS, ()),
     "suites": ("suites", SUITES, ()),
@@ -450,11 +448,8 @@ def harmless_text(text: str) -> str:
     return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain
 
 
-# Read the results of a run from its own tables, in a third of the time of another merge.
-
-
 def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | None = None) -> Tables | None:
-    """Return the same as `merge_results` from current tables. None if only a merge can give it."""
+    """Return the same as `merge_results` from current tables, in a third of the time. None if only a merge can."""
     plan = ledger.read_run_plan(output_directory)
     # Only a merge has the answers to questions, and the episodes behind old tables.
     if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):

@@ -276,9 +276,6 @@ def mean_over_steps(episodes: Iterable[tuple[float | None, int]]) -> float | Non
     return sum(value * length for value, length in known) / steps if steps else None
 
 
-# Rows in words.
-
-
 def scored_episodes(row: Mapping[str, Any]) -> int:
     """Return the number of episodes behind the rate in a job's row."""
     if not row["success_rate"]:

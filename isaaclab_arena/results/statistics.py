@@ -259,8 +259,6 @@ def influences(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return mean + len(sizes) * (sums - sizes * mean) / len(values)
 
 
-# Means with their uncertainty.
-
 BOOTSTRAPPED_FROM = 100
 """Number of values from which on the interval of a mean follows their skewness, as a bootstrap does."""
 

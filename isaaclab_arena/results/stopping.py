@@ -360,9 +360,6 @@ def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:
     return max(answer.episodes for answer in own) if own and all(answer.is_final for answer in own) else None
 
 
-# The state of a question in words.
-
-
 def in_words(answer: Answer) -> str:
     """Return one line: ``new-vs-old: decided after 53 of 500: new is better than old (e = 23)``."""
     question = answer.question

@@ -20,8 +20,6 @@ from isaaclab_arena.logs import told
 from isaaclab_arena.storage import episode_file, episodes, layout
 from isaaclab_arena.storage.disk import flush_to_disk, json_line, storage_errors, written_in_place
 
-# One file of many episodes, made of files of one episode and of datasets.
-
 
 def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     """Make a new file with verified episodes of other files. `sources` are indices and files."""
@@ -252,26 +250,18 @@ def write_robomimic_file(
 
         data.attrs["total"] = num_steps
         data.attrs["env_args"] = json_line(env_args)
-        masks = masks_of(successes)
+        # The episodes of each filter key. Every tenth index is for validation: the split depends on the index alone, so
+        # a growing recording moves no episode. A single episode is for training.
+        every = sorted(successes)
+        valid = [index for index in every if index % 10 == 0] if len(every) > 1 else []
+        splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
+        masks = {**splits, "successful": [index for index in every if successes[index]]}
+        for name, split in splits.items():
+            masks[f"successful_{name}"] = [index for index in split if successes[index]]
+        masks = {name: indices for name, indices in masks.items() if indices}
         for name, indices in masks.items():
             file[f"{MASKS}/{name}"] = np.array([layout.demo_name(index).encode() for index in indices])
     return masks
-
-
-def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
-    """Return the episodes of each robomimic filter key, without empty keys. `success` None is not measured."""
-    # Every tenth index is for validation. The split depends on the index alone, so a growing recording moves no
-    # episode. A single episode is for training.
-    every = sorted(success)
-    valid = [index for index in every if index % 10 == 0] if len(every) > 1 else []
-    splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
-    solved = {index for index in every if success[index]}
-    masks = {
-        **splits,
-        "successful": sorted(solved),
-        **{f"successful_{name}": [index for index in split if index in solved] for name, split in splits.items()},
-    }
-    return {name: indices for name, indices in masks.items() if indices}
 
 
 def observations_of(arrays: episode_file.Arrays) -> dict[str, np.ndarray]:

@@ -625,8 +625,6 @@ def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, posi
     return bytes(content + root.at(root_address)), root_address
 
 
-# The file of one episode with compressed arrays, made in memory by HDF5's library.
-
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_LENGTH = 20

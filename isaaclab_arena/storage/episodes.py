@@ -531,9 +531,6 @@ def read_totals(path: Path) -> tuple[object, int]:
         return told, sum(number for number in steps if isinstance(number, int))
 
 
-# Find the recordings of a path or job, and the episodes in them.
-
-
 def find_recordings(path: str, *, key: str) -> list[Path]:
     """Return the recordings at a file, a job's directory or a pattern, sorted. ConfigError with `key` if none."""
     found: list[Path] = []

@@ -568,9 +568,6 @@ def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | N
     return None
 
 
-# The recordings and the films of a job.
-
-
 def datasets(job_directory: Path, job: str) -> list[Path]:
     """Return the datasets of a job, of all ranks."""
     return sorted(path for path in job_directory.glob("*") if layout.is_dataset_of(job, path.name))

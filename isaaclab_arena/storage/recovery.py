@@ -110,9 +110,6 @@ def remove_if_empty(directory: Path) -> None:
                 raise
 
 
-# Commit episodes.
-
-
 class EpisodeCommits(ledger.CommitWriter):
     """Commits episodes of a rank in a job's directory: first the file of each, then its line."""
 
@@ -149,9 +146,6 @@ class EpisodeCommits(ledger.CommitWriter):
         # committed, so the mismatch of the episode is visible.
         _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
         self.write(replace(line, dataset_file=None, episode_file=None))
-
-
-# Compare the recordings of a job with their checksums and commit lines.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,9 +376,6 @@ def _adoptable(
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
-# Repair a job, as its diagnosis says.
-
-
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
     """Repair the files of a job, and return the repairs, one sentence each. A clean diagnosis writes nothing."""
     aside = job_directory / layout.SET_ASIDE_DIRECTORY
@@ -480,9 +471,6 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
     if len(discarded) > most_notes:
         yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
     remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
-
-
-# Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
 
 
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:

@@ -246,9 +246,6 @@ def job_standing(
     return JobStanding(status=status, planned=planned, missing=missing)
 
 
-# What the ranks have written so far.
-
-
 def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     """Return the size of each commit file and report of a run [bytes]."""
     # These files only grow, so equal sizes mean equal files. Modification times are not compared: clocks are set back.
@@ -273,8 +270,6 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     except OSError:
         return []
 
-
-# Whether the tables hold what the ranks have written.
 
 RESULTS_FILE = "results.json"
 """The table that is written last."""
