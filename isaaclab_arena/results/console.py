@@ -281,12 +281,25 @@ def print_summary(
         if beyond := sum(row["episodes_beyond"] for row in merged.rows):
             ahead = "episodes had begun before the decision was known; they are kept and do not count"
             answers += [f"{beyond} {ahead}"]
+    failures = [
+        f"failed: job '{plain(row['name'])}' on rank {row['rank']}: "
+        + ("no report" if row["error"] is None else plain(row["error"]))
+        + (
+            f" (traceback in {plain(row['traceback_file'])})"
+            if row["traceback_file"] is not None
+            else " (--resume --retry_errors plays them again)"
+            if row["errors"]
+            else ""
+        )
+        for row in merged.rows
+        if JobResultStatus(row["status"]) is JobResultStatus.FAILED
+    ]
     # Order of the lines: context first, then answers, caveats, failures and defects of the files.
     styled = (
         ("", context),
         ("bold", answers),
         ("yellow", caveats(merged)),
-        ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
+        ("red", [*failures, *map(describe_missing, merged.missing)]),
         ("yellow", merged.problems),
     )
     for style, lines in styled:
@@ -399,21 +412,6 @@ def _caveats_of_suites(merged: Tables) -> Iterator[str]:
             yield f"* suite '{name}': {_with_bounds(row, 'the mean of its tasks', low, high)}"
         if told := repeats_in_words(row):
             yield f"* suite '{name}': {told}"
-
-
-def failures(merged: Tables) -> list[str]:
-    """Return one line per failed job: its error, its rank, and the file with the traceback."""
-    lines = []
-    for row in merged.rows:
-        if JobResultStatus(row["status"]) is not JobResultStatus.FAILED:
-            continue
-        cause = "no report" if row["error"] is None else plain(row["error"])
-        if row["traceback_file"] is not None:
-            cause += f" (traceback in {plain(row['traceback_file'])})"
-        elif row["errors"]:
-            cause += " (--resume --retry_errors plays them again)"
-        lines.append(f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {cause}")
-    return lines
 
 
 def describe_missing(missing: MissingEpisodes) -> str:
