@@ -112,8 +112,7 @@ PRIOR = 0.5
 
 def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
     """Return the log e-value against a success rate of `rate`, 0 to 1."""
-    outcomes = (counts.successes, counts.trials - counts.successes)
-    return _log_mixture(outcomes) - _log_likelihood(outcomes, (rate, 1.0 - rate))
+    return _log_e_value((counts.successes, counts.trials - counts.successes), (rate, 1.0 - rate))
 
 
 def log_e_value_of_equality(counts: PairCounts) -> float:
@@ -135,20 +134,17 @@ def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
     root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
     second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
     chances = (max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference))
-    return _log_mixture(outcomes) - _log_likelihood(outcomes, chances)
+    return _log_e_value(outcomes, chances)
 
 
-def _log_mixture(outcomes: tuple[int, ...]) -> float:
-    """Return the log likelihood of outcomes in this order, averaged over the prior."""
+def _log_e_value(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> float:
+    """Return the log likelihood of outcomes in this order, averaged over the prior, minus that under `chances`."""
+    if any(count and chance <= 0.0 for count, chance in zip(outcomes, chances, strict=True)):
+        return math.inf
     mixture = sum(math.lgamma(PRIOR + each) - math.lgamma(PRIOR) for each in outcomes)
     whole = PRIOR * len(outcomes)
-    return mixture + math.lgamma(whole) - math.lgamma(whole + sum(outcomes))
-
-
-def _log_likelihood(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> float:
-    if any(count and chance <= 0.0 for count, chance in zip(outcomes, chances, strict=True)):
-        return -math.inf
-    return sum(count * math.log(chance) for count, chance in zip(outcomes, chances, strict=True) if count)
+    averaged = mixture + math.lgamma(whole) - math.lgamma(whole + sum(outcomes))
+    return averaged - sum(count * math.log(chance) for count, chance in zip(outcomes, chances, strict=True) if count)
 
 
 # Jobs that fail by their errors: all episodes end in one, or many in a row end in the same. Pure functions.
