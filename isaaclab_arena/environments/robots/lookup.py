@@ -6,7 +6,6 @@ to one side and then to the other, to close the gripper and then to open it, to 
 """
 
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,20 +16,15 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
-from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.described import described_embodiment, read_description
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
 from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, files_of, stamps
 
 _LOG = logging.getLogger(__name__)
-_SAMPLES = 16
-_POSITION = ".position"
 
 _known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
 """Described robots by the absolute path of the description, with the MJCF file that it names and all content."""
@@ -74,30 +68,6 @@ def known_embodiment(name: object) -> Embodiment:
     raise ConfigError(Problem(f"no embodiment called '{name}'{hint}", key="embodiment"))
 
 
-def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
-    """Raise ConfigError for an object taller than the robot can grasp from above or push."""
-    height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
-    if height_m > tallest_m:
-        limit = f"can bring its hand over things of at most {tallest_m:.2f} m"
-        message = f"object '{thing.name}' is {height_m:.2f} m tall, but '{embodiment.robot.name}' {limit}"
-        raise ConfigError(Problem(message, key="object"))
-
-
-def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
-    """Raise ConfigError for a task that puts a thing beyond the robot's reach in some of 16 drawn starts."""
-    base_x, base_y, _ = embodiment.position
-    for seed in range(_SAMPLES):
-        for name, value in task.draw_conditions(np.random.default_rng(seed)).items():
-            if not name.endswith(_POSITION):
-                continue
-            x, y, *_ = point(value)
-            distance_m = math.hypot(x - base_x, y - base_y)
-            if distance_m > embodiment.workspace.reach_m:
-                reaches = f"'{embodiment.robot.name}', which reaches {embodiment.workspace.reach_m:.2f} m"
-                put = f"'{task.spec.name}' puts the {name.removesuffix(_POSITION)} {distance_m:.2f} m"
-                raise ConfigError(Problem(f"{put} from the base of {reaches}", key="embodiment"))
-
-
 @lru_cache(maxsize=32)
 def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, ...]:
     """Return the failures of a robot's motions, and log the doubtful ones; ``key`` invalidates the cache."""
@@ -112,12 +82,6 @@ def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, .
         if not each.fails:
             _LOG.warning("embodiment %s: %s: %s", name, each.key, each.message)
     return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)
-
-
-def robot_files(name: str) -> dict[str, Path]:
-    """Return a robot's description and MJCF files by role; empty for this package's robots."""
-    description = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
-    return {**description, **part_files("robot", find_embodiment(name).asset)}
 
 
 def part_files(what: str, asset: str) -> dict[str, Path]:
