@@ -1,7 +1,5 @@
 """Rotations and inverse kinematics for batches, the same bits for every batch size."""
 
-from collections.abc import Sequence
-
 import torch
 
 # Quaternions (w x y z) and short vectors, in elementwise arithmetic only.
@@ -39,12 +37,6 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ),
         dim=-1,
     )
-
-
-def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
-    """Return the rotation ``a`` after ``b``, as plain numbers. Shapes: (4,), (4,) -> (4,)."""
-    product = multiply(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
-    return tuple(float(part) for part in product)
 
 
 def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:

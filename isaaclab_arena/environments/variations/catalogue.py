@@ -25,7 +25,7 @@ from isaaclab_arena.interfaces.episode import (
 )
 from isaaclab_arena.sim import backend
 from isaaclab_arena.sim.backend import ModelChange
-from isaaclab_arena.sim.scene import ScenePart, SceneTexture, texture_of
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -93,7 +93,9 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
     # Integer arithmetic, so that textures are the same on every machine.
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
-        pixels = texture_of(scene, SURFACES[asset])
+        model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
+        texture = model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)]
+        pixels = texture_pixels(model, int(texture))
         tall, wide = (side // _SIZE for side in pixels.shape[:2])
         blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
         own = (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
@@ -128,7 +130,11 @@ def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[M
         parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
         if parts > 0:
             pattern = round(number(conditions[f"{asset}.{PATTERN}"]))
-            yield backend.retextured(model, material, _name(asset, pattern, parts))
+            index = model.material(material).id
+            textures = np.array(model.mat_texid[index])
+            texture = f"{asset}_{TEXTURE}_{pattern}_{parts}"
+            textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = model.texture(texture).id
+            yield backend.changed("mat_texid", index, textures)
 
 
 def _name(asset: str, pattern: int, parts: int) -> str:
@@ -258,7 +264,8 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     for name, body in object_bodies(model, task).items():
         mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
-        if backend.is_scalable(model, body):
+        # The size of a primitive geom is a number of the model; meshes are not scalable.
+        if (model.geom_type[[*backend.body_geoms(model, body)]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
             words = "factor on its lengths; the mass stays the same"
             yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
         touching = backend.touching_geoms(model, body)

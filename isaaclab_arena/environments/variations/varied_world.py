@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
+from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
 #
@@ -510,15 +510,18 @@ class VariedWorld:
                 changes += slippery(model, body, number(conditions[f"{name}.friction"]))
             if f"{name}.color" in conditions:
                 changes += painted(model, body, point(conditions[f"{name}.color"]))
-        direction, intensity, tint = (
-            conditions.get(key) for key in (catalogue.LIGHT_DIRECTION, catalogue.LIGHT_INTENSITY, catalogue.LIGHT_COLOR)
-        )
-        changes += lit(
-            model,
-            direction=None if direction is None else point(direction),
-            intensity=None if intensity is None else number(intensity),
-            tint=None if tint is None else point(tint),
-        )
+        if catalogue.LIGHT_DIRECTION in conditions:
+            # The first light is the sun.
+            vector = np.asarray(point(conditions[catalogue.LIGHT_DIRECTION]), float)
+            changes.append(changed("light_dir", 0, vector / np.sqrt((vector * vector).sum())))
+        if catalogue.LIGHT_INTENSITY in conditions or catalogue.LIGHT_COLOR in conditions:
+            tint = point(conditions.get(catalogue.LIGHT_COLOR, (1.0, 1.0, 1.0)))
+            factor = number(conditions.get(catalogue.LIGHT_INTENSITY, 1.0)) * np.asarray(tint, float)
+            changes += [
+                changed(field, index, np.minimum(getattr(model, field)[index] * factor, 1.0))
+                for index in range(model.nlight)
+                for field in ("light_diffuse", "light_specular", "light_ambient")
+            ]
         nowhere = (0.0, 0.0, 0.0)
         for asset, camera in self._cameras.items():
             shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
@@ -526,5 +529,6 @@ class VariedWorld:
                 changes += moved_camera(model, camera, shift=point(shift or nowhere), turn=point(turn or nowhere))
         if catalogue.TABLE_HEIGHT in conditions:
             # A higher table is a lower base of the robot.
-            changes += shifted_body(model, self._base_body, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT])))
+            base, shift = model.body(self._base_body).id, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT]))
+            changes.append(changed("body_pos", base, model.body_pos[base] + np.asarray(shift, float)))
         return [*changes, *catalogue.surface_changes(model, conditions)]

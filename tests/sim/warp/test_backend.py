@@ -9,7 +9,7 @@ import torch
 from mujoco_warp._src import collision_driver, constraint
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState, painted, resized, shifted_body, slippery
+from isaaclab_arena.sim.backend import Backend, StartState, changed, painted, resized, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, probed_sizes
@@ -230,13 +230,12 @@ def test_room_is_measured_with_some_on_top(model):
 
 
 def test_worlds_can_have_values_of_their_own(model):
-    table = model.body(1).name
     changes = [
         [
             *resized(model, "object/body", mass=mass, scale=scale),
             *slippery(model, "object/body", friction),
             *painted(model, "object/body", (friction, 0.0, 0.0)),
-            *shifted_body(model, table, (0.0, 0.0, scale - 1.0)),
+            changed("body_pos", 1, model.body_pos[1] + (0.0, 0.0, scale - 1.0)),
         ]
         for mass, scale, friction in ((0.1, 1.0, 1.0), (0.5, 1.2, 0.3), (0.2, 0.8, 0.6))
     ]
