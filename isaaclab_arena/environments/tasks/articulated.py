@@ -1,6 +1,7 @@
 """Tasks in which a hand moves the one joint of a thing on the table: drawers and doors, and what such tasks share."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -208,8 +209,7 @@ _DRAWER = MovedJoint(
 _FASTEST_M = 0.05
 
 
-def _cabinet(x: float, low: tuple[float, float], high: tuple[float, float]) -> SceneObject:
-    return SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(x, 0.0, 0.0), area=(low, high))
+_CABINET = partial(SceneObject, prefix="cabinet", asset="objects/cabinet.xml")
 
 
 class OpenDrawer(OpenByHandle):
@@ -237,7 +237,7 @@ class OpenDrawer(OpenByHandle):
         )
         super().__init__(
             spec,
-            _cabinet(0.7, (0.68, -0.10), (0.74, 0.10)),
+            _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10))),
             _DRAWER,
             embodiment.robot,
             quantity="opening",
@@ -285,7 +285,7 @@ class CloseDrawer(MovedByHandTask):
             contact_sensors=(ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="cabinet/drawer"),),
             metrics=(Metric(name="final_opening_m", unit="m", better="lower"),),
         )
-        cabinet = _cabinet(0.74, (0.72, -0.10), (0.76, 0.10))
+        cabinet = _CABINET(position=(0.74, 0.0, 0.0), area=((0.72, -0.10), (0.76, 0.10)))
         super().__init__(spec, cabinet, replace(_DRAWER, starts=(0.12, 0.18)), embodiment.robot)
 
     def attach(self, backend: Backend) -> None:

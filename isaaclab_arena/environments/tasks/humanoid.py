@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import torch
 
@@ -16,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.scene import CameraPose, FloorRobot, FloorRobotPoses
+from isaaclab_arena.sim.scene import CameraPose, FloorRobot, ScenePart, compose_scene
 
 # Define the humanoid: its names, its posture, and the terms that tasks share. All shapes begin with (num_envs, ...).
 
@@ -126,20 +127,23 @@ class ReferenceMotion:
     joint_velocity: np.ndarray  # in the robot's order [rad/s], (f, k)
     keypoints: np.ndarray  # positions of the robot's sites [m], (f, p, 3)
 
-    @property
-    def num_frames(self) -> int:
-        """Number of frames."""
-        return len(self.root_position)
-
 
 def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
     """Return the motion of a file, resampled to ``frame_dt`` [s]; ConfigError if it is not one of this robot."""
     # The file is a CSV table with a header: ``time_s``, the root's ``root_x`` to ``root_z`` [m] and ``root_qw`` to
     # ``root_qz``, and every joint of the robot [rad], in any order.
-    joints = tuple(name.rpartition("/")[2] for name in robot.joints)
-    table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *joints))
-    poses = FloorRobotPoses(robot)
-    _check(table, poses, joints, path)
+    names = tuple(name.rpartition("/")[2] for name in robot.joints)
+    table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *names))
+    model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=robot.asset),))
+    root, joints = model.joint(robot.free_joint), [model.joint(name) for name in robot.joints]
+    low, high = np.array([joint.range for joint in joints]).T
+    # Only the largest violation of a joint limit is reported.
+    beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
+    frame, joint = divmod(int(beyond.argmax()), len(joints))
+    if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:
+        span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
+        value, at = table[frame, 8 + joint], table[frame, 0]
+        raise _problem(path, f"bends {names[joint]} to {value:.2f} rad at {at:.2f} s, but it goes from {span}")
 
     # Each control step gets a frame. The tolerance keeps the last one if the file's times are rounded.
     times = table[:, 0] - table[0, 0]
@@ -151,21 +155,30 @@ def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_d
     frames = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)
     frames[:, 4:8] /= np.linalg.norm(frames[:, 4:8], axis=1, keepdims=True)
 
-    root, joint_position = frames[:, 1:8], frames[:, 8:]
-    positions = np.array([poses.positions(*pose) for pose in zip(root, joint_position, strict=True)])
-    velocities = poses.velocities(positions, frame_dt)
+    # Velocities are central differences of poses, and keypoints follow by forward kinematics.
+    positions = np.tile(model.qpos0, (len(frames), 1))
+    positions[:, int(root.qposadr[0]) + np.arange(7)] = frames[:, 1:8]
+    positions[:, [int(joint.qposadr[0]) for joint in joints]] = frames[:, 8:]
+    velocities, places = np.zeros((len(frames), model.nv)), []
+    data, sites = mujoco.MjData(model), [model.site(name).id for name in keypoints]
+    for index, (pose, velocity) in enumerate(zip(positions, velocities, strict=True)):
+        before, after = max(index - 1, 0), min(index + 1, len(frames) - 1)
+        mujoco.mj_differentiatePos(model, velocity, (after - before) * frame_dt, positions[before], positions[after])
+        data.qpos[:] = pose
+        mujoco.mj_kinematics(model, data)
+        places.append(data.site_xpos[sites].copy())
     return ReferenceMotion(
-        root_position=root[:, :3],
-        root_orientation=root[:, 3:],
-        root_velocity=velocities[:, poses.root_dofs],
-        joint_position=joint_position,
-        joint_velocity=velocities[:, poses.joint_dofs],
-        keypoints=poses.site_positions(positions, keypoints),
+        root_position=frames[:, 1:4],
+        root_orientation=frames[:, 4:8],
+        root_velocity=velocities[:, int(root.dofadr[0]) + np.arange(6)],
+        joint_position=frames[:, 8:],
+        joint_velocity=velocities[:, [int(joint.dofadr[0]) for joint in joints]],
+        keypoints=np.array(places),
     )
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
-    """Return the columns of a file in the given order. Shape: (num_lines, len(columns))."""
+    """Return the columns of a file in the given order, checked as frames. Shape: (num_frames, len(columns))."""
     wrong = not_a_plain_file(path)
     if wrong is not None:
         raise ConfigError(Problem(f"'{path}': {wrong}", key=KEY))
@@ -186,28 +199,18 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
             raise _problem(path, f"line {number} is not a line of numbers: {error}") from error
         if not all(map(math.isfinite, table[-1])):
             raise _problem(path, f"line {number} has a number that is not finite")
-    return np.array(table)
-
-
-def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], path: Path) -> None:
     if len(table) < 2:
         raise _problem(path, f"has {len(table)} frames; a motion has at least two")
-    times = table[:, 0]
+
+    frames = np.array(table)
+    times, lengths = frames[:, 0], np.linalg.norm(frames[:, 4:8], axis=1)
     if not (np.diff(times) > 0).all():
         raise _problem(path, "has frames whose time_s is not later than that of the frame before")
     if times[-1] - times[0] > _LONGEST_S:
         raise _problem(path, f"lasts {times[-1] - times[0]:.0f} s; at most {_LONGEST_S:.0f} s are allowed")
-    lengths = np.linalg.norm(table[:, 4:8], axis=1)
     if np.abs(lengths - 1).max() > _UNIT_TOLERANCE:
         raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
-    low, high = poses.joint_limits()
-    # Only the largest violation of a joint limit is reported.
-    beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
-    frame, joint = divmod(int(beyond.argmax()), len(joints))
-    if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:
-        span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
-        value, at = table[frame, 8 + joint], times[frame]
-        raise _problem(path, f"bends {joints[joint]} to {value:.2f} rad at {at:.2f} s, but it goes from {span}")
+    return frames
 
 
 def _problem(path: Path, message: str) -> ConfigError:

@@ -60,10 +60,14 @@ class TrackMotion(HumanoidTask):
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
-    def __init__(self, motion: humanoid.ReferenceMotion, start: Start) -> None:
-        self._motion = motion
-        self._starts_anywhere = start == "anywhere"
-        self._last_frame = motion.num_frames - 1
+    def __init__(self, config: TrackMotionConfig) -> None:
+        if config.start not in get_args(Start):
+            message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
+            raise ConfigError(Problem(message, key="start"))
+        path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
+        self._motion = humanoid.read_motion(path, HUMANOID, humanoid.KEYPOINTS, self.control_dt)
+        self._starts_anywhere = config.start == "anywhere"
+        self._last_frame = len(self._motion.root_position) - 1
         duration_s = self._last_frame * self.control_dt
         metrics = (
             Metric(name="mpkpe_m", unit="m", better="lower"),
@@ -118,8 +122,22 @@ class TrackMotion(HumanoidTask):
             "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
             "reference_joint_pos": vector_term(JOINTS, "rad", lambda _: self._joint_offset[self._next_frame()]),
             "reference_joint_vel": vector_term(JOINTS, "rad/s", lambda _: self._joint_velocity[self._next_frame()]),
-            "reference_root_pos": vector_term(_XYZ, "m", self._root_offset),
-            "reference_root_rot": vector_term(_XYZ, "rad", self._root_turn),
+            # The motion's next root, in the pelvis' frame: the way to it, and the rotation.
+            "reference_root_pos": vector_term(
+                _XYZ,
+                "m",
+                lambda now: rotate_inverse(
+                    now.body_orientation(PELVIS), self._root_position[self._next_frame()] - now.body_position(PELVIS)
+                ),
+            ),
+            "reference_root_rot": vector_term(
+                _XYZ,
+                "rad",
+                lambda now: rotate_inverse(
+                    turn := now.body_orientation(PELVIS),
+                    rotation_error(self._root_orientation[self._next_frame()], turn),
+                ),
+            ),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
@@ -156,13 +174,13 @@ class TrackMotion(HumanoidTask):
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         last = int(self._frame[env_id])
         first = last + 1 - len(moments.qpos)
-
-        def of_frames(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
-
         motion = self._motion
-        rise, turned = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
-        errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
+        position, orientation, keypoints = (
+            torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
+            for values in (motion.root_position, motion.root_orientation, motion.keypoints)
+        )
+        rise, turned = _off_course(moments, position, orientation)
+        errors = _keypoint_error(moments, keypoints).numpy()
         due = self._last_frame - first
         # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
         # lower it.
@@ -181,16 +199,6 @@ class TrackMotion(HumanoidTask):
             nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
             strayed=lost,
         )
-
-    def _root_offset(self, backend: Backend) -> torch.Tensor:
-        """Return the motion's next root position in the pelvis' frame [m]. Shape: (num_envs, 3)."""
-        way = self._root_position[self._next_frame()] - backend.body_position(PELVIS)
-        return rotate_inverse(backend.body_orientation(PELVIS), way)
-
-    def _root_turn(self, backend: Backend) -> torch.Tensor:
-        """Return the rotation from the pelvis to the motion's next root, in the pelvis' frame. Shape: (num_envs, 3)."""
-        orientation = backend.body_orientation(PELVIS)
-        return rotate_inverse(orientation, rotation_error(self._root_orientation[self._next_frame()], orientation))
 
     def _next_frame(self) -> torch.Tensor:
         return (self._frame + 1).clamp(max=self._last_frame)
@@ -217,12 +225,4 @@ def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
     return total(norm(site_positions(state, humanoid.KEYPOINTS) - keypoints)) / len(humanoid.KEYPOINTS)
 
 
-def _make_task(config: TrackMotionConfig) -> TrackMotion:
-    if config.start not in get_args(Start):
-        message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
-        raise ConfigError(Problem(message, key="start"))
-    path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
-    return TrackMotion(humanoid.read_motion(path, HUMANOID, humanoid.KEYPOINTS, HumanoidTask.control_dt), config.start)
-
-
-TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=_make_task)
+TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)

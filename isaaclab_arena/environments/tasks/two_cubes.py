@@ -262,9 +262,16 @@ class SortTwo(grasping.TwoCubesTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         sorted_in = {colour: self._is_sorted(backend, colour) for colour in _BIN_OF}
         success = self.held(sorted_in["red"] & sorted_in["blue"], running)
+        earned = {}
+        for colour, place in _BIN_OF.items():
+            cube, goal = backend.body_position(f"{colour}/body"), backend.body_position(f"{place}/body")
+            near = terms.closeness(grasping.tool_distance(backend, self.robot, colour), half_at=0.1)
+            held = grasping.grasped(backend, self.robot, colour)
+            on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(cube, goal), half_at=0.15))
+            earned[colour] = torch.where(sorted_in[colour], 1.0, on_the_way)
         things = ("red/body", "blue/body", "left_bin/body", "right_bin/body")
         off = torch.stack([terms.off_the_table(backend.body_position(body)) for body in things])
-        reward = 0.5 * (self._reward(backend, "red", sorted_in) + self._reward(backend, "blue", sorted_in)) + success
+        reward = 0.5 * (earned["red"] + earned["blue"]) + success
         done = {f"progress.{colour}_in_{place}": sorted_in[colour].double() for colour, place in _BIN_OF.items()}
         metrics = {"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done}
         return Verdict(reward=reward, success=success, lost=off.any(dim=0), metrics=metrics)
@@ -277,12 +284,18 @@ class SortTwo(grasping.TwoCubesTask):
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in
-        brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
+        # The share of the way to its bin that a cube is carried.
+        bins = [moments.body_position(f"{place}/body") for place in _BIN_OF.values()]
+        brought = torch.maximum(
+            *(
+                grasp.carried * approach(terms.horizontal_distance(grasp.position, place), grasping.BIN_INSIDE_M)
+                for grasp, place in zip((red, blue), bins, strict=True)
+            )
+        )
         come = torch.maximum(approach(red.hand_m, red.reach_m), approach(blue.hand_m, blue.reach_m))
         # A cube in its bin is not the hand's goal, unless both are.
         first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
         second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
-        bins = (moments.body_position(f"{place}/body") for place in _BIN_OF.values())
         # A release concerns the cube that was carried last.
         steps = torch.arange(len(come))
         carried = [torch.cummax(torch.where(each.carried, steps, -1), dim=0).values for each in (red, blue)]
@@ -307,34 +320,20 @@ class SortTwo(grasping.TwoCubesTask):
             ),
             wrong_object=swapped,
             off_table=red.off_table | blue.off_table | torch.stack([terms.off_the_table(each) for each in bins]).any(0),
-            met=self._is_let_go(moments, "red", red_in) & self._is_let_go(moments, "blue", blue_in),
+            met=self._is_sorted(moments, "red") & self._is_sorted(moments, "blue"),
             nearly=red_in & blue_in,
         )
-
-    def _brought(self, moments: NamedState, colour: str, grasp: grasping.GraspFacts) -> torch.Tensor:
-        """Return the share of the way to its bin that a cube is carried. Shape: (num_envs,)."""
-        place = moments.body_position(f"{_BIN_OF[colour]}/body")
-        return grasp.carried * approach(terms.horizontal_distance(grasp.position, place), grasping.BIN_INSIDE_M)
 
     def _is_inside(self, state: NamedState, colour: str, place: str) -> torch.Tensor:
         return grasping.inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
 
-    def _is_sorted(self, backend: NamedState, colour: str) -> torch.Tensor:
-        return self._is_let_go(backend, colour, self._is_inside(backend, colour, _BIN_OF[colour]))
-
-    def _is_let_go(self, state: NamedState, colour: str, inside: torch.Tensor) -> torch.Tensor:
-        """True where a cube inside its bin rests there, and no finger is on or near it."""
+    def _is_sorted(self, state: NamedState, colour: str) -> torch.Tensor:
+        """True where a cube rests in its bin, and no finger is on or near it."""
+        inside = self._is_inside(state, colour, _BIN_OF[colour])
         let_go = ~grasping.touched(state, colour) & (
             grasping.tool_distance(state, self.robot, colour) > _AWAY_FROM_BIN_M
         )
         return inside & grasping.at_rest(state, colour) & let_go
-
-    def _reward(self, backend: Backend, colour: str, sorted_in: dict[str, torch.Tensor]) -> torch.Tensor:
-        position, place = backend.body_position(f"{colour}/body"), backend.body_position(f"{_BIN_OF[colour]}/body")
-        near = terms.closeness(grasping.tool_distance(backend, self.robot, colour), half_at=0.1)
-        held = grasping.grasped(backend, self.robot, colour)
-        on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(position, place), half_at=0.15))
-        return torch.where(sorted_in[colour], 1.0, on_the_way)
 
 
 SORT_TWO = TableTask(

@@ -115,34 +115,9 @@ class WalkHumanoid(HumanoidTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
-        fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
-        reward = self._reward(backend, running)
-        self._feet = torch.where(running[:, None, None], site_positions(backend, humanoid.FEET), self._feet)
-        reward = self.control_dt * reward
-        success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
-        lost = fallen
-        metrics = {"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        fallen, asked = _fallen(backend, self.senses), SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed
 
-    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        place = moments.body_position(PELVIS)[:, :2]
-        way, ahead = place - place[:1], humanoid.heading(moments)[:1]
-        distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
-        made = distance / _asked_m(self._speed[env_id].cpu()).numpy()
-        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
-        return FloorFacts(
-            dt_s=self.control_dt,
-            share=np.minimum(made, np.arange(len(made)) / self._episode_length),
-            lost=fallen,
-            fallen=fallen,
-            nearly=made >= _NEARLY,
-            # It walks sideways or back, far enough to be visible.
-            strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
-            moved=moved_from_start(moments.joint_position(ROOT).numpy()),
-        )
-
-    def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
-        """Return the reward per second: speed, direction, posture, gait by the clock, less roughness."""
+        # The reward per second is for speed, direction, posture and gait by the clock, less roughness.
         velocity = backend.joint_velocity(ROOT)[:, :2]
         forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
         # The miss counts both the wrong speed and the drift to the side.
@@ -168,7 +143,7 @@ class WalkHumanoid(HumanoidTask):
             + 0.05 * mean_square(spin[:, :2])
             + 0.2 * mean_square(self.senses.joint_position()[:, self._aside])
         )
-        return (
+        reward = (
             3.0 * terms.closeness(miss, half_at=0.25)
             + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
             + 0.5 * terms.closeness(tilt, half_at=0.03)
@@ -176,6 +151,29 @@ class WalkHumanoid(HumanoidTask):
             + 2.0 * gait
             - 0.3 * slip(feet_velocity, touching)
             - smooth
+        )
+        self._feet = torch.where(running[:, None, None], site_positions(backend, humanoid.FEET), self._feet)
+        reward = self.control_dt * reward
+        success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
+        lost = fallen
+        metrics = {"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+
+    def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
+        place = moments.body_position(PELVIS)[:, :2]
+        way, ahead = place - place[:1], humanoid.heading(moments)[:1]
+        distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
+        made = distance / (SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed[env_id].cpu()).numpy()
+        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
+        return FloorFacts(
+            dt_s=self.control_dt,
+            share=np.minimum(made, np.arange(len(made)) / self._episode_length),
+            lost=fallen,
+            fallen=fallen,
+            nearly=made >= _NEARLY,
+            # It walks sideways or back, far enough to be visible.
+            strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
+            moved=moved_from_start(moments.joint_position(ROOT).numpy()),
         )
 
     def _heading_error(self, backend: Backend) -> torch.Tensor:
@@ -193,11 +191,6 @@ _ASIDE = [
 def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
     """True where the pelvis is low or leans too far. Shape: (n,), bool."""
     return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
-
-
-def _asked_m(speed: torch.Tensor) -> torch.Tensor:
-    """Return the required distance [m] at a commanded speed [m/s]. Shape: (n,)."""
-    return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
