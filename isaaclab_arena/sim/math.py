@@ -19,11 +19,6 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(dot(vector, vector))
 
 
-def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the cross product of 3-vectors. Shapes: (..., 3), (..., 3) -> (..., 3)."""
-    return _cross(_turned(a), b)
-
-
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the rotation ``a`` after ``b``. Shapes: (..., 4), (..., 4) -> (..., 4)."""
     aw, ax, ay, az = a.unbind(-1)

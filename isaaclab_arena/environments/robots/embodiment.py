@@ -23,19 +23,22 @@ class Workspace:
 
     def on_table(self, low: tuple[float, ...], high: tuple[float, ...]) -> Area:
         """Scale an area of the reference table to this workspace: x and y [m]; further values stay unchanged."""
-        return self._fitted(low, 2), self._fitted(high, 2)
+        return self.in_space(low, high, num_axes=2)
 
-    def in_space(self, low: tuple[float, float, float], high: tuple[float, float, float]) -> Area:
-        """Scale a box of the reference workspace to this one; x, y and z [m]."""
-        return self._fitted(low, 3), self._fitted(high, 3)
-
-    def _fitted(self, corner: tuple[float, ...], num_axes: int) -> tuple[float, ...]:
+    def in_space(self, low: tuple[float, ...], high: tuple[float, ...], *, num_axes: int = 3) -> Area:
+        """Scale a box of the reference workspace to this one: x, y and z [m], or only the first axes."""
         reference = REFERENCE_WORKSPACE
         if (self.low, self.high) == (reference.low, reference.high):
-            return corner
-        axes = zip(corner[:num_axes], self.low, self.high, reference.low, reference.high, strict=False)
-        fitted = [low + (at - first) * (high - low) / (last - first) for at, low, high, first, last in axes]
-        return (*fitted, *corner[num_axes:])
+            return low, high
+        axes = [*zip(self.low, self.high, reference.low, reference.high, strict=True)][:num_axes]
+        fitted = [
+            [
+                begin + (at - first) * (end - begin) / (last - first)
+                for at, (begin, end, first, last) in zip(corner, axes, strict=False)
+            ]
+            for corner in (low, high)
+        ]
+        return (*fitted[0], *low[num_axes:]), (*fitted[1], *high[num_axes:])
 
 
 REFERENCE_WORKSPACE = Workspace(low=(0.40, -0.25, 0.10), high=(0.60, 0.25, 0.45), reach_m=0.855)

@@ -226,29 +226,25 @@ def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
         message = "the physics breaks down within two seconds at home; look at masses, inertias, gains and contacts"
         return (Finding(key="mjcf", message=message),)
     robot = embodiment.robot
-    joints = [found for index in range(len(robot.arm_joints)) for found in _of_joint(robot, motions, index)]
-    return (*_of_base(robot, motions), *joints, *(_of_gripper(robot, motions) if motions.tips.size else ()))
-
-
-def _of_base(robot: Robot, motions: Motions) -> Iterator[Finding]:
-    if motions.base_shift_m <= _STOOD_STILL_M:
-        return
-    # Joints between the base and the world can move the base; the most specific cause wins.
-    model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
-    while body:
-        first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
-        carriers += [model.joint(index) for index in range(first, first + count)]
-        body = int(model.body_parentid[body])
-    why = ""
-    if carriers:
-        why = f": joint '{_own(carriers[0].name)}' carries it; make that a fixed body"
-    if any(joint.name in robot.arm_joints for joint in carriers):
-        why = ": name the outermost body"
-    is_free = any(int(joint.type[0]) == int(mujoco.mjtJoint.mjJNT_FREE) for joint in carriers)
-    if is_free:
-        why = ": it hangs on a free joint; take that out of the MJCF file"
-    message = f"'{_own(robot.base_body)}' moved by {1000 * motions.base_shift_m:.0f} mm as the arm did{why}"
-    yield Finding(key="base.body", message=message, fails=is_free)
+    found: list[Finding] = []
+    if motions.base_shift_m > _STOOD_STILL_M:
+        # Joints between the base and the world can move the base; the most specific cause wins.
+        model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
+        while body:
+            first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+            carriers += [model.joint(index) for index in range(first, first + count)]
+            body = int(model.body_parentid[body])
+        why = f": joint '{_own(carriers[0].name)}' carries it; make that a fixed body" if carriers else ""
+        if any(joint.name in robot.arm_joints for joint in carriers):
+            why = ": name the outermost body"
+        is_free = any(int(joint.type[0]) == int(mujoco.mjtJoint.mjJNT_FREE) for joint in carriers)
+        if is_free:
+            why = ": it hangs on a free joint; take that out of the MJCF file"
+        message = f"'{_own(robot.base_body)}' moved by {1000 * motions.base_shift_m:.0f} mm as the arm did{why}"
+        found.append(Finding(key="base.body", message=message, fails=is_free))
+    for index in range(len(robot.arm_joints)):
+        found += _of_joint(robot, motions, index)
+    return (*found, *(_of_gripper(robot, motions) if motions.tips.size else ()))
 
 
 def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:

@@ -24,7 +24,6 @@ from isaaclab_arena.interfaces.episode import (
     upright_pose,
 )
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.backend import ModelChange
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
@@ -103,7 +102,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield SceneTexture(name=_name(asset, pattern, parts), pixels=pixels.astype(np.uint8))
+                yield SceneTexture(name=f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels=pixels.astype(np.uint8))
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
@@ -122,23 +121,6 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     )[pattern]
     first, second = _COLOURS[pattern]
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
-
-
-def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[ModelChange]:
-    """Yield the model changes of covered surfaces; none for a mixture of 0."""
-    for asset, material in SURFACES.items():
-        parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
-        if parts > 0:
-            pattern = round(number(conditions[f"{asset}.{PATTERN}"]))
-            index = model.material(material).id
-            textures = np.array(model.mat_texid[index])
-            texture = f"{asset}_{TEXTURE}_{pattern}_{parts}"
-            textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = model.texture(texture).id
-            yield backend.changed("mat_texid", index, textures)
-
-
-def _name(asset: str, pattern: int, parts: int) -> str:
-    return f"{asset}_{TEXTURE}_{pattern}_{parts}"
 
 
 ACTION_NOISE = "action.noise"
@@ -167,13 +149,22 @@ def catalogue(
     for variation in (
         *_starts(model, task),
         *_objects(model, task),
-        *_light_and_cameras(model),
-        *_robot_and_table(joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
         *_senses(model),
-        *_language(task),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
+
+    # The task in other words, which may depend on the draw, such as a colour.
+    num_paraphrases = 0
+    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
+        check_paraphrases(*told)
+        num_paraphrases = len(told[1])
+    if num_paraphrases > 0:
+        words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
+        span, limits = (1, num_paraphrases), (0, num_paraphrases)
+        paraphrase = _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
+        found.setdefault(paraphrase.key, paraphrase)
     return tuple(found.values())
 
 
@@ -287,7 +278,8 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
             yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
 
 
-def _light_and_cameras(model: mujoco.MjModel) -> Iterator[Variation]:
+def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
+    """Yield the variations of light, cameras, robot, table and distractors."""
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -303,14 +295,6 @@ def _light_and_cameras(model: mujoco.MjModel) -> Iterator[Variation]:
         words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
         yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
-
-def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
-    """Map each policy camera's name in observations to its name in the model."""
-    names = [model.camera(index).name for index in range(model.ncam)]
-    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
-
-
-def _robot_and_table(span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
     low, high = _around(limits, span)
@@ -329,6 +313,12 @@ def _robot_and_table(span: Ends, limits: Ends, *, has_distractors: bool) -> Iter
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
+
+
+def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
+    """Map each policy camera's name in observations to its name in the model."""
+    names = [model.camera(index).name for index in range(model.ncam)]
+    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
 def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
@@ -355,19 +345,6 @@ def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
         texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
         if any(model.material(index).name == material for index in range(model.nmat)):
             yield replace(texture, companions=(f"{asset}.{PATTERN}",))
-
-
-def _language(task: Task) -> Iterator[Variation]:
-    """Yield the paraphrase variation if the task has paraphrases; ConfigError if one reveals more than the task."""
-    number_of = 0
-    # The words may depend on the draw, such as a colour.
-    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
-        check_paraphrases(*told)
-        number_of = len(told[1])
-    if number_of > 0:
-        words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
-        span, limits = (1, number_of), (0, number_of)
-        yield _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
 
 
 def _variation(
@@ -411,30 +388,25 @@ def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
 class Distractors:
     """The distractors that an environment holds ready; unused ones stand on the floor behind the robot."""
 
-    things: tuple[ObjectAsset, ...]
+    things: Mapping[str, ObjectAsset]  # by their names in conditions and recordings
 
     @classmethod
     def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
         """Return as many distractors as variations can ask for, alternating between all kinds."""
         counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
-        kinds = distractor_kinds(task)
-        return cls(things=tuple(kinds[index % len(kinds)] for index in range(round(next(counts, 0)))))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their names in conditions and recordings."""
-        return tuple(f"distractor_{index + 1}" for index in range(len(self.things)))
+        kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
+        return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
 
     @property
     def rigid_objects(self) -> Mapping[str, str]:
         """Name in recordings to free joint."""
-        return {name: f"{name}/free" for name in self.names}
+        return {name: f"{name}/free" for name in self.things}
 
     def parts(self) -> tuple[ScenePart, ...]:
         """Return them as parts of a scene, on the floor behind the robot."""
         return tuple(
             ScenePart(prefix=name, asset=thing.asset, position=(_PARKED_X_M, 0.3 * index, _FLOOR_M + thing.half_height))
-            for index, (name, thing) in enumerate(zip(self.names, self.things, strict=True))
+            for index, (name, thing) in enumerate(self.things.items())
         )
 
     def placed(
@@ -449,7 +421,7 @@ class Distractors:
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
-        for name, thing in zip(self.names[:count], self.things[:count], strict=True):
+        for name, thing in list(self.things.items())[:count]:
             radius = thing.footprint_radius
             for _ in range(200):
                 x, y = draw_uniform(generator, (0.30, -0.42), (0.78, 0.42))
@@ -469,7 +441,7 @@ class Distractors:
         """Return the start poses of those in use."""
         return {
             f"{name}/free": upright_pose(point(conditions[f"{name}.position"]), conditions[f"{name}.yaw"])
-            for name in self.names
+            for name in self.things
             if f"{name}.position" in conditions
         }
 
