@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
-from isaaclab_arena.environments.robots.described import described_embodiment, read_description
-from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
+from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment, described_embodiment, read_description
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
-from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import Verdict
+from isaaclab_arena.environments.mdp.terms import mean_square
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.environments.objects import CUBE, ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
 from isaaclab_arena.interfaces.episode import Metric, draw_uniform

@@ -11,11 +11,10 @@ import torch
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
-from isaaclab_arena.environments.mdp import locomotion_terms as terms
-from isaaclab_arena.environments.mdp import spaces
-from isaaclab_arena.environments.mdp.locomotion_terms import total_square
+from isaaclab_arena.environments.mdp import spaces, terms
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.terms import total_square
 from isaaclab_arena.interfaces.episode import (
     Conditions,
     ConditionValue,

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import mujoco
 import numpy as np
 
-from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation

@@ -4,14 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.tasks.humanoid import (
-    COLUMNS_OF_THE_ROOT,
-    HUMANOID,
-    JOINTS,
-    KEYPOINTS,
-    ReferenceMotion,
-    read_motion,
-)
+from isaaclab_arena.environments.tasks.track_motion import COLUMNS_OF_THE_ROOT, ReferenceMotion, read_motion
+from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, KEYPOINTS
 from isaaclab_arena.errors import ConfigError
 
 COLUMNS = ("time_s", *COLUMNS_OF_THE_ROOT, *JOINTS)
