@@ -94,8 +94,13 @@ def damped_least_squares(
         jacobian, twist = jacobian * weights[:, None], twist * weights
     gram = sum_in_order(jacobian[:, :, None, :] * jacobian[:, None, :, :])
     identity = torch.eye(6, dtype=jacobian.dtype, device=jacobian.device)
-    multipliers = solve_positive_definite(gram + damping * damping * identity, twist)
-    return sum_in_order((jacobian * multipliers[:, :, None]).transpose(1, 2))
+    # The system is symmetric and positive definite, so elimination needs no pivoting.
+    augmented = torch.cat((gram + damping * damping * identity, twist[:, :, None]), dim=-1)
+    for pivot in range(6):
+        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
+        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
+        augmented[:, pivot, :] = scaled
+    return sum_in_order((jacobian * augmented[:, :, -1][:, :, None]).transpose(1, 2))
 
 
 def step_within_limits(
@@ -123,16 +128,6 @@ def step_within_limits(
 def apply_jacobian(jacobian: torch.Tensor, joint_step: torch.Tensor) -> torch.Tensor:
     """Return the twist that a joint step causes. Shapes: (n, 6, k), (n, k) -> (n, 6)."""
     return sum_in_order(jacobian * joint_step[:, None, :])
-
-
-def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> torch.Tensor:
-    """Solve symmetric positive definite systems without pivoting. Shapes: (n, m, m), (n, m) -> (n, m)."""
-    augmented = torch.cat((matrix, right_side[:, :, None]), dim=-1)
-    for pivot in range(matrix.shape[1]):
-        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
-        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
-        augmented[:, pivot, :] = scaled
-    return augmented[:, :, -1]
 
 
 def sum_in_order(terms: torch.Tensor) -> torch.Tensor:

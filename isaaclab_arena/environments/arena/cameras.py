@@ -159,9 +159,7 @@ class Renderer:
     def render(self, env_ids: Sequence[int]) -> None:
         """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
         begin = time.perf_counter()
-        if self._tracers is None:
-            self._render_at_once(torch.tensor(list(env_ids)))
-        else:
+        if self._tracers is not None:
             arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
             for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
                 for camera, picture in pictures.items():
@@ -170,28 +168,27 @@ class Renderer:
                         arrays[term(camera, "depth")][env_id] = picture.depth
                     if picture.segmentation is not None:
                         arrays[term(camera, "segmentation")][env_id] = picture.segmentation
+        else:
+            slots = torch.tensor(list(env_ids))
+            there = slots.to(self._backend.device, non_blocking=True)
+            # The renderer with the least work is the one of all worlds, or the one of a few at a time.
+            rendered = -(-len(slots) // self._at_once) * self._at_once
+            if self._all is not None and rendered >= self._backend.num_envs:
+                renderer = self._all
+            else:
+                renderer = self._some = self._some or self._made(at_once=self._at_once)
+            drawn = renderer.render(there)
+            broken, pictures = self._backend.diverged[there], list(drawn.values())
+            if self._keeps_on_cpu:
+                broken, *pictures = on_cpu([broken, *pictures])
+            else:
+                slots = there
+            for camera, picture in zip(drawn, pictures, strict=True):
+                name, _, kind = camera.partition(":")
+                kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
+                # The mask of broken worlds stays on the GPU, without a synchronisation.
+                kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
         self.render_s += time.perf_counter() - begin
-
-    def _render_at_once(self, slots: torch.Tensor) -> None:
-        """Render new pictures of env slots (n,), int64, on the backend's device."""
-        there = slots.to(self._backend.device, non_blocking=True)
-        # The renderer with the least work is the one of all worlds, or the one of a few at a time.
-        rendered = -(-len(slots) // self._at_once) * self._at_once
-        if self._all is not None and rendered >= self._backend.num_envs:
-            renderer = self._all
-        else:
-            renderer = self._some = self._some or self._made(at_once=self._at_once)
-        drawn = renderer.render(there)
-        broken, pictures = self._backend.diverged[there], list(drawn.values())
-        if self._keeps_on_cpu:
-            broken, *pictures = on_cpu([broken, *pictures])
-        else:
-            slots = there
-        for camera, picture in zip(drawn, pictures, strict=True):
-            name, _, kind = camera.partition(":")
-            kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
-            # The mask of broken worlds stays on the GPU, without a synchronisation.
-            kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
 
 
 def term(camera: str, kind: str) -> str:

@@ -103,7 +103,7 @@ class ArenaEnvironment(Environment):
         self._articulations: dict[str, tuple[np.ndarray, np.ndarray, _Root]] = {}
         free_joints = dict(task.spec.rigid_objects)
         if self._varied is not None:
-            free_joints |= self._varied.distractors.rigid_objects
+            free_joints |= {name: f"{name}/free" for name in self._varied.distractors.things}
         articulations = {"robot": robot, **task.spec.articulations}
         roots: dict[str, _Root] = {}
         for joint in (*free_joints.values(), *(each.free_joint for each in articulations.values() if each.free_joint)):

@@ -187,6 +187,21 @@ def measured_motions(embodiment: Embodiment) -> Motions:
         samples.append(tuple(state.clone() for state in (backend.qpos, backend.xpos, backend.xquat, backend.site_xpos)))
     qpos, xpos, xquat, site_xpos = (torch.stack(states) for states in zip(*samples, strict=True))
 
+    # A fingertip is the finger's point at the tool when the gripper is closed. With one fixed finger, the tips meet at
+    # that one.
+    tips = np.zeros((3, 0, 2, 3))
+    if has_gripper:
+        worlds, closed, of_fingers = [0, -2, -1], _PHASE - 1, []
+        hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
+        aside = -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0
+        shift = torch.tensor([0.0, aside, 0.0], dtype=hand.dtype)
+        meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
+        for name in robot.fingers:
+            position, turn = (states[:, worlds, backend.names.bodies[name]] for states in (xpos, xquat))
+            tip = rotate_inverse(turn[closed, 1], meeting[closed, 1] - position[closed, 1])
+            of_fingers.append(rotate_inverse(hand, position + rotate(turn, tip.expand_as(position)) - meeting))
+        tips = torch.stack(of_fingers, dim=-2).transpose(0, 1).numpy()
+
     joint_at = {name: place.start for name, place in backend.names.joint_qpos.items()}
     arm, fingers = ([joint_at[name] for name in names] for names in (robot.arm_joints, robot.finger_joints))
     return Motions(
@@ -195,28 +210,11 @@ def measured_motions(embodiment: Embodiment) -> Motions:
         asked=asked,
         moved=qpos[:, 1 + alone, arm].numpy(),
         fingers=qpos[:, 0, fingers].numpy(),
-        tips=_tips(backend, robot, xpos, xquat, site_xpos) if has_gripper else np.zeros((3, 0, 2, 3)),
+        tips=tips,
         base_shift_m=float((xpos[:, :, base] - first_base).norm(dim=-1).max()),
         diverged=bool(backend.diverged.any()),
         shown=torch.stack((first_qpos, qpos[_PHASE - 1, 0], qpos[_PHASE - 1, closing])).numpy(),
     )
-
-
-def _tips(
-    backend: MujocoBackend, robot: Robot, xpos: torch.Tensor, xquat: torch.Tensor, site_xpos: torch.Tensor
-) -> np.ndarray:
-    """Return `Motions.tips`: a fingertip is the finger's point at the tool when closed. (3, t, 2, 3)."""
-    worlds, closed = [0, -2, -1], _PHASE - 1
-    hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
-    # With one fixed finger, the tips meet at that one.
-    shift = torch.tensor([0.0, -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0, 0.0], dtype=hand.dtype)
-    meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
-    tips = []
-    for name in robot.fingers:
-        position, turn = (states[:, worlds, backend.names.bodies[name]] for states in (xpos, xquat))
-        tip = rotate_inverse(turn[closed, 1], meeting[closed, 1] - position[closed, 1])
-        tips.append(rotate_inverse(hand, position + rotate(turn, tip.expand_as(position)) - meeting))
-    return torch.stack(tips, dim=-2).transpose(0, 1).numpy()
 
 
 def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:

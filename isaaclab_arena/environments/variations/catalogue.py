@@ -145,8 +145,9 @@ def catalogue(
 ) -> tuple[Variation, ...]:
     """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
     found: dict[str, Variation] = {}
+    draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
     for variation in (
-        *_starts(model, task),
+        *_starts(model, draws),
         *_objects(model, task),
         *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
         *_senses(model),
@@ -156,7 +157,7 @@ def catalogue(
 
     # The task in other words, which may depend on the draw, such as a colour.
     num_paraphrases = 0
-    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
+    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in draws}.items():
         check_paraphrases(*told)
         num_paraphrases = len(told[1])
     if num_paraphrases > 0:
@@ -195,7 +196,7 @@ def _around(ends: Ends, drawn: Ends) -> Ends:
     return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
 
 
-def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
+def _starts(model: mujoco.MjModel, draws: Sequence[Conditions]) -> Iterator[Variation]:
     """Yield a variation for each of the task's own draws, which it replaces, and shifts of drawn positions and yaws."""
     # The lowest and highest x and y of the table [m].
     top = model.geom("table_top")
@@ -203,7 +204,7 @@ def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     table = _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
 
     seen: dict[str, list[ConditionValue]] = {}
-    for draw in _draws(task):
+    for draw in draws:
         for key, value in draw.items():
             seen.setdefault(key, []).append(value)
     for key, values in seen.items():
@@ -244,10 +245,6 @@ def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
                 yield replace(shift, lowest=lowest, highest=highest, because=_ON_TABLE)
         if name == "yaw":
             yield _variation(asset, TURN, "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
-
-
-def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
-    return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
 
 
 def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
@@ -395,11 +392,6 @@ class Distractors:
         counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
         kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
         return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
-
-    @property
-    def rigid_objects(self) -> Mapping[str, str]:
-        """Name in recordings to free joint."""
-        return {name: f"{name}/free" for name in self.things}
 
     def parts(self) -> tuple[ScenePart, ...]:
         """Return them as parts of a scene, on the floor behind the robot."""

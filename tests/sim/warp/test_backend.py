@@ -124,7 +124,7 @@ def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, b
 
 def test_a_stored_state_goes_on_with_the_same_bits(backend):
     drive(backend, 5)
-    stored = backend.integration_state(1)
+    stored = backend.integration_states([1])[0]
     drive(backend, 5)
     expected = backend.qpos[1].clone()
     begin(backend)
@@ -138,7 +138,7 @@ def test_a_stored_state_can_be_taken_up_by_mujoco(model, backend):
     drive(backend, 5)
     reference = begin(MujocoBackend(model, num_envs=3))
     for env_id in range(3):
-        reference.set_integration_state(env_id, backend.integration_state(env_id))
+        reference.set_integration_state(env_id, backend.integration_states([env_id])[0])
     for each in (backend, reference):
         drive(each, 5)
     assert_close(backend, reference)

@@ -69,4 +69,4 @@ def test_a_control_step_is_a_twentieth_of_a_second_of_physics():
     start(env)
     for number in range(1, 4):
         env.step(hold_still(env))
-        assert env.backend.integration_state(0)[0] == pytest.approx(0.05 * number)
+        assert env.backend.integration_states([0])[0][0] == pytest.approx(0.05 * number)
