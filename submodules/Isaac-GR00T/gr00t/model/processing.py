@@ -143,11 +143,6 @@ class Embodiment:
                 if key not in self.statistics.get(modality, {}):
                     raise EmbodimentError(f"there are no statistics for {modality} '{key}'")
 
-    @property
-    def language_key(self) -> str:
-        """The key of the instruction; the first if there are several."""
-        return self.modality_configs["language"].modality_keys[0]
-
     @cached_property
     def dimensions(self) -> dict[str, dict[str, int]]:
         """Size of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``, in the model's order."""
@@ -211,19 +206,6 @@ class Gr00tSmallProcessor(ProcessorMixin):
         self.training = False
         self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
 
-    def with_embodiments(self, embodiments: Mapping[str, Any], capacity: Mapping[str, int]) -> "Gr00tSmallProcessor":
-        """Return a processor that differs in the robots only."""
-        return Gr00tSmallProcessor(
-            self.tokenizer,
-            embodiments=embodiments,
-            capacity=capacity,
-            image_size=self.image_size,
-            normalization=self.normalization,
-            max_instruction_tokens=self.max_instruction_tokens,
-            random_shift_px=self.random_shift_px,
-            colour_jitter=self.colour_jitter,
-        )
-
     def train(self) -> "Gr00tSmallProcessor":
         """Augment images from now on."""
         self.training = True
@@ -266,9 +248,10 @@ class Gr00tSmallProcessor(ProcessorMixin):
         pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
         inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
 
-        # A fixed length keeps a batch entry independent of the instructions of others.
+        # The first key holds the instruction. A fixed length keeps an entry independent of the others' instructions.
+        language_key = embodiment.modality_configs["language"].modality_keys[0]
         words = self.tokenizer(
-            [texts[0] for texts in observation["language"][embodiment.language_key]],
+            [texts[0] for texts in observation["language"][language_key]],
             padding="max_length",
             truncation=True,
             max_length=self.max_instruction_tokens,
