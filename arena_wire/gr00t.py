@@ -65,13 +65,36 @@ def received(
     def decoded(value: dict[Any, Any]) -> Any:
         if _MODALITY in value or _NEWER_MODALITY in value:
             shown.add(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
-            return modality(**_modality_fields(value.get("as_json")))
+            fields = value.get("as_json")
+            if isinstance(fields, str):
+                raise WireError(
+                    "a modality came as text, as GR00T N1.5 writes it; N1.6 is the oldest that is understood"
+                )
+            # Other versions have more fields, which are for training only.
+            said = fields if isinstance(fields, dict) else {}
+            found = {"delta_indices": said.get("delta_indices"), "modality_keys": said.get("modality_keys")}
+            for values, kind in zip(found.values(), (int, str), strict=True):
+                if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
+                    raise WireError(
+                        f"a modality needs lists of delta_indices and modality_keys, got {in_words(fields)}"
+                    )
+            return modality(**found)
         if _ARRAY in value:
             shown.add(ArrayFormat.NPY)
             return read_npy(value.get("as_npy"))
         if b"nd" in value or b"complex" in value:
+            # An array or a NumPy number of msgpack_numpy. Objects, which it pickles, are refused.
             shown.add(ArrayFormat.NUMPY_MAP)
-            return _numpy_value(value)
+            kind, is_array = value.get(b"kind", b""), value.get(b"nd")
+            if b"complex" in value:
+                raise WireError("a complex number may not travel")
+            if kind != b"":
+                raise WireError(f"an array of kind {short_name(kind)} may not travel")
+            if not isinstance(is_array, bool):
+                raise WireError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
+            shape = value.get(b"shape") if is_array else []
+            array = array_of(value.get(b"data"), dtype_of(value.get(b"type")), shape)
+            return array if is_array else array[()]
         return value
 
     message = read_message(data, decoded)
@@ -105,28 +128,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     return value.name if isinstance(value, Enum) else value
-
-
-def _numpy_value(value: dict[Any, Any]) -> np.ndarray | np.generic:
-    """Return the array, or the NumPy number, that a map of msgpack_numpy stands for, without unpickling objects."""
-    if b"complex" in value:
-        raise WireError("a complex number may not travel")
-    kind, is_array = value.get(b"kind", b""), value[b"nd"]
-    if kind != b"":
-        raise WireError(f"an array of kind {short_name(kind)} may not travel")
-    if not isinstance(is_array, bool):
-        raise WireError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
-    array = array_of(value.get(b"data"), dtype_of(value.get(b"type")), value.get(b"shape") if is_array else [])
-    return array if is_array else array[()]
-
-
-def _modality_fields(fields: object) -> dict[str, Any]:
-    if isinstance(fields, str):
-        raise WireError("a modality came as text, as GR00T N1.5 writes it; N1.6 is the oldest that is understood")
-    # Other versions have more fields, which are for training only.
-    said = fields if isinstance(fields, dict) else {}
-    found = {"delta_indices": said.get("delta_indices"), "modality_keys": said.get("modality_keys")}
-    for values, kind in zip(found.values(), (int, str), strict=True):
-        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise WireError(f"a modality needs lists of delta_indices and modality_keys, got {in_words(fields)}")
-    return found
