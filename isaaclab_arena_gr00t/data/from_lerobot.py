@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -254,12 +255,26 @@ class StoredDataset:
                         raise StorageError(f"{path}, line {number} is no mapping")
                     yield value
 
-    def _located(self, template: str, **names: int | str) -> Path:
-        """Return a file of the dataset; refuse a path outside of it."""
-        path = self.root / self._info.path(template, **names)
-        if not is_inside(path, self.root):
-            raise self._info.wrong(template, "a path inside the dataset")
-        return path
+    def _located(self, key: str, **names: int | str) -> Path:
+        """Return a file of the dataset by a template such as ``data/chunk-{chunk_index:03d}`` in the field `key`."""
+        template = self._info.text(key)
+        try:
+            pieces = list(Formatter().parse(template)) if len(template) <= 500 else []
+        except ValueError:
+            pieces = []
+        # A foreign template may use only the known names, and a width for numbers: format strings can do more.
+        for _, name, form, conversion in pieces:
+            is_width = re.fullmatch(r"(0?\d?d?)?", form or "") is not None
+            is_known = name is None or (name in names and not conversion and is_width)
+            if not is_known or (form and isinstance(names[name or ""], str)):
+                pieces = []
+                break
+        path = template.format(**names) if pieces else ""
+        if not path or "\0" in path:
+            raise self._info.wrong(key, f"a path made of {', '.join(f'{{{name}}}' for name in names)}")
+        if not is_inside(self.root / path, self.root):
+            raise self._info.wrong(key, "a path inside the dataset")
+        return self.root / path
 
     def _episodes_of_lines(self) -> Iterator[StoredEpisode]:
         """Yield every episode of version 2.0 or 2.1, which has a table per episode."""
@@ -298,9 +313,9 @@ class StoredDataset:
                     episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos
                 )
 
-    def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
+    def _file(self, key: str, fields: Fields, prefix: str, **more: str) -> Path:
         numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
-        return self._located(template, **numbers, **more)
+        return self._located(key, **numbers, **more)
 
 
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -386,8 +401,8 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     # The actions stay whole, because a replay needs them in the order of the environment.
     vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
     # A camera has the name of ``modality.json``, or else that of its feature.
-    videos = Fields(modality, layout.MODALITY_FILE).optional_mapping("video").mappings()
-    keys = {video.optional_text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
+    videos = Fields(modality, layout.MODALITY_FILE).mapping("video", or_empty=True).mappings()
+    keys = {video.text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
     cameras = {}
     for name in dataset.picture_features:
         key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))

@@ -38,10 +38,10 @@ from isaaclab_arena_gr00t.observations import (
     Wiring,
     action_chunks,
     as_arrays,
-    continued,
     model_observation,
     pictures,
     state_values,
+    to_groups,
     wired,
 )
 
@@ -145,10 +145,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model: return each action key's (n, horizon, size), float32, in physical units."""
 
+    # `going_on` has planned ``actions`` by key, each (n, predicted, size), and ``weights`` (n, predicted), float32.
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
-        """Ask as `query` does, for actions that continue `going_on` (see `continued`); PolicyError if unsupported."""
+        """Ask as `query` does, for actions that continue `going_on`; PolicyError if unsupported."""
         del observation, noise_seeds, going_on
         raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
@@ -311,14 +312,16 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            ahead = None if going_on is None else going_on.of(asked)
             shown = model_observation(history.shown(observation, slots), wiring, [*map(self._instruction, slots)])
             shown = shown if self._takes_tensors else as_arrays(shown)
-            planned = continued(ahead, wiring)
-            if planned is None:
+            if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
-                answer = self._continued_query(shown, part_seeds, planned)
+                ahead = going_on.of(asked)
+                actions = to_groups(ahead.actions, wiring.action)
+                planned = {key: values.numpy() for key, values in actions.items()}
+                continued = {"actions": planned, "weights": ahead.weights.numpy()}
+                answer = self._continued_query(shown, part_seeds, continued)
 
             # Keep the chunks without those of the padding.
             self.count.queries += 1

@@ -29,7 +29,6 @@ from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
 from isaaclab_arena_gr00t.remote.protocols import (
     EPISODE_END,
     EPISODE_START,
-    OBSERVATION,
     PictureFormat,
     VlaEvalCodec,
 )
@@ -82,7 +81,6 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     # start and end of its episodes, and the server may keep state in between. So an episode whose session is lost is an
     # error.
     name: ClassVar[str] = "vla_eval_remote"
-    question: ClassVar[str] = OBSERVATION
     server: ClassVar[str] = "vla-eval model server"
     config_class: ClassVar[type | None] = VlaEvalRemotePolicyCfg
     # A server batches sessions of several clients, so the last digits of their actions depend on each other.
@@ -175,7 +173,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().reset(env_ids)
         self._end(sorted(self._running) if env_ids is None else env_ids.tolist())
 
-    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+    @staticmethod
+    def answered_actions(answer: Mapping[str, Any]) -> object:
         """Return the actions of an answer, which may be a single one instead of a chunk."""
         actions = answer.get("actions")
         return actions[None] if isinstance(actions, np.ndarray) and actions.ndim == 1 else actions

@@ -150,38 +150,24 @@ _QUIET = logging.getLogger("websockets.client.of_policies")
 _QUIET.setLevel(logging.CRITICAL)
 
 
+@dataclass(kw_only=True, eq=False)
 class _Deadlines:
     """Shuts late sockets down, so that no thread of the library waits for a server."""
 
-    def __init__(self) -> None:
-        # The library answers pings at any time. A server that sends pings and reads no answers, or reads a byte now and
-        # then, would block all its threads.
-        self._lock = threading.Lock()
-        self._kept: dict[sockets.socket, float] = {}
-        self._thread: threading.Thread | None = None
+    # The library answers pings at any time. A server that sends pings and reads no answers, or reads a byte now and
+    # then, would block all its threads.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    of_sockets: dict[sockets.socket, float] = field(default_factory=dict)  # moments of `time.monotonic` [s]
+    thread: threading.Thread | None = None
 
-    @contextmanager
-    def kept(self, socket: sockets.socket, deadline: float) -> Iterator[None]:
-        """Shut a socket down if a block runs beyond a moment of `time.monotonic` [s]."""
-        with self._lock:
-            self._kept[socket] = deadline
-            # A forked process lacks the thread of its parent.
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._watch, name="deadlines of websockets", daemon=True)
-                self._thread.start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._kept.pop(socket, None)
-
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Shut each socket down whose moment has passed, for ever."""
         while True:
             time.sleep(_LOOK_S)
-            with self._lock:
-                late = [socket for socket, deadline in self._kept.items() if time.monotonic() > deadline]
+            with self.lock:
+                late = [socket for socket, deadline in self.of_sockets.items() if time.monotonic() > deadline]
                 for socket in late:
-                    del self._kept[socket]
+                    del self.of_sockets[socket]
                     with suppress(OSError):
                         socket.shutdown(sockets.SHUT_RDWR)
 
@@ -225,7 +211,21 @@ class Websocket:
                 self._connection = self._open.enter_context(dialled)
         except BaseException as error:
             self._open.close()
-            raise self._why_not_open(error) from error
+            refused = error if isinstance(error, InvalidStatus) else error.__cause__
+            if isinstance(refused, InvalidStatus):
+                response = refused.response
+                if response.status_code in _UNAUTHORISED:
+                    raise UnauthorisedError(str(refused)) from error
+                place = response.headers.get("Location") if response.status_code in _REDIRECTS else None
+                if place is not None:
+                    message = f"it sends clients to {place}, which is not followed; give that address"
+                    raise ConnectionError(message) from error
+            if isinstance(error, InvalidURI):
+                raise UnicodeError(str(error)) from error
+            if isinstance(error, WebSocketException):
+                # If a server ends at this moment, the kind of error depends on the progress of the handshake.
+                raise ConnectionError(f"it refuses the connection ({error})") from error
+            raise
 
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
@@ -262,9 +262,16 @@ class Websocket:
     def _within(self, timeout_s: float) -> Iterator[None]:
         """Limit the time of a block in which the library uses the socket; TimeoutError if it took longer."""
         deadline = time.monotonic() + timeout_s
+        with _DEADLINES.lock:
+            _DEADLINES.of_sockets[self._socket] = deadline
+            # A forked process lacks the thread of its parent.
+            if _DEADLINES.thread is None or not _DEADLINES.thread.is_alive():
+                _DEADLINES.thread = threading.Thread(
+                    target=_DEADLINES.watch, name="deadlines of websockets", daemon=True
+                )
+                _DEADLINES.thread.start()
         try:
-            with _DEADLINES.kept(self._socket, deadline):
-                yield
+            yield
         except (OSError, WebSocketException, AssertionError) as error:
             if time.monotonic() > deadline:
                 raise TimeoutError("timed out") from error
@@ -272,22 +279,9 @@ class Websocket:
                 # The library does not expect, for example, an answer that comes before the request.
                 raise ConnectionError("it speaks out of turn") from error
             raise
-
-    def _why_not_open(self, error: BaseException) -> BaseException:
-        refused = error if isinstance(error, InvalidStatus) else error.__cause__
-        if isinstance(refused, InvalidStatus):
-            response = refused.response
-            if response.status_code in _UNAUTHORISED:
-                return UnauthorisedError(str(refused))
-            place = response.headers.get("Location") if response.status_code in _REDIRECTS else None
-            if place is not None:
-                return ConnectionError(f"it sends clients to {place}, which is not followed; give that address")
-        if isinstance(error, InvalidURI):
-            return UnicodeError(str(error))
-        if isinstance(error, WebSocketException):
-            # If a server ends at this moment, the kind of error depends on the progress of the handshake.
-            return ConnectionError(f"it refuses the connection ({error})")
-        return error
+        finally:
+            with _DEADLINES.lock:
+                _DEADLINES.of_sockets.pop(self._socket, None)
 
     def _lost(self, error: WebSocketException) -> Exception:
         if isinstance(error, ConnectionClosed):

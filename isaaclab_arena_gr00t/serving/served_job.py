@@ -3,13 +3,10 @@
 import json
 import logging
 import math
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
-from socket import AF_INET6
 from typing import Any
 
 import numpy as np
@@ -54,45 +51,6 @@ def health_answer(stated: Mapping[str, Any], *, is_served: bool) -> tuple[HTTPSt
     return status, f"{json.dumps({'status': 'ok' if is_served else 'closed', **stated})}\n".encode()
 
 
-class HealthServer:
-    """Answers ``GET /health`` on a port of its own (0: a free one), for a protocol without HTTP."""
-
-    def __init__(self, host: str, port: int, ask: Callable[[], tuple[HTTPStatus, bytes]]) -> None:
-        class Answers(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                is_known = self.path.partition("?")[0] in PATHS
-                status, body = ask() if is_known else (HTTPStatus.NOT_FOUND, b"")
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  what the base class calls it
-                """Say nothing."""
-
-        class Listening(ThreadingHTTPServer):
-            daemon_threads = True
-            if ":" in host:
-                address_family = AF_INET6
-
-        self._server = Listening((host, port), Answers)
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop. May be called more than once."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-
-
 # Map the pictures and states of a client's observation to the terms of an environment.
 
 STATES = "policy"
@@ -122,7 +80,18 @@ class ObservationMapping:
         found: dict[str, dict[str, Any]] = {}
         # A client may send no picture at all, for a policy that sees none. Shapes are checked later.
         if self.images and any(value_of(pictures, key) is not None for key in self.images):
-            found[CAMERAS] = {camera: self._picture(pictures, key, camera) for key, camera in self.images.items()}
+            found[CAMERAS] = {}
+            for key, camera in self.images.items():
+                picture = _found(pictures, key, "picture")
+                # A picture is decoded only if its stated size is that of the environment's pictures.
+                if isinstance(picture, EncodedPicture):
+                    if picture.shape != self.sizes[camera]:
+                        raise ObservationRefusedError(f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due")
+                    try:
+                        picture = picture.decoded()
+                    except WireError as error:
+                        raise ObservationRefusedError(f"'{key}': {error}") from error
+                found[CAMERAS][camera] = picture
         if self.states:
             found[STATES] = {}
         for key, names in self.states.items():
@@ -143,18 +112,6 @@ class ObservationMapping:
             parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
             found[STATES] |= {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
         return found
-
-    def _picture(self, pictures: Mapping[str, Any], key: str, camera: str) -> Any:
-        """Return a client's picture; decode it only if its stated size is that of the environment's pictures."""
-        picture = _found(pictures, key, "picture")
-        if not isinstance(picture, EncodedPicture):
-            return picture
-        if picture.shape != self.sizes[camera]:
-            raise ObservationRefusedError(f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due")
-        try:
-            return picture.decoded()
-        except WireError as error:
-            raise ObservationRefusedError(f"'{key}': {error}") from error
 
 
 def mapping_of(

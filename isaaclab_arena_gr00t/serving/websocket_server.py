@@ -6,7 +6,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -146,15 +147,16 @@ class WebsocketServer:
 # Talk with clients of openpi: describe the policy, then answer every observation with a chunk of actions.
 
 
+@dataclass(frozen=True, eq=False)
 class OpenpiTalks:
     """Talks with every client of openpi."""
 
-    def __init__(self, served: ServedJob, limits: WireLimits, *, prompt_key: str) -> None:
-        # The protocol has no episodes. So each observation is the first of an episode of its own: a policy that plays
-        # chunks answers with a whole chunk, and no state of another episode remains.
-        self.served, self.limits = served, limits
-        self._prompt_key = prompt_key
-        self._numbers = itertools.count()
+    # The protocol has no episodes. So each observation is the first of an episode of its own: a policy that plays
+    # chunks answers with a whole chunk, and no state of another episode remains.
+    served: ServedJob
+    limits: WireLimits
+    prompt_key: str = field(kw_only=True)
+    numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def __call__(self, connection: ServerConnection, session: HostSession) -> None:
         """Talk with one client until it closes the connection."""
@@ -165,7 +167,7 @@ class OpenpiTalks:
             "action_horizon": served.policy.chunk_length,
             "images": list(served.mapping.images),
             "states": served.mapping.state_sizes(),
-            "prompt_key": self._prompt_key,
+            "prompt_key": self.prompt_key,
         }
         connection.send(OpenpiCodec.pack(metadata))
         for data in connection:
@@ -184,8 +186,8 @@ class OpenpiTalks:
             return error_text("observation refused", f"an observation is a map, this is {in_words(request)}")
         try:
             observation = self.served.mapping.observation(request, request)
-            words = self.served.instruction(self._prompt_key, request.get(self._prompt_key))
-            session.start_episode(self.served.episode(next(self._numbers)), words)
+            words = self.served.instruction(self.prompt_key, request.get(self.prompt_key))
+            session.start_episode(self.served.episode(next(self.numbers)), words)
             actions = session.act(observation).planned
         except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             return failure_text(error)
@@ -199,12 +201,13 @@ class OpenpiTalks:
 _FORMAT = "isaaclab_arena"
 
 
+@dataclass(frozen=True, eq=False)
 class VlaEvalTalks:
     """Talks with every client of vla-eval: says hello, and plays the episodes that they begin and end."""
 
-    def __init__(self, served: ServedJob, limits: WireLimits) -> None:
-        self.served, self.limits = served, limits
-        self._unnumbered = itertools.count()
+    served: ServedJob
+    limits: WireLimits
+    unnumbered: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def __call__(self, connection: ServerConnection, session: HostSession) -> None:
         """Talk with one client until it closes the connection."""
@@ -221,7 +224,11 @@ class VlaEvalTalks:
                 answer = self._hello(message)
             elif message.kind == EPISODE_START:
                 session.end_episode()
-                begins = self._episode_of(message.payload.get("task"))
+                # A task without a number of its episode gets the next one of a common counter.
+                task = message.payload.get("task")
+                index = task.get("episode_idx") if isinstance(task, Mapping) else None
+                is_number = isinstance(index, int) and not isinstance(index, bool) and index >= 0
+                begins = self.served.episode(index if is_number else next(self.unnumbered))
             elif message.kind == EPISODE_END:
                 session.end_episode()
                 begins = None
@@ -247,13 +254,6 @@ class VlaEvalTalks:
         if isinstance(data, str):
             raise WireError("vla-eval's protocol sends no text")
         return VlaEvalCodec.unpack(data, self.limits)
-
-    def _episode_of(self, task: object) -> Episode:
-        """Return the episode of a task's ``episode_idx``, or else of the next number of a common counter."""
-        index = task.get("episode_idx") if isinstance(task, Mapping) else None
-        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            index = next(self._unnumbered)
-        return self.served.episode(index)
 
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})

@@ -121,19 +121,6 @@ class FinetuneOptions(TrainingSettings):
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
-    def what_must_stay(self, world_size: int) -> dict[str, Any]:
-        """Return the settings that must be the same when a run is resumed."""
-        return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)},
-            "dataset": list(self.dataset),
-            "base_model_path": None if self.base_model_path is None else str(self.base_model_path),
-            "policy_config_yaml_path": str(self.policy_config_yaml_path),
-            "validation_share": self.validation_share,
-            "include_failures": self.include_failures,
-            "world_size": world_size,
-            "torch": torch.__version__,
-        }
-
     def check(self) -> None:
         """Refuse numbers that make no sense: ConfigError with every problem."""
         problems = wrong_numbers(self)
@@ -259,7 +246,18 @@ class TrainingRun:
         self._command_line = command_line
         self._context = context
         self._ranks = ranks
-        self._asked = options.what_must_stay(context.world_size)
+        # The settings that must be the same when a run is resumed.
+        base = options.base_model_path
+        self._asked: dict[str, Any] = {
+            **{field.name: getattr(options, field.name) for field in dataclasses.fields(TrainingSettings)},
+            "dataset": list(options.dataset),
+            "base_model_path": None if base is None else str(base),
+            "policy_config_yaml_path": str(options.policy_config_yaml_path),
+            "validation_share": options.validation_share,
+            "include_failures": options.include_failures,
+            "world_size": context.world_size,
+            "torch": torch.__version__,
+        }
         self._schedule = Schedule(
             max_steps=options.max_steps,
             save_every=options.save_every,

@@ -132,14 +132,14 @@ def test_its_health_is_told_over_http_and_no_more_clients_are_taken_than_it_may_
         server.start()
         client = PolicyClient(host="127.0.0.1", port=server.port)
         client.get_action(observation(3))
-        status, said = health_of(server.health.port)
+        status, said = health_of(server.health.server_address[1])
         assert (status, said["status"], said["environment"]) == (200, "ok", "limbs")
         assert (said["sessions"], said["queries"], said["calls"]) == (1, 1, 1)
         assert not PolicyClient(host="127.0.0.1", port=server.port, timeout_ms=500).ping()
         assert client.ping()
         server.close()
     with pytest.raises(ConnectionError):
-        health_of(server.health.port)
+        health_of(server.health.server_address[1])
 
 
 def test_gr00ts_own_client_reads_what_it_may_show_and_gets_its_actions():

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arena_wire.zmtp import (
     GREETING,
@@ -53,21 +53,21 @@ class Arrived:
     problem: str = ""  # reason for dropping the message, empty for a whole one
 
 
+@dataclass(kw_only=True, eq=False)
 class _Connection:
     """The state of a client's connection, whose next message waits for the answer to the last one."""
 
-    def __init__(self, socket: sockets.socket, number: int, max_message_bytes: int) -> None:
-        self.socket = socket
-        self.number = number
-        self.reader = MessageReader(max_message_bytes)
-        self.outgoing: deque[memoryview] = deque()
-        self.watched = 0
-        self.num_unanswered_bytes = 0
-        self.is_unanswered = False
-        self.is_answered = False
-        self.is_inside_message = False
-        self.is_introduced = False
-        self.heard_at = time.monotonic()
+    socket: sockets.socket
+    number: int
+    reader: MessageReader
+    outgoing: deque[memoryview] = field(default_factory=deque)
+    watched: int = 0
+    num_unanswered_bytes: int = 0
+    is_unanswered: bool = False
+    is_answered: bool = False
+    is_inside_message: bool = False
+    is_introduced: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
 
     @property
     def has_paused(self) -> bool:
@@ -91,15 +91,10 @@ class Listener:
         # A byte through this pair wakes the thread, which waits in the selector.
         self._bell, self._ringing = sockets.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._connections: dict[int, _Connection] = {}
+        self.connections: dict[int, _Connection] = {}  # by number
         self._next_number = 0
         self._ends_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
-
-    @property
-    def num_clients(self) -> int:
-        """Connections at this moment."""
-        return len(self._connections)
 
     def start(self) -> None:
         """Start listening."""
@@ -140,38 +135,35 @@ class Listener:
             self._selector.register(self._socket, selectors.EVENT_READ)
             self._selector.register(self._bell, selectors.EVENT_READ)
             while True:
-                if self._ends_at is not None:
-                    is_sent = not self._answers and not any(each.outgoing for each in self._connections.values())
-                    if is_sent or time.monotonic() >= self._ends_at:
-                        return
-                self._turn()
+                if self._ends_at is not None and (
+                    not (self._answers or any(each.outgoing for each in self.connections.values()))
+                    or time.monotonic() >= self._ends_at
+                ):
+                    return
+                for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
+                    if key.fileobj is self._socket:
+                        self._accept()
+                    elif key.fileobj is self._bell:
+                        self._bell.recv(4096)
+                    elif key.data in self.connections:
+                        self._serve(self.connections[key.data], events)
+                while self._answers:
+                    client, frames = self._answers.popleft()
+                    connection = self.connections.get(client)
+                    if connection is not None:
+                        connection.send(*message_pieces(frames))
+                        connection.is_answered = True
+                        self._serve(connection, 0)
+                now = time.monotonic()
+                for each in list(self.connections.values()):
+                    is_due = not each.is_introduced or (each.is_inside_message and not each.has_paused)
+                    if is_due and now - each.heard_at > self._limits.patience_s:
+                        _LOG.debug("a client was silent in the middle of a message")
+                        self._drop(each)
         except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
             self._arrived.put(error)
         finally:
             self._close_all()
-
-    def _turn(self) -> None:
-        """Handle the sockets that are ready, queue the new answers, and drop the silent clients."""
-        for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
-            if key.fileobj is self._socket:
-                self._accept()
-            elif key.fileobj is self._bell:
-                self._bell.recv(4096)
-            elif key.data in self._connections:
-                self._serve(self._connections[key.data], events)
-        while self._answers:
-            client, frames = self._answers.popleft()
-            connection = self._connections.get(client)
-            if connection is not None:
-                connection.send(*message_pieces(frames))
-                connection.is_answered = True
-                self._serve(connection, 0)
-        now = time.monotonic()
-        for connection in list(self._connections.values()):
-            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
-            if is_due and now - connection.heard_at > self._limits.patience_s:
-                _LOG.debug("a client was silent in the middle of a message")
-                self._drop(connection)
 
     def _accept(self) -> None:
         try:
@@ -181,15 +173,16 @@ class Listener:
             _LOG.warning("the listener cannot accept a client: %s", error.strerror)
             time.sleep(0.05)
             return
-        if len(self._connections) >= self._limits.max_clients:
-            _LOG.warning("the listener refused a client: there are %d already", len(self._connections))
+        if len(self.connections) >= self._limits.max_clients:
+            _LOG.warning("the listener refused a client: there are %d already", len(self.connections))
             socket.close()
             return
         socket.settimeout(0)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-        connection = _Connection(socket, self._next_number, self._limits.max_message_bytes)
+        reader = MessageReader(self._limits.max_message_bytes)
+        connection = _Connection(socket=socket, number=self._next_number, reader=reader)
         self._next_number += 1
-        self._connections[connection.number] = connection
+        self.connections[connection.number] = connection
         connection.send(GREETING)
         self._serve(connection, 0)
 
@@ -198,11 +191,23 @@ class Listener:
         try:
             if events & selectors.EVENT_READ:
                 self._read(connection)
-            _write(connection)
+            while connection.outgoing:
+                piece = connection.outgoing[0]
+                try:
+                    sent = connection.socket.send(piece)
+                except BlockingIOError:
+                    break
+                if sent < len(piece):
+                    connection.outgoing[0] = piece[sent:]
+                else:
+                    connection.outgoing.popleft()
         except (ProtocolError, OSError) as error:
             _LOG.debug("a client is gone: %s", error)
             self._drop(connection)
             return
+        if connection.is_answered and not connection.outgoing:
+            connection.is_answered = connection.is_unanswered = False
+            connection.num_unanswered_bytes = 0
         reading = 0 if connection.has_paused else selectors.EVENT_READ
         wanted = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
         if wanted == connection.watched:
@@ -231,7 +236,7 @@ class Listener:
             event = reader.feed(data)
             # The messages of all clients share one limit.
             if reader.num_held:
-                held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self._connections.values())
+                held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self.connections.values())
                 if held > self._limits.max_bytes:
                     reader.is_too_large = True
             if event is not None:
@@ -268,32 +273,15 @@ class Listener:
         )
 
     def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection.number]
+        del self.connections[connection.number]
         if connection.watched:
             self._selector.unregister(connection.socket)
         connection.socket.close()
 
     def _close_all(self) -> None:
-        for connection in list(self._connections.values()):
+        for connection in list(self.connections.values()):
             connection.socket.close()
-        self._connections.clear()
+        self.connections.clear()
         self._selector.close()
         for socket in (self._socket, self._bell, self._ringing):
             socket.close()
-
-
-def _write(connection: _Connection) -> None:
-    """Send as much as the socket accepts."""
-    while connection.outgoing:
-        piece = connection.outgoing[0]
-        try:
-            sent = connection.socket.send(piece)
-        except BlockingIOError:
-            return
-        if sent < len(piece):
-            connection.outgoing[0] = piece[sent:]
-        else:
-            connection.outgoing.popleft()
-    if connection.is_answered:
-        connection.is_answered = connection.is_unanswered = False
-        connection.num_unanswered_bytes = 0

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,20 +30,6 @@ _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
 _MESSAGES_AT_ONCE = 4
 _LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
-
-
-class ServedPolicy(Protocol):
-    """The methods that a served policy must have."""
-
-    def get_action(
-        self, observation: dict[str, Any], options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the actions, and further information."""
-        ...
-
-    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Forget earlier episodes."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +107,7 @@ class PolicyServer:
 
     def __init__(
         self,
-        policy: ServedPolicy,
+        policy: Any,
         host: str = "127.0.0.1",
         port: int = 5555,
         api_token: str | None = None,
@@ -142,7 +128,15 @@ class PolicyServer:
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
 
-        self._listener = _listener(host, port, limits, self._batching.max_clients)
+        name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
+        most = limits.max_message_bytes
+        kept = ListenerLimits(
+            max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=self._batching.max_clients
+        )
+        try:
+            self._listener = Listener((name, port), socket.AF_INET6 if ":" in name else socket.AF_INET, kept)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         self.port = self._listener.port
         shown = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
         self.address = f"tcp://{shown}:{self.port}"
@@ -162,7 +156,7 @@ class PolicyServer:
     @property
     def num_clients(self) -> int:
         """Connections at this moment."""
-        return self._listener.num_clients
+        return len(self._listener.connections)
 
     def register_endpoint(self, name: str, handler: Callable[..., Any], requires_input: bool = True) -> None:  # noqa: FBT001, FBT002  as in NVIDIA's package
         """Add or replace an endpoint.
@@ -199,7 +193,7 @@ class PolicyServer:
         self.running = False
 
     @staticmethod
-    def start_server(policy: ServedPolicy, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
+    def start_server(policy: Any, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
         """Serve a policy until its end."""
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
@@ -278,7 +272,15 @@ class PolicyServer:
 
     def _answer_some(self) -> None:
         """Answer the oldest request, together with those that combine with it."""
-        batch = self._next_batch()
+        # Later requests combine with it if they have its layout, up to the largest batch.
+        first = self._waiting[0]
+        batch, size = [first], first.request.batch_size if first.request else 0
+        for waiting in self._waiting[1:]:
+            if first.request is None or waiting.request is None or waiting.request.layout != first.request.layout:
+                continue
+            if size + waiting.request.batch_size <= self._batching.max_batch:
+                batch.append(waiting)
+                size += waiting.request.batch_size
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         self.num_requests += len(batch)
         requests = [waiting.request for waiting in batch if waiting.request is not None]
@@ -298,18 +300,6 @@ class PolicyServer:
                 self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
             except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
                 self._fail(waiting.sender, error)
-
-    def _next_batch(self) -> list[_Waiting]:
-        """Return the oldest request, with later ones of the same layout up to the largest batch."""
-        first = self._waiting[0]
-        batch, size = [first], first.request.batch_size if first.request else 0
-        for waiting in self._waiting[1:]:
-            if first.request is None or waiting.request is None or waiting.request.layout != first.request.layout:
-                continue
-            if size + waiting.request.batch_size <= self._batching.max_batch:
-                batch.append(waiting)
-                size += waiting.request.batch_size
-        return batch
 
     def _act(self, **data: Any) -> Any:
         self.num_calls += 1
@@ -339,17 +329,6 @@ class PolicyServer:
 def is_local(host: str) -> bool:
     """Whether an address is reachable from this machine only."""
     return host in _LOCAL_HOSTS
-
-
-def _listener(host: str, port: int, limits: WireLimits, max_clients: int) -> Listener:
-    """Return a listener at an address; OSError if it cannot listen there."""
-    name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
-    most = limits.max_message_bytes
-    kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=max_clients)
-    try:
-        return Listener((name, port), socket.AF_INET6 if ":" in name else socket.AF_INET, kept)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def action_request(data: object) -> ActionRequest | None:
