@@ -371,46 +371,47 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     try:
         # A dataset of this program has its own file, which restores the original arrays.
         arena = dataset.document(layout.ARENA_FILE)
-        features = _foreign(dataset) if arena is None else features_of_document(arena)
+        if arena is not None:
+            features = features_of_document(arena)
+            _check(features, dataset)
+            return features
+
+        # Any other dataset may say in ``modality.json`` where the groups of its state are.
+        modality = dataset.document(layout.MODALITY_FILE) or {}
+        groups = groups_of(modality, "state")
+        spans = [(key, start, end) for key, (name, start, end) in groups.items() if name == layout.STATE]
+        spans.sort(key=lambda span: span[1:])
+        starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
+        vectors: dict[str, Column] = {}
+        for name, feature in dataset.features.items():
+            is_vector = "float" in str(feature["dtype"]) and len(feature["shape"]) == 1
+            if not (name.startswith("observation.") and is_vector):
+                continue
+            # A column becomes one observation; the state one per group if these cover it without gaps.
+            size = int(feature["shape"][0])
+            sizes = {name.removeprefix("observation.").replace(".", "_"): size}
+            if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
+                sizes = {key: end - start for key, start, end in spans}
+            terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}
+            vectors[name] = whole_arrays(terms)
+
+        # The actions stay whole, because a replay needs them in the order of the environment.
+        vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
+        # A camera has the name of ``modality.json``, or else that of its feature.
+        videos = Fields(modality, layout.MODALITY_FILE).mapping("video", or_empty=True).mappings()
+        keys = {video.text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
+        cameras = {}
+        for name in dataset.picture_features:
+            key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
+            height, width = frame_size(dataset.features[name]["shape"])
+            path = f"{recorded.CAMERA_OBSERVATIONS}/{key}"
+            cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(path=path, height=height, width=width)
+        features = DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
         _check(features, dataset)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         words = plain_text(f"{type(error).__name__}: {error}")[:500]
         raise StorageError(f"{dataset.root} is not as LeRobot has it: {words}") from error
     return features
-
-
-def _foreign(dataset: StoredDataset) -> DatasetFeatures:
-    modality = dataset.document(layout.MODALITY_FILE) or {}
-    spans = [
-        (key, start, end) for key, (name, start, end) in groups_of(modality, "state").items() if name == layout.STATE
-    ]
-    spans.sort(key=lambda span: span[1:])
-    starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
-    vectors: dict[str, Column] = {}
-    for name, feature in dataset.features.items():
-        if not (name.startswith("observation.") and "float" in str(feature["dtype"]) and len(feature["shape"]) == 1):
-            continue
-        # A column becomes one observation; the state one per group of ``modality.json`` if these cover it without gaps.
-        size = int(feature["shape"][0])
-        sizes = {name.removeprefix("observation.").replace(".", "_"): size}
-        if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
-            sizes = {key: end - start for key, start, end in spans}
-        terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}
-        vectors[name] = whole_arrays(terms)
-
-    # The actions stay whole, because a replay needs them in the order of the environment.
-    vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
-    # A camera has the name of ``modality.json``, or else that of its feature.
-    videos = Fields(modality, layout.MODALITY_FILE).mapping("video", or_empty=True).mappings()
-    keys = {video.text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
-    cameras = {}
-    for name in dataset.picture_features:
-        key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
-        height, width = frame_size(dataset.features[name]["shape"])
-        cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(
-            path=f"{recorded.CAMERA_OBSERVATIONS}/{key}", height=height, width=width
-        )
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
 
 
 def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:

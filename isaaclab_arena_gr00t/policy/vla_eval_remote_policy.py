@@ -161,7 +161,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
             task = {"name": name, "episode_idx": start.episode.episode_index, **self.config.task}
-            self._begin(start.env_id, task)
+            self._connections.of(start.env_id).begin((EPISODE_START, {"task": task}))
+            self._running.add(start.env_id)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Send each session the end of its episode, and stop asking."""
@@ -179,10 +180,6 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         actions = answer.get("actions")
         return actions[None] if isinstance(actions, np.ndarray) and actions.ndim == 1 else actions
 
-    def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
-        self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
-        self._running.add(env_id)
-
     def _end(self, env_ids: Sequence[int]) -> None:
         for env_id in self._running.intersection(env_ids):
             self._connections.of(env_id).end((EPISODE_END, {}))
@@ -192,7 +189,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         """Return pictures, states and instruction of an env slot, whose episode has begun."""
         if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
-            self._begin(env_id, {"name": self._words_for(env, env_id), **self.config.task})
+            task = {"name": self._words_for(env, env_id), **self.config.task}
+            self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
+            self._running.add(env_id)
         images, states = self.inputs(self.config, env)
         size = self.config.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)

@@ -162,19 +162,16 @@ class Block(nn.Module):
         # `context_mask` (batch, 1, 1, context) is 0 for tokens, minus infinity for padding.
         queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
         attended = functional.scaled_dot_product_attention(queries, keys, values)
-        tokens = tokens + self.self_out(self._join(attended))
+        tokens = tokens + self.self_out(attended.transpose(1, 2).flatten(-2))
         queries = self._split(self.cross_query(self.cross_norm(tokens)))
         attended = functional.scaled_dot_product_attention(
             queries, context.keys, context.values, attn_mask=context_mask
         )
-        tokens = tokens + self.cross_out(self._join(attended))
+        tokens = tokens + self.cross_out(attended.transpose(1, 2).flatten(-2))
         return tokens + self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(tokens, condition))))
 
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def _join(self, heads: Tensor) -> Tensor:
-        return heads.transpose(1, 2).flatten(-2)
 
 
 class VisionFeatures(NamedTuple):

@@ -94,26 +94,19 @@ class Scaling:
 
 def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
     """Return the scaling of several keys, one after the other."""
-
-    def column(name: str) -> Tensor:
-        return torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
-
     # ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
-    if method == "mean_std":
-        center, scale = column("mean"), column("std")
-    else:
-        low, high = (
-            (column(name) for name in ("min", "max"))
-            if method == "min_max"
-            else (column(name) for name in ("q01", "q99"))
-        )
-        center, scale = (low + high) / 2, (high - low) / 2
+    names = {"min_max": ("min", "max"), "q01_q99": ("q01", "q99"), "mean_std": ("mean", "std")}[method]
+    first, second = (
+        torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32) for name in names
+    )
+    is_range = method != "mean_std"
+    center, scale = ((first + second) / 2, (second - first) / 2) if is_range else (first, second)
     still = scale < _SMALLEST_SCALE
     return Scaling(
         center=center,
         scale=torch.where(still, torch.zeros_like(scale), scale),
         state_limit=_STATE_LIMIT[method],
-        bounded=method != "mean_std",
+        bounded=is_range,
     )
 
 
