@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 import tyro
+from gr00t import Gr00tError
 from gr00t.data.statistics import KeyStatistics, compute_statistics
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import Gr00tError
 from gr00t.model import Gr00tSmallProcessor
 from gr00t.model.building import add_embodiment, build_small_model
 from gr00t.model.checkpoint import load_model, load_processor, save_checkpoint

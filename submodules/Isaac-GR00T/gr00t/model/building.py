@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 from transformers import BertConfig, ConvNextConfig, PreTrainedTokenizerFast
 
+from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
-from gr00t.errors import EmbodimentError
 from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 

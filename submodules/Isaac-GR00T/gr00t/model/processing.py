@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
+from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
-from gr00t.errors import EmbodimentError
 
 Normalization = Literal["min_max", "q01_q99", "mean_std"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gr00t import HONOURED_OPTIONS
+from gr00t import HONOURED_OPTIONS, ActionError, ObservationError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
-from gr00t.errors import ActionError, ObservationError
 from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.modeling import seeded_noise
 from gr00t.policy.policy import BasePolicy

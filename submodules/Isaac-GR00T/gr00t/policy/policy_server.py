@@ -20,8 +20,8 @@ import numpy as np
 from arena_wire import zmtp
 from arena_wire.gr00t import ArrayFormat, pack, received
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
+from gr00t import plain
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import plain
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gr00t import ActionError, CheckpointError, EmbodimentError, ObservationError
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import ActionError, CheckpointError, EmbodimentError, ObservationError
 from gr00t.model.processing import Embodiment
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper, check_observation
 
