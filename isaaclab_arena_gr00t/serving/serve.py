@@ -28,8 +28,15 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.contract import token_in
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions, ServedJob, mapping_of
-from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, Talk, VlaEvalTalks, WebsocketServer
+from isaaclab_arena_gr00t.serving.served_job import (
+    ListenOptions,
+    OpenpiTalks,
+    ServedJob,
+    Talk,
+    VlaEvalTalks,
+    WebsocketServer,
+    mapping_of,
+)
 
 if TYPE_CHECKING:
     from isaaclab_arena_gr00t.serving.gr00t import Gr00tServer

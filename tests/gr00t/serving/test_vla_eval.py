@@ -17,8 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 from arena_wire.messages import WireLimits
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
 from isaaclab_arena_gr00t.remote.protocols import encoded_picture
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions
-from isaaclab_arena_gr00t.serving.websocket_server import VlaEvalTalks, WebsocketServer
+from isaaclab_arena_gr00t.serving.served_job import ListenOptions, VlaEvalTalks, WebsocketServer
 from tests.gr00t.policy.model_servers import array, packed, unpacked
 from tests.gr00t.serving.serving_limbs import SEED, WalkPolicy, actions, served
 
