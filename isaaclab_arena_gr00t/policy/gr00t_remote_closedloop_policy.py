@@ -13,8 +13,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, flattened
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, ServerOptions, address_problems, flattened, server_address
 
 _MODALITIES = ("video", "state", "action", "language")
 

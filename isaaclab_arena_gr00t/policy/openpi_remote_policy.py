@@ -18,8 +18,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions, server_address
 
 
 @dataclass(frozen=True)

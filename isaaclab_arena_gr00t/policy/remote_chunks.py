@@ -16,8 +16,7 @@ from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import address_problems
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems
 
 OptionsT = TypeVar("OptionsT")
 

@@ -25,12 +25,13 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
 from isaaclab_arena_gr00t.remote.protocols import (
     EPISODE_END,
     EPISODE_START,
     PictureFormat,
+    ServerOptions,
     VlaEvalCodec,
+    server_address,
 )
 
 # Below the program's own logger, so that it is in the log of the rank.

@@ -13,16 +13,18 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Pro
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote.contract import (
+from isaaclab_arena_gr00t.remote.protocols import (
     KEY_FILE_OPTION,
     AnswerError,
     Channel,
     Codec,
+    Gr00tCodec,
+    OpenpiCodec,
     ServerAddress,
     UnauthorisedError,
+    VlaEvalCodec,
     identity_line,
 )
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, VlaEvalCodec
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
