@@ -188,30 +188,21 @@ class ServedJob:
     contents: Mapping[str, str]  # hashes of the policy's parts, for clients to record
 
     @property
-    def program(self) -> str:
-        """This program with its version."""
-        try:
-            return f"isaaclab-arena {metadata.version('isaaclab-arena-mujoco')}"
-        except metadata.PackageNotFoundError:
-            return "isaaclab-arena"
-
-    @property
     def stated(self) -> dict[str, Any]:
         """The description that clients receive, and record as the model that they asked."""
         config = self.policy.job.config
+        try:
+            version = f" {metadata.version('isaaclab-arena-mujoco')}"
+        except metadata.PackageNotFoundError:
+            version = ""
         return {
-            "program": self.program,
+            "program": f"isaaclab-arena{version}",
             "job": config.name,
             "policy_type": config.policy_type,
             "environment": config.environment,
             "seed": config.seed,
             **self.contents,
         }
-
-    @property
-    def action_dim(self) -> int:
-        """Numbers of an action."""
-        return self.policy.environment.action_spec.shape[0]
 
     def instruction(self, key: str, words: object) -> str | None:
         """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""
@@ -367,7 +358,7 @@ class OpenpiTalks:
         served = self.served
         metadata = {
             **served.stated,
-            "action_dim": served.action_dim,
+            "action_dim": served.policy.environment.action_spec.shape[0],
             "action_horizon": served.policy.chunk_length,
             "images": list(served.mapping.images),
             "states": served.mapping.state_sizes(),
@@ -475,12 +466,12 @@ class VlaEvalTalks:
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
         states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes().items()}
         payload = {
-            "harness_version": served.program,
+            "harness_version": served.stated["program"],
             "protocol_version": protocols.PROTOCOL_VERSION,
             "model_server": "isaaclab_arena",
             "capabilities": {},
             **served.stated,
-            "action_spec": {"action": _spec("action", served.action_dim, _FORMAT)},
+            "action_spec": {"action": _spec("action", served.policy.environment.action_spec.shape[0], _FORMAT)},
             "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
         }
         return protocols.Message(kind=protocols.HELLO, payload=payload, number=message.number)
