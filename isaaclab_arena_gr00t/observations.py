@@ -33,7 +33,10 @@ def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> to
     now_height, now_width = images.shape[1:3]
     if (now_height, now_width) == (height, width):
         return images
-    inner_height, inner_width = fitted_size(now_height, now_width, height=height, width=width)
+    # The largest size of the same aspect that fits, at least one pixel each way.
+    scale = min(height / now_height, width / now_width)
+    inner_height = max(1, min(height, round(now_height * scale)))
+    inner_width = max(1, min(width, round(now_width * scale)))
     planes = images.permute(0, 3, 1, 2).to(torch.float32)
     if inner_height <= now_height and inner_width <= now_width:
         scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="area")
@@ -44,12 +47,6 @@ def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> to
     inner = scaled.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     padded[:, top : top + inner_height, left : left + inner_width] = inner
     return padded
-
-
-def fitted_size(now_height: int, now_width: int, *, height: int, width: int) -> tuple[int, int]:
-    """Return the largest height and width of the same aspect that fit, at least 1 each."""
-    scale = min(height / now_height, width / now_width)
-    return max(1, min(height, round(now_height * scale))), max(1, min(width, round(now_width * scale)))
 
 
 # Locate a model's inputs and outputs in an environment, once, before the first step.

@@ -421,15 +421,6 @@ class Gr00tCodec(Codec):
         raise AnswerError(f"could not answer '{self._asked}': {says}")
 
 
-def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a nested observation with flat keys, for a GR00T server that wraps its policy for simulation."""
-    arrays = {
-        f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
-    }
-    # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
-    return {**arrays, **{key: [text for (text,) in texts] for key, texts in observation["language"].items()}}
-
-
 # openpi: the server describes its model, then answers observations. No message numbers, no seeds and no episodes.
 
 _TEXT_TYPE = re.compile(r"<U(\d{1,6})")
@@ -654,20 +645,15 @@ class EncodedPicture:
         return pixels
 
 
-def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[str, Any]:
-    """Return the map of a picture (height, width, channels) uint8; TypeError for 4 channels as JPEG."""
-    if picture_format == "jpeg" and picture.shape[2] == 4:
-        raise TypeError("a picture with 4 channels as JPEG may not travel")
-    file = io.BytesIO()
-    plain = picture[:, :, 0] if picture.shape[2] == 1 else picture
-    Image.fromarray(plain).save(file, format=_FORMATS[picture_format], quality=_JPEG_QUALITY)
-    return {_PICTURE: True, "format": picture_format, "data": file.getvalue(), "shape": list(picture.shape)}
-
-
 def _vla_eval_encoded(value: Any, picture_format: PictureFormat) -> Any:
     is_picture = isinstance(value, np.ndarray) and value.ndim == 3 and value.dtype == np.uint8
     if is_picture and picture_format != "raw" and value.shape[2] in _CHANNELS:
-        return encoded_picture(value, picture_format)
+        if picture_format == "jpeg" and value.shape[2] == 4:
+            raise TypeError("a picture with 4 channels as JPEG may not travel")
+        file = io.BytesIO()
+        plain = value[:, :, 0] if value.shape[2] == 1 else value
+        Image.fromarray(plain).save(file, format=_FORMATS[picture_format], quality=_JPEG_QUALITY)
+        return {_PICTURE: True, "format": picture_format, "data": file.getvalue(), "shape": list(value.shape)}
     if isinstance(value, np.ndarray) and value.dtype.kind not in "VOc":
         return {"__ndarray__": True, "data": value.tobytes(), "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
