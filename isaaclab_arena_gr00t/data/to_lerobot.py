@@ -28,7 +28,7 @@ from isaaclab_arena.storage.episodes import (
 )
 from isaaclab_arena.storage.json_values import json_line, json_text, plain
 from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data import layout, tables
 from isaaclab_arena_gr00t.data.features import (
     COLUMN_OF_MODALITY,
     DatasetFeatures,
@@ -37,16 +37,6 @@ from isaaclab_arena_gr00t.data.features import (
     png_bytes,
 )
 from isaaclab_arena_gr00t.data.layout import DATASET_OPTION, DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.tables import (
-    ColumnSpool,
-    Statistics,
-    TableFiles,
-    array_statistics,
-    intensity_counts,
-    parquet_errors,
-    picture_statistics,
-    steps_table,
-)
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
 
@@ -147,7 +137,7 @@ class EpisodeContent:
     pictures: Mapping[str, np.ndarray]  # by video feature; shape of each: (num_steps, height, width, 3), uint8
     encoded: Mapping[str, Sequence[bytes]]  # by picture feature: one PNG file per control step
     task: str
-    statistics: Mapping[str, Statistics]  # of every column and video feature in this episode
+    statistics: Mapping[str, tables.Statistics]  # of every column and video feature in this episode
 
 
 @dataclass(frozen=True)
@@ -163,9 +153,9 @@ class EpisodeWriterV21:
         """Write an episode; StorageError if this fails."""
         index = episode.episode_index
         place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
-        table = steps_table(episode.columns, episode.encoded)
+        table = tables.steps_table(episode.columns, episode.encoded)
         path = self.root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
-        with parquet_errors("write", path):
+        with tables.parquet_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             parquet.write_table(table, path, compression="snappy")
         for key, frames in episode.pictures.items():
@@ -178,7 +168,7 @@ class EpisodeWriterV21:
         statistics = _chosen(episode.statistics, _V21_STATISTICS)
         append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
 
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
+    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
         """Write the files of all episodes except ``info.json``; `tasks` are in number order."""
         lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
@@ -192,8 +182,8 @@ class EpisodeWriterV30:
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
         self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
-        self._data = TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
-        self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
+        self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
+        self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
         self._rows: list[dict[str, Any]] = []
         self._videos: dict[str, VideoWriter] = {}
         self._video_numbers: dict[str, int] = {}
@@ -210,7 +200,7 @@ class EpisodeWriterV30:
             **_place("data", self._data.next_number(), self.sizes),
         }
         # The row has been made first, because its file number is the one before this table is added.
-        self._data.append(steps_table(episode.columns, episode.encoded))
+        self._data.append(tables.steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
             video = self._videos.get(key)
             # A full video is completed, and the next one begins. Its file is empty until a frame leaves the encoder.
@@ -234,7 +224,7 @@ class EpisodeWriterV30:
         if len(self._rows) == 100:
             self._write_rows()
 
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
+    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
         """Complete the shared files, and write those of all episodes except ``info.json``."""
         self._write_rows()
         self._data.close()
@@ -243,7 +233,7 @@ class EpisodeWriterV30:
             video.close()
         path = self.root / layout.TASKS_TABLE_FILE
         frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
-        with parquet_errors("write", path):
+        with tables.parquet_errors("write", path):
             frame.to_parquet(path)
         write_text(self.root / layout.STATS_FILE, json_line(plain(statistics)))
 
@@ -267,7 +257,7 @@ def _place(prefix: str, number: int, sizes: FileSizes) -> dict[str, int]:
     return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
 
 
-def _chosen(statistics: Mapping[str, Statistics], names: Sequence[str]) -> dict[str, Any]:
+def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
     return plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
 
 
@@ -379,7 +369,7 @@ class _Conversion:
         writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
         self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
         self._tasks: dict[str, int] = {}
-        self._spools: dict[str, ColumnSpool] = {}
+        self._spools: dict[str, tables.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
 
@@ -419,17 +409,17 @@ class _Conversion:
         encoded = {name: list(map(png_bytes, shown)) for name, shown in pictures.items()} if png else {}
 
         # Statistics of this episode, and what those of the whole dataset will need.
-        statistics: dict[str, Statistics] = {}
+        statistics: dict[str, tables.Statistics] = {}
         for name, values in columns.items():
             flat = values.reshape(num_steps, -1)
             if name not in self._spools:
-                self._spools[name] = ColumnSpool(self._root, flat.shape[1])
+                self._spools[name] = tables.ColumnSpool(self._root, flat.shape[1])
             self._spools[name].append(flat)
-            statistics[name] = array_statistics(flat)
+            statistics[name] = tables.array_statistics(flat)
         for name, shown in pictures.items():
-            counts = sum((intensity_counts(frame[None]) for frame in shown), np.zeros((3, 256), np.int64))
+            counts = sum((tables.intensity_counts(frame[None]) for frame in shown), np.zeros((3, 256), np.int64))
             self._counts[name] = self._counts.get(name, 0) + counts
-            statistics[name] = picture_statistics(counts, num_steps)
+            statistics[name] = tables.picture_statistics(counts, num_steps)
         self._writer.add(
             EpisodeContent(
                 episode_index=number,
@@ -458,7 +448,9 @@ class _Conversion:
     def finish(self, episodes: Sequence[SourceEpisode]) -> tuple[str, ...]:
         """Write all files of the whole dataset, and return the instructions."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
-        statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
+        statistics |= {
+            name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
+        }
         self._writer.finish(tuple(self._tasks), statistics)
         vectors = self._features.vectors
         modalities: dict[str, Any] = {
