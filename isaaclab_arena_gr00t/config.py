@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
@@ -16,19 +16,8 @@ from isaaclab_arena.paths import not_a_plain_file
 
 # Describe a model's inputs and outputs, as far as an environment needs them.
 
-
-class Modality(Protocol):
-    """The part of ``gr00t.data.types.ModalityConfig`` that this package reads."""
-
-    @property
-    def delta_indices(self) -> Any:
-        """Steps relative to now."""
-        ...
-
-    @property
-    def modality_keys(self) -> Any:
-        """Names of the entries, in order."""
-        ...
+Modality: TypeAlias = Any
+"""A ``gr00t.data.types.ModalityConfig`` or a `StatedModality`: steps relative to now, and names in order."""
 
 
 @dataclass(frozen=True, kw_only=True)

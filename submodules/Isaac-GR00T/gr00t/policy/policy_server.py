@@ -30,16 +30,9 @@ _LOG = logging.getLogger(__name__)
 _TICK_S = 1.0
 _MAX_PIECES_WAITING = 64
 _READS_AT_ONCE = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListenerLimits:
-    """Limits on the messages that the server keeps."""
-
-    max_message_bytes: int  # of a message, in all its frames
-    max_bytes: int  # of all incomplete and unanswered messages together
-    max_clients: int = 1000  # connections at a time; the listener closes more at once
-    patience_s: float = 30.0  # longest silence in the middle of a message or of the introduction [s]
+_MESSAGES_AT_ONCE = 4
+_PATIENCE_S = 30.0
+"""The longest silence of a client in the middle of a message or of the introduction [s]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,8 +74,12 @@ class _Connection:
 class Listener:
     """Accepts connections, returns their messages one after the other, and sends the answers."""
 
-    def __init__(self, address: tuple[str, int], family: int, limits: ListenerLimits) -> None:
-        self._limits = limits
+    def __init__(self, address: tuple[str, int], *, max_message_bytes: int, max_clients: int) -> None:
+        # Of a message, in all its frames; of all incomplete and unanswered messages together; and connections at a
+        # time, of which more are closed at once.
+        self._max_message_bytes, self._max_bytes = max_message_bytes, _MESSAGES_AT_ONCE * max_message_bytes
+        self._max_clients = max_clients
+        family = sockets.AF_INET6 if ":" in address[0] else sockets.AF_INET
         self._socket = sockets.create_server(address, family=family, backlog=128)
         self._socket.settimeout(0)
         self.host, self.port = self._socket.getsockname()[:2]
@@ -157,7 +154,7 @@ class Listener:
                 now = time.monotonic()
                 for each in list(self.connections.values()):
                     is_due = not each.is_introduced or (each.is_inside_message and not each.has_paused)
-                    if is_due and now - each.heard_at > self._limits.patience_s:
+                    if is_due and now - each.heard_at > _PATIENCE_S:
                         _LOG.debug("a client was silent in the middle of a message")
                         self._drop(each)
         except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
@@ -173,13 +170,13 @@ class Listener:
             _LOG.warning("the listener cannot accept a client: %s", error.strerror)
             time.sleep(0.05)
             return
-        if len(self.connections) >= self._limits.max_clients:
+        if len(self.connections) >= self._max_clients:
             _LOG.warning("the listener refused a client: there are %d already", len(self.connections))
             socket.close()
             return
         socket.settimeout(0)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-        reader = zmtp.MessageReader(self._limits.max_message_bytes)
+        reader = zmtp.MessageReader(self._max_message_bytes)
         connection = _Connection(socket=socket, number=self._next_number, reader=reader)
         self._next_number += 1
         self.connections[connection.number] = connection
@@ -237,7 +234,7 @@ class Listener:
             # The messages of all clients share one limit.
             if reader.num_held:
                 held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self.connections.values())
-                if held > self._limits.max_bytes:
+                if held > self._max_bytes:
                     reader.is_too_large = True
             if event is not None:
                 self._handle(connection, event)
@@ -260,14 +257,14 @@ class Listener:
         connection.is_inside_message, connection.is_unanswered = False, True
         connection.num_unanswered_bytes = sum(map(len, event.frames))
         envelope, body = zmtp.split_envelope(event.frames)
-        limits, problem = self._limits, ""
+        most, problem = self._max_message_bytes, ""
         if not event.is_whole:
-            if event.num_bytes > limits.max_message_bytes:
-                problem = f"the message has {event.num_bytes} bytes, at most {limits.max_message_bytes} are allowed"
+            if event.num_bytes > most:
+                problem = f"the message has {event.num_bytes} bytes, at most {most} are allowed"
             elif event.num_frames > zmtp.MAX_FRAMES:
                 problem = f"the message has {event.num_frames} frames, at most {zmtp.MAX_FRAMES} are allowed"
             else:
-                problem = f"the requests under way have more than {limits.max_bytes} bytes together; ask again later"
+                problem = f"the requests under way have more than {self._max_bytes} bytes together; ask again later"
         self._arrived.put(
             Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
         )
@@ -297,7 +294,6 @@ _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
-_MESSAGES_AT_ONCE = 4
 _LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
 
 
@@ -397,13 +393,9 @@ class PolicyServer:
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
 
-        name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
-        most = limits.max_message_bytes
-        kept = ListenerLimits(
-            max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=self._batching.max_clients
-        )
+        name, most = "" if host == "*" else _LOCAL_HOSTS.get(host, host), limits.max_message_bytes
         try:
-            self._listener = Listener((name, port), sockets.AF_INET6 if ":" in name else sockets.AF_INET, kept)
+            self._listener = Listener((name, port), max_message_bytes=most, max_clients=self._batching.max_clients)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         self.port = self._listener.port
