@@ -238,8 +238,24 @@ class Gr00tSmallProcessor(ProcessorMixin):
         # physical units; the loss leaves out steps where `action_is_padding` (B, horizon) is True. Padding gives all
         # tensors the same sizes, so ``torch.cat`` joins batches of several robots. `generator` is on the CPU.
         embodiment = self.embodiment(embodiment_tag)
-        pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
-        inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
+        # Images (B, max_views, 3, size, size), uint8, and the mask of existing views (B, max_views).
+        views: list[Tensor] = []
+        for key in embodiment.modality_configs["video"].modality_keys:
+            frames = observation["video"][key]
+            pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
+            pixels = pixels.to(device, non_blocking=True)
+            images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
+            if self.training and self.random_shift_px:
+                images = shift_randomly(images, self.random_shift_px, generator)
+            if self.training and self.colour_jitter:
+                images = tint_randomly(images, self.colour_jitter, generator)
+            views.append(images.unflatten(0, pixels.shape[:2]))
+        images, max_views = torch.cat(views, dim=1), self.capacity["max_views"]
+        batch, count = images.shape[:2]
+        inputs: dict[str, Any] = {
+            "pixel_values": functional.pad(images, (0, 0, 0, 0, 0, 0, 0, max_views - count)),
+            "view_mask": torch.arange(max_views).expand(batch, -1) < count,
+        }
 
         # The first key holds the instruction. A fixed length keeps an entry independent of the others' instructions.
         language_key = embodiment.modality_configs["language"].modality_keys[0]
@@ -255,7 +271,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         state = _concatenate(observation["state"], embodiment.modality_configs["state"].modality_keys)
         normalized = embodiment.scaling("state", self.normalization).on(state.device).state(state)
         inputs["state"] = _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
-        inputs["embodiment_id"] = torch.full((len(pixel_values),), embodiment.embodiment_id)
+        inputs["embodiment_id"] = torch.full((batch,), embodiment.embodiment_id)
         if action is not None:
             inputs["action"], inputs["action_mask"] = self._action(action, action_is_padding, embodiment)
         return BatchFeature({name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()})
@@ -279,30 +295,6 @@ class Gr00tSmallProcessor(ProcessorMixin):
         counts = torch.from_numpy(np.asarray(weights, dtype=np.float32))
         counts = functional.pad(counts, (0, self.capacity["action_horizon"] - counts.shape[1]))
         return planned, counts.unsqueeze(-1) * mask
-
-    def _images(
-        self,
-        video: Mapping[str, np.ndarray | Tensor],
-        embodiment: Embodiment,
-        generator: torch.Generator | None,
-        device: torch.device,
-    ) -> tuple[Tensor, Tensor]:
-        """Return uint8 images (B, max_views, 3, size, size) and the mask of existing views (B, max_views)."""
-        views: list[Tensor] = []
-        for key in embodiment.modality_configs["video"].modality_keys:
-            frames = video[key]
-            pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-            pixels = pixels.to(device, non_blocking=True)
-            images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
-            if self.training and self.random_shift_px:
-                images = shift_randomly(images, self.random_shift_px, generator)
-            if self.training and self.colour_jitter:
-                images = tint_randomly(images, self.colour_jitter, generator)
-            views.append(images.unflatten(0, pixels.shape[:2]))
-        images = torch.cat(views, dim=1)
-        batch, count = images.shape[:2]
-        mask = torch.arange(self.capacity["max_views"]).expand(batch, -1) < count
-        return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, self.capacity["max_views"] - count)), mask
 
     def _action(
         self, action: Mapping[str, np.ndarray], is_padding: np.ndarray | None, embodiment: Embodiment
