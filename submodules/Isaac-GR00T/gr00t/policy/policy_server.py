@@ -137,30 +137,35 @@ class Listener:
                     or time.monotonic() >= self._ends_at
                 ):
                     return
-                for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
-                    if key.fileobj is self._socket:
-                        self._accept()
-                    elif key.fileobj is self._bell:
-                        self._bell.recv(4096)
-                    elif key.data in self.connections:
-                        self._serve(self.connections[key.data], events)
-                while self._answers:
-                    client, frames = self._answers.popleft()
-                    connection = self.connections.get(client)
-                    if connection is not None:
-                        connection.send(*zmtp.message_pieces(frames))
-                        connection.is_answered = True
-                        self._serve(connection, 0)
-                now = time.monotonic()
-                for each in list(self.connections.values()):
-                    is_due = not each.is_introduced or (each.is_inside_message and not each.has_paused)
-                    if is_due and now - each.heard_at > _PATIENCE_S:
-                        _LOG.debug("a client was silent in the middle of a message")
-                        self._drop(each)
+                self._turn()
         except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
             self._arrived.put(error)
         finally:
             self._close_all()
+
+    def _turn(self) -> None:
+        """Handle the sockets that are ready, queue the new answers, and drop the silent clients."""
+        # Between two turns no answer and no lost connection stays in memory.
+        for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
+            if key.fileobj is self._socket:
+                self._accept()
+            elif key.fileobj is self._bell:
+                self._bell.recv(4096)
+            elif key.data in self.connections:
+                self._serve(self.connections[key.data], events)
+        while self._answers:
+            client, frames = self._answers.popleft()
+            connection = self.connections.get(client)
+            if connection is not None:
+                connection.send(*zmtp.message_pieces(frames))
+                connection.is_answered = True
+                self._serve(connection, 0)
+        now = time.monotonic()
+        for connection in list(self.connections.values()):
+            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
+            if is_due and now - connection.heard_at > _PATIENCE_S:
+                _LOG.debug("a client was silent in the middle of a message")
+                self._drop(connection)
 
     def _accept(self) -> None:
         try:
