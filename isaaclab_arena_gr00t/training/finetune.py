@@ -198,7 +198,7 @@ def new_model(
 ) -> NewModel:
     """Return an untrained model that fits the demonstrations; `sizes` replaces defaults such as ``hidden_size``."""
     model, processor = build_small_model(
-        {config.embodiment_tag: (_modalities(interface), _statistics(data))},
+        {config.embodiment_tag: _robot(interface, data)},
         instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
         image_size=config.target_image_size[0],
         seed=seed,
@@ -207,22 +207,22 @@ def new_model(
     return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
-def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
+def _robot(
+    interface: ModelInterface, data: DemonstrationSteps
+) -> tuple[dict[str, ModalityConfig], dict[str, dict[str, KeyStatistics]]]:
+    """Return the modalities of the demonstrations' robot, and the statistics of its states and actions."""
+    steps = {"action": list(range(interface.horizon))}
     keys = {
         "video": interface.video_keys,
         "state": interface.state_keys,
         "action": interface.action_keys,
         "language": interface.language_keys,
     }
-    steps = {"action": list(range(interface.horizon))}
-    return {name: ModalityConfig(steps.get(name, [0]), list(each)) for name, each in keys.items()}
-
-
-def _statistics(data: DemonstrationSteps) -> dict[str, dict[str, KeyStatistics]]:
-    return {
+    statistics = {
         "state": {key: compute_statistics(values) for key, values in data.states().items()},
         "action": {key: compute_statistics(values) for key, values in data.actions().items()},
     }
+    return {name: ModalityConfig(steps.get(name, [0]), list(each)) for name, each in keys.items()}, statistics
 
 
 # Run one rank's part of a GR00T training, from recordings to checkpoints.
@@ -427,8 +427,7 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
             load_model(options.base_model_path, device="cpu", dtype=torch.float32),
             load_processor(options.base_model_path),
             config.embodiment_tag,
-            _modalities(interface),
-            _statistics(learned),
+            *_robot(interface, learned),
             seed=options.seed,
         )
     except Gr00tError as error:
