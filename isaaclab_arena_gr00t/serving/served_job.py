@@ -421,7 +421,7 @@ class VlaEvalTalks:
                 session.end_episode()
                 # A task without a number of its episode gets the next one of a common counter.
                 task = message.payload.get("task")
-                index = task.get("episode_idx") if isinstance(task, Mapping) else None
+                index: Any = task.get("episode_idx") if isinstance(task, Mapping) else None
                 is_number = isinstance(index, int) and not isinstance(index, bool) and index >= 0
                 begins = self.served.episode(index if is_number else next(self.unnumbered))
             elif message.kind == protocols.EPISODE_END:
