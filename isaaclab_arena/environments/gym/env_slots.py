@@ -154,7 +154,11 @@ class ThisProcess:
 
     def __init__(self) -> None:
         self._memory, self.pid = memory_file(), os.getpid()
-        self._answers = Answers(self._memory.fileno(), self._told, alone=False)
+        self._answers = Answers(
+            self._memory.fileno(),
+            lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
+            alone=False,
+        )
         self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -180,9 +184,6 @@ class ThisProcess:
         """Close the environments."""
         with self._memory:
             self._answers.close()
-
-    def _told(self, error: BaseException) -> dict[str, str]:
-        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
 class EnvWorker:
@@ -261,11 +262,6 @@ class EnvWorker:
         self.held.update(self._making)
         return description
 
-    def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Request new episodes."""
-        self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
-        self._ask_resets(self.starting)
-
     def finish_resets(self) -> dict[int, SlotWords]:
         """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
         starting, self.starting = self.starting, {}
@@ -277,7 +273,7 @@ class EnvWorker:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
             self._start_again(self._played.keys() - starting.keys(), starting)
-            self._ask_resets(starting)
+            self.ask_resets(starting)
             message, _ = self._receive(timeout_s)
         arrays = self._showing().arrays
         for name, values in self._numbers.items():
@@ -374,7 +370,8 @@ class EnvWorker:
         if process is not None:
             process.close()
 
-    def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        """Request new episodes; True: with pictures."""
         slots = [index - self.indices[0] for index in starting]
         if self._ahead is not None:
             self._ahead.forget(slots)
@@ -472,7 +469,7 @@ class EnvWorker:
         self.finish_making()
         for index in playing:
             reset, played = self._played[index]
-            self._ask_resets({index: (reset, False)})
+            self.ask_resets({index: (reset, False)})
             self._receive(self._options.start_timeout_s)
             slot, asked = index - self.indices[0], np.full(len(self.indices), REST, np.uint8)
             asked[slot] = MOVE
@@ -568,7 +565,8 @@ class EnvSlots:
         for worker, _ in asked:
             worker.finish_making()
         for worker, part in asked:
-            worker.begin_resets(part, seen)
+            worker.starting = {index: (reset, index in seen) for index, reset in part.items()}
+            worker.ask_resets(worker.starting)
 
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
         """Wait for the episodes to start; ArenaError if an environment raises, or its worker dies twice or hangs."""

@@ -32,7 +32,6 @@ _VALUES = frozenset(
     {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
 )
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 
 
@@ -56,7 +55,7 @@ def read_init_states(path: str) -> np.ndarray:
     # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
     # executed.
     try:
-        found = _Description().read(data)
+        found = _array(data)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
         message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
@@ -74,76 +73,73 @@ class _Call(typing.NamedTuple):
     arguments: tuple
 
 
-class _Description:
-    """Follows a pickle's instructions as far as they describe one array of numbers."""
+_GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
+    "TUPLE1": (1, tuple),
+    "TUPLE2": (2, tuple),
+    "TUPLE3": (3, tuple),
+    "STACK_GLOBAL": (2, " ".join),
+    "REDUCE": (2, lambda parts: _Call(*parts)),
+}
+"""Instructions that replace the last parts of the stack by one: how many parts, and how it is made of them."""
 
-    def __init__(self) -> None:
-        self._stack: list[typing.Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, typing.Any] = {}
-        self._states: dict[int, tuple] = {}
-        self._moves: dict[str, typing.Callable[[typing.Any], None]] = {
-            "BINPUT": self._keep,
-            "LONG_BINPUT": self._keep,
-            "MEMOIZE": lambda _: self._keep(len(self._memo)),
-            "BINGET": lambda number: self._stack.append(self._memo[number]),
-            "LONG_BINGET": lambda number: self._stack.append(self._memo[number]),
-            "MARK": lambda _: self._marks.append(len(self._stack)),
-            "TUPLE": lambda _: self._gather(len(self._stack) - self._marks.pop(), tuple),
-            "STACK_GLOBAL": lambda _: self._gather(2, " ".join),
-            "REDUCE": lambda _: self._gather(2, lambda parts: _Call(*parts)),
-            "BUILD": self._describe,
-        }
 
-    def read(self, data: bytes) -> np.ndarray:
-        for opcode, argument, _ in pickletools.genops(data):
-            name = opcode.name
-            if name in _VALUES:
-                self._stack.append(argument)
-            elif name in _CONSTANTS:
-                self._stack.append(_CONSTANTS[name])
-            elif name in _TUPLES:
-                self._gather(_TUPLES[name], tuple)
-            elif name in self._moves:
-                self._moves[name](argument)
-            elif name not in _IGNORED:
-                raise ValueError(f"it has a {name}, which no array of numbers needs")
-        return self._array(self._stack.pop())
+def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
+    """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
+    stack: list[typing.Any] = []
+    marks: list[int] = []
+    memo: dict[int, typing.Any] = {}
+    states: dict[int, typing.Any] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _GATHERED:
+            count, make = _GATHERED[name]
+            start = len(stack) - count
+            stack[start:] = [make(stack[start:])]
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name == "TUPLE":
+            start = marks.pop()
+            stack[start:] = [tuple(stack[start:])]
+        elif name in {"BINPUT", "LONG_BINPUT", "MEMOIZE"}:
+            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+        elif name in {"BINGET", "LONG_BINGET"}:
+            stack.append(memo[argument])
+        elif name == "BUILD":
+            state = stack.pop()
+            states[id(stack[-1])] = state
+        elif name not in _IGNORED:
+            raise ValueError(f"it has a {name}, which no array of numbers needs")
+    return stack.pop(), states
 
-    def _keep(self, number: int) -> None:
-        self._memo[number] = self._stack[-1]
 
-    def _gather(self, count: int, make: typing.Callable[[list], typing.Any]) -> None:
-        """Replace the last ``count`` parts of the stack by what ``make`` returns for them."""
-        start = len(self._stack) - count
-        self._stack[start:] = [make(self._stack[start:])]
+def _array(data: bytes) -> np.ndarray:
+    """Return the array that a pickle's instructions describe."""
+    call, states = _described(data)
+    name = _called(call)
+    if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
+        raise ValueError(f"it calls for {name}")
+    _, shape, number_type, in_fortran_order, values = states[id(call)]
 
-    def _describe(self, _: typing.Any) -> None:
-        state = self._stack.pop()
-        self._states[id(self._stack[-1])] = state
+    # The type of its numbers, with their byte order.
+    if _called(number_type) != "numpy dtype":
+        raise ValueError(f"its numbers are of type {_called(number_type)}")
+    dtype = np.dtype(str(number_type.arguments[0]))
+    if dtype.kind not in "fiu":
+        raise ValueError(f"it holds {dtype}, and no numbers")
+    if states[id(number_type)][1] == ">":
+        dtype = dtype.newbyteorder(">")
 
-    def _array(self, call: typing.Any) -> np.ndarray:
-        name = _called(call)
-        if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
-            raise ValueError(f"it calls for {name}")
-        _, shape, number_type, in_fortran_order, values = self._states[id(call)]
-
-        # The type of its numbers, with their byte order.
-        if _called(number_type) != "numpy dtype":
-            raise ValueError(f"its numbers are of type {_called(number_type)}")
-        dtype = np.dtype(str(number_type.arguments[0]))
-        if dtype.kind not in "fiu":
-            raise ValueError(f"it holds {dtype}, and no numbers")
-        if self._states[id(number_type)][1] == ">":
-            dtype = dtype.newbyteorder(">")
-
-        # Pickle protocol 2 has no bytes, and writes them as text.
-        if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
-            values = values.arguments[0].encode("latin1")
-        elif not isinstance(values, bytes):
-            raise TypeError(f"its values are {_called(values)}")
-        order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
-        return np.frombuffer(values, dtype).reshape(shape, order=order)
+    # Pickle protocol 2 has no bytes, and writes them as text.
+    if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
+        values = values.arguments[0].encode("latin1")
+    elif not isinstance(values, bytes):
+        raise TypeError(f"its values are {_called(values)}")
+    order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
+    return np.frombuffer(values, dtype).reshape(shape, order=order)
 
 
 def _called(thing: typing.Any) -> str:
@@ -180,14 +176,10 @@ class ResetSequence:
         if seed != self._seed:
             self._seed, self._starts = seed, [_Start(np.random.RandomState(seed).get_state(), self._first)]
         # The generator's state before a reset is known only after the resets before it were played.
-        for number in range(len(self._starts) - 1, index):
-            self._play(number)
-        self._play(index)
-
-    def _play(self, number: int) -> None:
-        self._reset(self._starts[number])
-        if number == len(self._starts) - 1:
-            self._starts.append(_Start(np.random.get_state(), list(self._task.env.object_property_initializers)))
+        for number in (*range(len(self._starts) - 1, index), index):
+            self._reset(self._starts[number])
+            if number == len(self._starts) - 1:
+                self._starts.append(_Start(np.random.get_state(), list(self._task.env.object_property_initializers)))
 
     def _reset(self, start: _Start) -> None:
         np.random.set_state(start.generator_state)
@@ -209,7 +201,7 @@ class Cameras:
         # and calls new sensors, so the creation of sensors is replaced.
         # ``shown_size`` [pixels] is None for pictures that are not shrunk.
         self.wanted = True
-        self._drawn: set[str] = set()
+        self.drawn: set[str] = set()
         self._size = size
         self._shown_size = shown_size
         self._names = [f"{name}_image" for name in names]
@@ -221,15 +213,11 @@ class Cameras:
 
         environment._create_camera_sensors = make_on_demand
 
-    def forget(self) -> None:
-        """Mark all pictures as not drawn, before they are drawn anew."""
-        self._drawn.clear()
-
     def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the wanted pictures, turned by 180 degrees; RuntimeError if a camera was read too early."""
         if not self.wanted:
             return {}
-        missing = [name for name in self._names if name not in self._drawn]
+        missing = [name for name in self._names if name not in self.drawn]
         if missing:
             raise RuntimeError(f"robosuite did not read '{missing[0]}' in this step; --eager_pictures draws every one")
         shown = {name: np.ascontiguousarray(observation[name][::-1, ::-1]) for name in self._names}
@@ -250,7 +238,7 @@ class Cameras:
             nonlocal last
             if self.wanted:
                 last = sensor(cache)
-                self._drawn.add(name)
+                self.drawn.add(name)
             return last
 
         return draw_if_wanted
@@ -410,7 +398,7 @@ class LiberoTask(gymnasium.Env):
         """Set if the next reading is drawn: only the ``last`` one of a reset or step is shown."""
         if self._cameras is not None:
             self._cameras.wanted = last and self._pictures_wanted
-            self._cameras.forget()
+            self._cameras.drawn.clear()
 
     def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
         pictures = {} if self._cameras is None else self._cameras.shown(observation)
