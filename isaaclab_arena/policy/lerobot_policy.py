@@ -223,6 +223,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         directory = policy_directory(config.pretrained)
         self._options = config
         self._features = read_features(directory)
+        # The observations that a query shows: 0 is the one at that step, -1 the one before it.
+        self._looks = range(1 - self._features.num_observations, 1)
         self._data = read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
@@ -412,11 +414,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         del env
         return self._looks
-
-    @property
-    def _looks(self) -> range:
-        """The observations that a query shows: 0 is the one at that step, -1 the one before it."""
-        return range(1 - self._features.num_observations, 1)
 
     def _restart(self, env_ids: torch.Tensor) -> None:
         super()._restart(env_ids)

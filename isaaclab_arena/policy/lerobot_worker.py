@@ -620,11 +620,18 @@ class Network:
         # Pictures are uint8 with channels last.
         # Entries of different forms, such as instructions of different lengths, get separate calls of the same size,
         # filled up with copies. So no entry is padded because of others, which would change its last digits.
-        groups = self._of_one_form(arrays, words)
-        if len(groups) == 1:
+        groups: dict[tuple, list[int]] = {}
+        for place, said in enumerate(() if len(words) == 1 or self._before_is_entrywise else words):
+            alone = self._shown({name: array[[place]] for name, array in arrays.items()}, [said])
+            processed = [self._before(step) for step in alone]
+            shapes = [
+                (name, value.shape) for step in processed for name, value in step.items() if hasattr(value, "shape")
+            ]
+            groups.setdefault(tuple(shapes), []).append(place)
+        if len(groups) <= 1:
             return self._acted(arrays, words, seeds, self._played)
         found: dict[int, np.ndarray] = {}
-        for places in groups:
+        for places in groups.values():
             filled = places + places[:1] * (len(words) - len(places))
             part = {name: array[filled] for name, array in arrays.items()}
             asked = [words[place] for place in filled], [seeds[place] for place in filled]
@@ -666,20 +673,6 @@ class Network:
                 shown[name] = tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255
         steps = range(self._policy.config.n_obs_steps)
         return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in steps]
-
-    def _of_one_form(self, arrays: dict, words: list[str]) -> list[list[int]]:
-        """Group the entries (by index) so that the preprocessor gives one shape per group without padding."""
-        if len(words) == 1 or self._before_is_entrywise:
-            return [[*range(len(words))]]
-        groups: dict[tuple, list[int]] = {}
-        for place, said in enumerate(words):
-            alone = self._shown({name: array[[place]] for name, array in arrays.items()}, [said])
-            processed = [self._before(step) for step in alone]
-            shapes = [
-                (name, value.shape) for step in processed for name, value in step.items() if hasattr(value, "shape")
-            ]
-            groups.setdefault(tuple(shapes), []).append(place)
-        return [*groups.values()]
 
     def _next(self, observations: list[dict]) -> list[torch.Tensor]:
         """Return the next action of LeRobot's own loop; a policy with memory has seen the earlier observations."""

@@ -181,6 +181,9 @@ def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
             if key in mappings and value is not None and not isinstance(value, Mapping):
                 raise ConfigError(f"must be a mapping, got {value!r}", key=key)
         said = {key: value for key, value in document.items() if key not in _SECTIONS or value is not None}
+        if "num_envs" in said and "num_envs_total" in result:
+            # Env slots of each rank replace a total from below.
+            said = {"num_envs_total": None, **said}
         result = overlaid(
             result,
             said,

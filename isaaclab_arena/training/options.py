@@ -300,14 +300,14 @@ def training_config(
     if not documents:
         raise ConfigError(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK")
     # The words' paths may be abbreviated, so they need the merged document of all files.
-    base = settings.merged(settings.default_document(), *map(_with_one_number_of_envs, documents))
+    base = settings.merged(settings.default_document(), *documents)
     # The job file's path is absolute, because the run may be resumed from another working directory.
     jobs = None if options.eval_jobs_config is None else str(options.eval_jobs_config.absolute())
     agent = {name: getattr(options, name) for name in ("max_iterations", "seed", "run_name")}
     envs = {name: getattr(options, name) for name in ("num_envs", "num_envs_total")}
     typed = without_none({**envs, "agent": agent, "evaluation": {"eval_jobs_config": jobs}})
     overrides = [typed, settings.overrides_document(words, base)]
-    document = settings.merged(base, *map(_with_one_number_of_envs, overrides))
+    document = settings.merged(base, *overrides)
     config = settings.read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
@@ -353,11 +353,6 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
 
 
 _EXPERIMENT = "agent.experiment_name"
-
-
-def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove the total number of env slots if an overriding document sets the number of each rank."""
-    return {"num_envs_total": None, **document} if "num_envs" in document else document
 
 
 LAUNCHER = "launcher"

@@ -126,40 +126,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
-        has_workers, shares = config.python is not None, config.envs_per_worker > 1
-        # A value that a class sets by default is ignored without workers; only an explicit one is refused.
-        overlaps = config.steps_while_starting > 0 and config.steps_while_starting != type(config).steps_while_starting
-        is_program = not has_workers or shutil.which(config.interpreter) is not None
-        contradictions = (
-            (
-                config.success_key is not None and config.success_reward_threshold is not None,
-                "success_reward_threshold",
-                "give either this or success_key",
-            ),
-            (not is_program, "python", f"'{config.python}' is no program that can be run; name an interpreter"),
-            (shares and not has_workers, "envs_per_worker", "needs python: in this process there are no workers"),
-            (
-                shares and not config.seeded,
-                "envs_per_worker",
-                "above 1 needs seeded: episodes are played again when their worker dies",
-            ),
-            (
-                config.steps_per_message > 1 and not (has_workers and config.seeded),
-                "steps_per_message",
-                "above 1 needs python and seeded: workers make the steps, and episodes may be played again",
-            ),
-            (
-                overlaps and (shares or not has_workers),
-                "steps_while_starting",
-                "above 0 needs python and envs_per_worker 1: a worker that starts an episode makes no steps",
-            ),
-            (
-                bool(config.environment_variables) and not has_workers,
-                "environment_variables",
-                "needs python: they are given to workers, never set in this process",
-            ),
-        )
-        problems = [Problem(message, key=key) for is_wrong, key, message in contradictions if is_wrong]
+        problems = list(_contradictions(config))
         if problems:
             raise ConfigError(problems)
 
@@ -572,3 +539,24 @@ def _same(shown: Sequence[Mapping[str, np.ndarray]], again: Sequence[Mapping[str
 @functools.cache
 def _say_once(line: str, level: int = logging.INFO) -> None:
     _LOG.log(level, "%s", line)
+
+
+def _contradictions(config: GymConfig) -> Iterator[Problem]:
+    if config.success_key is not None and config.success_reward_threshold is not None:
+        yield Problem("give either this or success_key", key="success_reward_threshold")
+    if config.python is not None and shutil.which(config.interpreter) is None:
+        yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
+    if config.envs_per_worker > 1 and config.python is None:
+        yield Problem("needs python: in this process there are no workers", key="envs_per_worker")
+    if config.envs_per_worker > 1 and not config.seeded:
+        yield Problem("above 1 needs seeded: episodes are played again when their worker dies", key="envs_per_worker")
+    if config.steps_per_message > 1 and (config.python is None or not config.seeded):
+        message = "above 1 needs python and seeded: workers make the steps, and episodes may be played again"
+        yield Problem(message, key="steps_per_message")
+    # A value that a class sets by default is ignored without workers; only an explicit one is refused.
+    overlaps = config.steps_while_starting > 0 and config.steps_while_starting != type(config).steps_while_starting
+    if overlaps and (config.python is None or config.envs_per_worker > 1):
+        message = "above 0 needs python and envs_per_worker 1: a worker that starts an episode makes no steps"
+        yield Problem(message, key="steps_while_starting")
+    if config.environment_variables and config.python is None:
+        yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")
