@@ -19,8 +19,8 @@ from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import without_none
+from isaaclab_arena.training import TASKS
 from isaaclab_arena.training import config as settings
-from isaaclab_arena.training.tasks import TASKS
 
 # Translate command lines of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.
 
