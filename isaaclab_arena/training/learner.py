@@ -25,10 +25,9 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.nested import leaves
+from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate
 from isaaclab_arena.training.checkpoints import networks_of
 from isaaclab_arena.training.config import TrainingConfig, recorded_in
-from isaaclab_arena.training.grpo import GRPO
-from isaaclab_arena.training.ppo import PPO, set_learning_rate
 from isaaclab_arena.training.vec_env import TrainingEnvironment
 
 
