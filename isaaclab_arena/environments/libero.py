@@ -21,7 +21,7 @@ from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBu
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
 from isaaclab_arena.environments.gym.worker.answers import commit_at
-from isaaclab_arena.environments.gym.worker.libero_tasks import InitStatesError, read_init_states
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode

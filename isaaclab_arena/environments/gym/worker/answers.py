@@ -27,7 +27,7 @@ SOURCES = {
     "gym": "gymnasium_tasks:Registered",
     "metaworld": "gymnasium_tasks:MetaWorld",
     "robosuite": "gymnasium_tasks:Robosuite",
-    "libero": "libero_tasks",
+    "libero": "gymnasium_tasks:Libero",
     "vla_eval": "vla_eval_benchmarks",
 }
 """The kind that a name begins with, to the module or class beside this file that finds and makes environments."""
