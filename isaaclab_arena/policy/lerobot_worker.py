@@ -209,7 +209,8 @@ def loaded(directory: str, device: str) -> Loaded:
             for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
                 del sys.modules[name]
     # Types of other packages register themselves as plugins.
-    getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
+    plugins = importlib.import_module("lerobot.utils.import_utils")
+    getattr(plugins, "register_third_party_plugins", lambda: None)()
     return _loaded(directory, device, kind, ())
 
 
@@ -223,7 +224,8 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     if not_needed:
         importlib.import_module(_USED_UNIMPORTED)
     with deferred_imports(not_needed):
-        factory, configurations = _lerobot("policies.factory"), _lerobot("configs.policies")
+        factory = importlib.import_module("lerobot.policies.factory")
+        configurations = importlib.import_module("lerobot.configs.policies")
         policy_class = factory.get_policy_class(kind)
     config = configurations.PreTrainedConfig.from_pretrained(directory)
     config.device = device
@@ -237,10 +239,6 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
     return Loaded(policy, *processors)
-
-
-def _lerobot(module: str) -> typing.Any:
-    return importlib.import_module(f"lerobot.{module}")
 
 
 # Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.

@@ -450,12 +450,12 @@ class _Player:
         dtype = self.backend.qpos.dtype
         self.tables = {name: each.to(dtype) if each.is_floating_point() else each for name, each in found.items()}
         self.tables["step_m"] = self.tables["step_m"] * speed
-        self.anchors = self._landmarks()
+        self.anchors = self._of_roles(self._position)
         self.hand = self._hand_goal(self.anchors)
 
     def action(self) -> torch.Tensor:
         """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
-        now = self._landmarks()
+        now = self._of_roles(self._position)
 
         # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
@@ -534,21 +534,19 @@ class _Player:
         if self.script.hand == "across":
             way, _ = horizontal_way(now[role, self.slots], now[self._now("toward"), self.slots])
             return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
-        # The orientations of the landmarks of all roles: (num_roles, num_envs, 4).
-        orientations = torch.stack([self._of_role(name, self._orientation) for name in self.roles])
+        orientations = self._of_roles(self._orientation)
         return hand_down(orientations[role, self.slots], self.symmetry, robot.hand_down)
 
-    def _landmarks(self) -> torch.Tensor:
-        """Return the positions of the landmarks of all roles. Shape: (num_roles, num_envs, 3)."""
-        return torch.stack([self._of_role(role, self._position) for role in self.roles])
-
-    def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        if role == TOOL:
-            return read(self.env.robot.tcp_site)
-        if role != NAMED:
-            return read(self.env.landmarks[role])
-        candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
-        return torch.stack(candidates)[self.named, self.slots]
+    def _of_roles(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """Read the landmarks of all roles. Shape of positions: (num_roles, num_envs, 3), of orientations: (…, 4)."""
+        found = []
+        for role in self.roles:
+            if role == NAMED:
+                candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
+                found.append(torch.stack(candidates)[self.named, self.slots])
+            else:
+                found.append(read(self.env.robot.tcp_site if role == TOOL else self.env.landmarks[role]))
+        return torch.stack(found)
 
     def _position(self, name: str) -> torch.Tensor:
         known_site = name in self.backend.names.sites

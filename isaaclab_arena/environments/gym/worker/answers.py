@@ -260,7 +260,7 @@ class Answers:
         """Close all environments, also if one of them raises."""
         with contextlib.ExitStack() as closings:
             for slot in self._slots.values():
-                closings.callback(slot.close)
+                closings.callback(slot.environment.close)
             self._slots, self._shared, self._description = {}, None, {}
 
     def _make(self, message: dict) -> dict:

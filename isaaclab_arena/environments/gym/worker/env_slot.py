@@ -274,10 +274,6 @@ class EnvSlot:
             raise ValueError(f"render returned {picture.dtype} of shape {picture.shape}, not whole numbers up to 255")
         return picture.astype(np.uint8, copy=False)
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.environment.close()
-
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
         # An environment may have changed NumPy's error state, on which the casts depend.
