@@ -38,9 +38,7 @@ from isaaclab_arena.policy.lerobot_network import (
     check_statistics,
     policy_directory,
     read_features,
-    read_num_actions,
     read_training_data,
-    remembers,
     versions_there,
 )
 
@@ -257,9 +255,9 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
         """Refuse wrong files or interpreters before simulation; ConfigError with the option in ``key``."""
         directory = policy_directory(config.pretrained)
-        read_features(directory)
+        features = read_features(directory)
         check_statistics(directory)
-        if remembers(directory) and (config.n_action_steps or 1) > 1:
+        if features.remembers and (config.n_action_steps or 1) > 1:
             raise _several_steps_of_one_that_remembers(config)
         read_training_data(directory, config.dataset)
         _device(config)
@@ -349,10 +347,9 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
-        directory = policy_directory(config.pretrained)
-        _refuse_memory(is_kept=remembers(directory))
-        known = read_num_actions(directory)
-        return ChunkTraits(played=config.n_action_steps or known, predicted=known)
+        features = read_features(policy_directory(config.pretrained))
+        _refuse_memory(is_kept=features.remembers)
+        return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""

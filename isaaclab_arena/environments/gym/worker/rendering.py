@@ -54,7 +54,8 @@ class OwnContexts:
         # It then frees its textures by number in the current context, where the same numbers are the new renderer's
         # textures: pictures would be dark from there on.
         self._changed: set[typing.Any] = set()
-        self._current: typing.Callable[[], typing.Any] = _nothing
+        # The current context; None if that is deleted or unknown.
+        self._current: typing.Callable[[], typing.Any] = lambda: None
 
     def keep_apart(self, renderer_class: typing.Any, context_classes: typing.Sequence[typing.Any]) -> None:
         """Patch a renderer class and its context classes, each once."""
@@ -70,7 +71,7 @@ class OwnContexts:
                 before, own = self._current(), renderer.gl_ctx
                 own.make_current()
                 free(renderer)
-                self._current = _nothing
+                self._current = lambda: None
                 # The previous context may belong to a renderer that is being made.
                 if before is not None and before is not own:
                     before.make_current()
@@ -85,10 +86,6 @@ class OwnContexts:
 
             context_class.make_current = followed
         self._changed.update((renderer_class, *context_classes))
-
-
-def _nothing() -> None:
-    """Stand for a context that is deleted or unknown."""
 
 
 def _loaded(place: tuple[str, str]) -> list[typing.Any]:
