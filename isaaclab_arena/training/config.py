@@ -205,8 +205,24 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
             problems.append(Problem(f"'{word}' is neither an option nor path=value, as agent.learning_rate=3e-4"))
             continue
         with problems_into(problems, key=path):
+            typed = tuple(path.split("."))
+            first, last = typed[0], typed[-1]
+            # With parts omitted, exactly one known path has the same first and last key.
+            inside = [each for each in known if len(each) > len(typed) > 1 and (each[0], each[-1]) == (first, last)]
+            if typed in known or any(typed[: len(free)] == free for free in _FREE):
+                # A full path, or one below a class or environment that checks its own options.
+                whole = typed
+            elif len(inside) > 1:
+                raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
+            elif inside:
+                whole = inside[0]
+            elif first == "agent" and len(typed) == 2:
+                # An option of the algorithm that the file does not set.
+                whole = ("agent", "algorithm", last)
+            else:
+                raise ConfigError(f"there is no such key{did_you_mean(path, ['.'.join(each) for each in known])}")
             nested: dict[str, Any] = {}
-            set_at(nested, _whole_path(path, known), read_value(text))
+            set_at(nested, whole, read_value(text))
             # The words apply together, in any order.
             document = overlaid(document, nested)
     refuse(problems)
@@ -247,24 +263,6 @@ def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterato
         yield (*path, key)
         if isinstance(value, Mapping):
             yield from paths_of(value, (*path, key))
-
-
-def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
-    first, *others = text.split(".")
-    # A full path, or one below a class or environment that checks its own options.
-    path = (first, *others)
-    if path in known or any(path[: len(free)] == free for free in _FREE):
-        return path
-    # A path with parts omitted: it needs exactly one known path with the same first and last key.
-    inside = [each for each in known if len(each) > len(path) > 1 and each[0] == first and each[-1] == path[-1]]
-    if len(inside) == 1:
-        return inside[0]
-    if inside:
-        raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
-    if first == "agent" and len(path) == 2:
-        # An option of the algorithm that the file does not set.
-        return ("agent", "algorithm", path[1])
-    raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
 
 
 # Make and find the directories of training runs, and read their settings.

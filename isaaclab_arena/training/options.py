@@ -105,8 +105,11 @@ def own_command_line(arguments: Sequence[str]) -> list[str]:
         follows = value if equals else next(iter(waiting), "--")
         first, _, part = own.partition(".")
         is_part = first == "env" and part.partition(".")[0] in _PARTS_OF_THEIR_ENVIRONMENTS
+        is_theirs = own.startswith(("agent.", "env.")) or own in _OPTIONS or own in _REFUSED
+        # Our option --resume takes a directory, and theirs a boolean; a value that could be either is a directory.
+        is_directory = own == "resume" and (follows.lower() not in {"true", "false"} or Path(follows).is_dir())
         # Isaac Lab's users also write words ``env.path=value``.
-        if not (_is_theirs(own, follows) if is_option else equals and name.startswith("env.")):
+        if not (is_theirs and not is_directory if is_option else equals and name.startswith("env.")):
             translated.append(argument)
         elif own in _REFUSED or (is_part and own not in _NAMED_ELSEWHERE):
             problems.append(Problem(_REFUSED.get(own, _A_PART_OF_THEIRS), key=name))
@@ -134,13 +137,6 @@ def own_command_line(arguments: Sequence[str]) -> list[str]:
         problems.append(Problem(message, key="--log_project_name"))
     refuse(problems)
     return translated
-
-
-def _is_theirs(own: str, value: str) -> bool:
-    if own == "resume":
-        # Our option takes a directory, and theirs a boolean; a value that could be either is a directory.
-        return value.lower() in {"true", "false"} and not Path(value).is_dir()
-    return own.startswith(("agent.", "env.")) or own in _OPTIONS or own in _REFUSED
 
 
 def _in_own_words(own: str, value: str, *, typed: str) -> list[str]:
