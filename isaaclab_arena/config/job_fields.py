@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.arena import ARENA_JOB_KEYS
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, wrong_numbers
+from isaaclab_arena.config.options import StrictModel, error_message, key_path
 from isaaclab_arena.config.schema import (
     UNREADABLE,
     EnvSlots,
@@ -17,7 +17,6 @@ from isaaclab_arena.config.schema import (
     JobCount,
     JobDefaults,
     JobStatus,
-    LatencyConfig,
     PolicyServerConfig,
     Seed,
     ServerScope,
@@ -149,15 +148,6 @@ COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
 """The keys of ``arena_env_args`` that every environment has."""
 
 
-def check_defaults(defaults: JobDefaults) -> list[Problem]:
-    """Return the problems of the command line's defaults."""
-    if problems := wrong_numbers(defaults):
-        return problems
-    if defaults.num_steps is not None and defaults.num_episodes is not None:
-        return [Problem("excludes --num_episodes; give one of them", key="--num_steps")]
-    return []
-
-
 def read_job(
     fields: Mapping[str, Any], *, index: int, label: str, defaults: JobDefaults
 ) -> tuple[JobConfig | None, list[Problem]]:
@@ -193,7 +183,33 @@ def read_job(
     latency = None
     with problems_into(problems, below="latency", job=label):
         latency = read_latency(checked.latency)
-    job = _job_config(checked, index, latency, defaults)
+
+    arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
+    server = None
+    if asked is not None:
+        server = PolicyServerConfig(**{**asked.model_dump(), "shared": ServerScope(asked.shared)})
+    # A length of the command line is for jobs without any length of their own.
+    has_length = checked.num_steps is not None or checked.num_episodes is not None
+    same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")
+    job = JobConfig(
+        **{name: getattr(checked, name) for name in same},
+        index=index,
+        environment=arguments.environment,
+        environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
+        num_envs=arguments.num_envs or defaults.num_envs or 1,
+        enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
+        placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
+        policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
+        policy_server=server,
+        latency=latency,
+        num_steps=checked.num_steps if has_length else defaults.num_steps,
+        num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
+        num_rebuilds=checked.num_rebuilds or 1,
+        variations=checked.variations or {},
+        labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
+        seed=(defaults.seed or 0) if checked.seed is None else checked.seed,
+        status=JobStatus(checked.status) if checked.status in known else JobStatus.PENDING,
+    )
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
         problems.append(Problem(message, job=label, key="num_rebuilds"))
@@ -215,36 +231,3 @@ def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]
         return _JobFields.model_validate({**unread, **sound, "arena_env_args": arguments})
     except ValidationError:
         return None
-
-
-def _job_config(checked: _JobFields, index: int, latency: LatencyConfig | None, defaults: JobDefaults) -> JobConfig:
-    arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
-    server = None
-    if asked is not None:
-        server = PolicyServerConfig(**{**asked.model_dump(), "shared": ServerScope(asked.shared)})
-    # A length of the command line is for jobs without any length of their own.
-    has_length = checked.num_steps is not None or checked.num_episodes is not None
-
-    def first(*values: int | None) -> int:
-        return next(value for value in values if value is not None)
-
-    same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")
-    return JobConfig(
-        **{name: getattr(checked, name) for name in same},
-        index=index,
-        environment=arguments.environment,
-        environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
-        num_envs=first(arguments.num_envs, defaults.num_envs, 1),
-        enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
-        placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
-        policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
-        policy_server=server,
-        latency=latency,
-        num_steps=checked.num_steps if has_length else defaults.num_steps,
-        num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
-        num_rebuilds=first(checked.num_rebuilds, 1),
-        variations=checked.variations or {},
-        labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
-        seed=first(checked.seed, defaults.seed, 0),
-        status=JobStatus(checked.status) if checked.status in list(JobStatus) else JobStatus.PENDING,
-    )

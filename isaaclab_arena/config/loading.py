@@ -16,8 +16,8 @@ from isaaclab_arena.config.arena import as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion import suites as expansion
 from isaaclab_arena.config.interpolation import OmegaConfInterpolation
-from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
+from isaaclab_arena.config.job_fields import JOB_KEYS, parse_tokens, read_job
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown, wrong_numbers
 from isaaclab_arena.config.schema import (
     WITHOUT_RESULT,
     JobConfig,
@@ -50,11 +50,22 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
         elif old is not None:
             modern["policy_config_dict"] = old
     for key in ("arena_env_args", "policy_config_dict"):
-        if not isinstance(modern.get(key), list):
+        tokens = modern.get(key)
+        if not isinstance(tokens, list):
             continue
         with problems_into(problems, below=key):
-            modern[key] = _read_tokens(modern[key], names_environment=key == "arena_env_args")
-        if isinstance(modern[key], list):
+            for token in tokens:
+                if not isinstance(token, str):
+                    raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
+            positionals, options = parse_tokens(tokens)
+            if positionals and key == "policy_config_dict":
+                raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
+            if len(positionals) > 1:
+                raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
+            if positionals and "environment" in options:
+                raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
+            modern[key] = ({"environment": positionals[0]} if positionals else {}) | options
+        if modern[key] is tokens:
             del modern[key]
     modern, wrong = in_own_keys(modern)
     return modern, problems + wrong
@@ -66,22 +77,6 @@ def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> di
     if any(job.get(key) is not None for key in lengths):
         defaults = {key: value for key, value in defaults.items() if key not in lengths}
     return overlaid(defaults, job, none_removes=True)
-
-
-def _read_tokens(tokens: list[Any], *, names_environment: bool) -> dict[str, Any]:
-    for token in tokens:
-        if not isinstance(token, str):
-            raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
-    positionals, options = parse_tokens(tokens)
-    if not names_environment:
-        if positionals:
-            raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
-        return options
-    if len(positionals) > 1:
-        raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
-    if positionals and "environment" in options:
-        raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
-    return ({"environment": positionals[0]} if positionals else {}) | options
 
 
 # Read the comparisons and bars of a job file, and report all their problems.
@@ -508,7 +503,9 @@ def read_jobs(
     """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""
     # The document has the key ``jobs`` or, for an experiment, ``runs``.
     defaults = defaults or JobDefaults()
-    refuse(check_defaults(defaults))
+    refuse(wrong_numbers(defaults))
+    if defaults.num_steps is not None and defaults.num_episodes is not None:
+        raise ConfigError("excludes --num_episodes; give one of them", key="--num_steps")
     with problems_at(file=source):
         experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
 

@@ -94,8 +94,7 @@ def wrong_numbers(options: Any) -> list[Problem]:
 
 def refuse_wrong_numbers(options: Any) -> None:
     """Raise `ConfigError` with every problem of `wrong_numbers`, if there is any."""
-    problems = wrong_numbers(options)
-    refuse(problems)
+    refuse(wrong_numbers(options))
 
 
 def option_names(config_class: type) -> frozenset[str] | None:
@@ -130,8 +129,18 @@ def read_options(
         if name in options and options[name] is None and field.default is None:
             values[name] = None
         elif name in options:
+            adapter, value = adapters.get(name), options[name]
             try:
-                values[name] = _read(adapters.get(name), options[name])
+                if adapter is not None:
+                    # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
+                    try:
+                        text = json.dumps(value)
+                    except TypeError:
+                        # A program, unlike a file, may give values that JSON does not know, such as a path.
+                        value = adapter.validate_python(value, strict=True)
+                    else:
+                        value = adapter.validate_json(text, strict=True)
+                values[name] = value
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
             except ValidationError as invalid:
                 problems.extend(_problems_of(invalid, name))
@@ -164,18 +173,6 @@ def misnamed_options(
 def _problems_of(invalid: ValidationError, name: str) -> Iterator[Problem]:
     for error in invalid.errors(include_url=False):
         yield Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
-
-
-def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
-    if adapter is None:
-        return value
-    try:
-        text = json.dumps(value)
-    except TypeError:
-        # A program, unlike a file, may give values that JSON does not know, such as a path.
-        return adapter.validate_python(value, strict=True)
-    # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
-    return adapter.validate_json(text, strict=True)
 
 
 @cache

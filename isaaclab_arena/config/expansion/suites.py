@@ -164,19 +164,15 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
                 # A number means nothing without its key; 'cube' does.
                 is_word = label[:1].isalpha() and label not in {"true", "false", "none"}
                 if key not in used:
-                    name += f"-{label}" if is_word else f"-{_leaf(key)}{label}"
+                    name += f"-{label}" if is_word else f"-{key.rpartition('.')[2]}{label}"
             expanded["name"] = name
         yield expanded
 
 
 def _placeholder_keys(sweep: Mapping[str, Any]) -> dict[str, str]:
-    leaves = [_leaf(key) for key in sweep]
-    short = {_leaf(key): key for key in sweep if leaves.count(_leaf(key)) == 1}
+    leaves = {key: key.rpartition(".")[2] for key in sweep}
+    short = {leaf: key for key, leaf in leaves.items() if [*leaves.values()].count(leaf) == 1}
     return short | {key: key for key in sweep}
-
-
-def _leaf(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _label(key: str, value: Any) -> str:
