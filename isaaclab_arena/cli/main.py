@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO
 
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
@@ -147,18 +146,32 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
         if name in {"", "-h", "--help"}:
-            print(_help())
+            groups: dict[str, dict[str, Command]] = {}
+            for own_name, command in (*COMMANDS.items(), *commands_of_others()):
+                groups.setdefault(command.group, {})[own_name] = command
+            width = max(len(own_name) for commands in groups.values() for own_name in commands)
+            description = "Evaluate robot policies from one job file, on one process or on many ranks."
+            lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", description]
+            for group, commands in groups.items():
+                lines += ["", f"{group}:", *(f"  {each:<{width}}  {told.summary}" for each, told in commands.items())]
+            print("\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"]))
             code = 0 if name else 2
         else:
             with without_collecting():
-                command = MAINS.get(name)
-            takes_name = "typed_as" in inspect.signature(command).parameters
-            code = command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
+                run = MAINS.get(name)
+            takes_name = "typed_as" in inspect.signature(run).parameters
+            code = run(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else run(arguments)
         sys.stdout.flush()
     except OSError as error:
         is_unread = isinstance(error, BrokenPipeError)
-        if not is_unread and _takes_words(sys.stdout):
-            raise
+        if not is_unread:
+            # The error is stdout's if stdout does not take an empty line either.
+            try:
+                print(flush=True)
+            except OSError:
+                pass
+            else:
+                raise
         # Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if is_unread:
@@ -167,24 +180,3 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1
     return code
-
-
-def _takes_words(stream: TextIO) -> bool:
-    """True if a stream still accepts an (empty) line."""
-    try:
-        print(file=stream, flush=True)
-    except OSError:
-        return False
-    return True
-
-
-def _help() -> str:
-    groups: dict[str, dict[str, Command]] = {}
-    for name, command in (*COMMANDS.items(), *commands_of_others()):
-        groups.setdefault(command.group, {})[name] = command
-    width = max(len(name) for commands in groups.values() for name in commands)
-    description = "Evaluate robot policies from one job file, on one process or on many ranks."
-    lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", description]
-    for group, commands in groups.items():
-        lines += ["", f"{group}:", *(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())]
-    return "\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"])

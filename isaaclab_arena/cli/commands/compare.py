@@ -177,21 +177,7 @@ def leaderboard(argv: Sequence[str]) -> int:
         shown = [{name: value for name, value in place.items() if name not in left_out} for place in places]
         print_json(vars(found) | {"places": shown})
         return 0
-    console = results_console()
-    console.print(drawn(leaderboard_table(found)))
-    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
-    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
-    for place in repeating:
-        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
-        console.print(Text(plain_text(f"{place.name}: {told}")))
-    if found.winner is not None:
-        console.print(Text(plain_text(found.winner.sentence)))
-    return 0
-
-
-def leaderboard_table(found: comparison_files.Leaderboard) -> pd.DataFrame:
-    """Return one line per policy, the best first, as text."""
-    # Numbers stand for names in the last column, which would be too wide with names.
+    # One line per policy, the best first. Numbers stand for names in the last column, which names would make too wide.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
     rows = [
         (
@@ -206,7 +192,18 @@ def leaderboard_table(found: comparison_files.Leaderboard) -> pd.DataFrame:
         for place in found.places
     ]
     means, alike = "mean of tasks % [95 %]", "not told apart from no."
-    return pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike])
+    console = results_console()
+    console.print(
+        drawn(pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike]))
+    )
+    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
+    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
+    for place in repeating:
+        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
+        console.print(Text(plain_text(f"{place.name}: {told}")))
+    if found.winner is not None:
+        console.print(Text(plain_text(found.winner.sentence)))
+    return 0
 
 
 # How many episodes it takes to tell two policies apart.
@@ -237,7 +234,21 @@ class PlanOptions:
 def plan(argv: Sequence[str]) -> int:
     """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
     options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
-    baseline = _baseline(options)
+    if (options.baseline is None) == (options.from_run is None):
+        raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
+    if options.baseline is not None:
+        baseline = options.baseline
+        if not 0.0 <= baseline <= 1.0:
+            raise ConfigError(f"must be 0 to 1, got {baseline:g}", key="--baseline")
+    else:
+        arms = read_run(options.from_run or Path()).arms
+        if options.job is None and len(arms) != 1:
+            raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
+        arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
+        if not arm.measures_success:
+            raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
+        success = arm.episodes.success
+        baseline = float((success > 0).sum() / (success >= 0).sum())
     for name in ("power", "alpha"):
         check_share(name, getattr(options, name))
     candidate = baseline + options.difference
@@ -279,23 +290,6 @@ def plan(argv: Sequence[str]) -> int:
     number = f"more than {most_independent}" if independent is None else str(independent)
     console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
     return 0
-
-
-def _baseline(options: PlanOptions) -> float:
-    if (options.baseline is None) == (options.from_run is None):
-        raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
-    if options.baseline is not None:
-        if not 0.0 <= options.baseline <= 1.0:
-            raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
-        return options.baseline
-    arms = read_run(options.from_run or Path()).arms
-    if options.job is None and len(arms) != 1:
-        raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
-    arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
-    success = arm.episodes.success
-    if not arm.measures_success:
-        raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
-    return float((success > 0).sum() / (success >= 0).sum())
 
 
 def _shown(number: float | None) -> str:

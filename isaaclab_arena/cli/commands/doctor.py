@@ -26,7 +26,7 @@ from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
-from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, initialise
+from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
@@ -34,25 +34,6 @@ from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.episode_file import Compression, check_compression
-
-
-def gather_views(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return every rank's view, in rank order; all ranks call it."""
-    context = ranks.context
-    is_gpu = context.device.type == "cuda"
-    own = {
-        "rank": context.rank,
-        "local_rank": context.local_rank,
-        "host": socket.gethostname(),
-        "device": str(context.device),
-        "reason": context.device_reason,
-        "gpu": torch.cuda.get_device_name(context.device) if is_gpu else "none",
-        # The unique name of the GPU, for the choice of a backend.
-        "gpu_key": gpu_name(context.device),
-        "variables": describe_variables(),
-        "cores": node().cores,
-    }
-    return [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
 
 
 def show_views(views: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -110,7 +91,20 @@ def main(argv: Sequence[str]) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     with initialise(context) as ranks:
-        views = gather_views(ranks)
+        # Every rank's view, in rank order.
+        own = {
+            "rank": context.rank,
+            "local_rank": context.local_rank,
+            "host": socket.gethostname(),
+            "device": str(context.device),
+            "reason": context.device_reason,
+            "gpu": torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "none",
+            # The unique name of the GPU, for the choice of a backend.
+            "gpu_key": gpu_name(context.device),
+            "variables": describe_variables(),
+            "cores": node().cores,
+        }
+        views = [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
         return _show(options, views) if context.is_rank_zero else 0
 
 

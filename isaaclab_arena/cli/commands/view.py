@@ -66,10 +66,19 @@ def main(argv: Sequence[str]) -> int:
         return _check(options, rest)
     environment, policy = _build(options, rest)
     try:
-        if output is None and has_display():
-            _show(environment, policy, options)
-        else:
+        if output is not None or not has_display():
             _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
+            return 0
+        if not isinstance(environment.backend, MujocoBackend):
+            raise ArenaError("only the physics on the CPU can be shown in a window")
+        with Window(environment.backend) as window:
+            showing = _EachStep(
+                lambda: window.show(environment.control_dt), lambda index, ending: print(f"episode {index}: {ending}")
+            )
+            print("close the window to end")
+            # Play episodes until the window is closed.
+            episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
+            rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.is_open)
     finally:
         policy.close()
         environment.close()
@@ -169,25 +178,6 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
     return environment, job.build_policy()
-
-
-def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions) -> None:
-    """Play episodes until the window is closed."""
-    if not isinstance(environment.backend, MujocoBackend):
-        raise ArenaError("only the physics on the CPU can be shown in a window")
-
-    with Window(environment.backend) as window:
-        showing = _EachStep(
-            lambda: window.show(environment.control_dt), lambda index, ending: print(f"episode {index}: {ending}")
-        )
-        print("close the window to end")
-        rollout(
-            environment,
-            policy,
-            (Episode(job="view", episode_index=index, seed=options.seed) for index in count(options.episode)),
-            [showing],
-            stop_requested=lambda: not window.is_open,
-        )
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:
