@@ -222,15 +222,6 @@ def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) 
     return tuple(sorted(found, key=lambda each: each.mid_p))
 
 
-def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple[JobComparison, ...]:
-    """Adjust the p-values of comparisons as one family with Holm's method, and derive their verdicts anew."""
-    adjusted = holm([each.mid_p for each in comparisons])
-    return tuple(
-        replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
-        for each, p_value in zip(comparisons, adjusted, strict=True)
-    )
-
-
 def verdict_of(difference: float, interval: Interval, p_value: float, question: Question) -> Verdict:
     """Return the conclusion about a candidate, from the difference of the rates or from its interval."""
     # With a margin the interval decides: above minus the margin is no worse, below it is worse.
@@ -553,7 +544,11 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     if not compared:
         reasons = "; ".join(f"{each.first} and {each.second}: {each.reason}" for each in refused[:3])
         raise NotComparableError(f"nothing can be compared: {reasons or 'there is no other job'}")
-    tasks = as_family(compared, question)
+    # The p-values of all pairs are one family, and the verdicts follow from them.
+    tasks = tuple(
+        replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
+        for each, p_value in zip(compared, holm([each.mid_p for each in compared]), strict=True)
+    )
     return ComparisonReport(
         question=question,
         tasks=tasks,

@@ -81,16 +81,14 @@ def rates_table(report: ComparisonReport) -> pd.DataFrame:
         counts, (first, second) = pooled.counts, pooled.counts.successes
         rates = {"candidate_rate": first / counts.total, "baseline_rate": second / counts.total}
         whole = {"task": "all pairs together", "pairs": counts.total, **_repeats(pooled), **vars(counts), **rates}
-        rows.append({**whole, **_with_ends(pooled.difference, pooled.interval), "mid_p": pooled.mid_p})
-        rows.append({"task": "mean of the tasks", **_with_ends(pooled.mean_of_tasks, pooled.mean_of_tasks_interval)})
+        mean, of_mean = {"task": "mean of the tasks", "difference": pooled.mean_of_tasks}, pooled.mean_of_tasks_interval
+        whole |= {"difference": pooled.difference, "mid_p": pooled.mid_p}
+        for row, interval in ((whole, pooled.interval), (mean, of_mean)):
+            rows.append({**row, "difference_low": interval.low, "difference_high": interval.high})
     percent = f"{100 * (1 - report.question.alpha):g} %"
     shown = {each.name: each for each in TASKS} | {"task": Column[Any]("task", "string", str)}
     shown["difference"] = replace(shown["difference"], title=f"difference [{percent}]")
     return text_table([shown[name] for name in _IN_WORDS], rows)
-
-
-def _with_ends(difference: float, interval: Interval) -> dict[str, float]:
-    return {"difference": difference, "difference_low": interval.low, "difference_high": interval.high}
 
 
 def measures_table(report: ComparisonReport) -> pd.DataFrame:
@@ -138,7 +136,21 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
         yield f"{report.choice.sentence}; all figures here are over the latter"
     # Each task: power, pairs without an answer, and telling events.
     for each in report.tasks:
-        yield _about_numbers(each, report)
+        # The difference that these pairs detect, and the number of pairs that the question needs.
+        counts = each.counts
+        power = "are too few to find any difference in four of five tries"
+        if each.detectable is not None:
+            power = f"find a difference of {100 * each.detectable:.1f} points in four of five tries"
+        question = "settle the margin" if report.question.margin is not None else "find the difference seen here"
+        if counts.only_first + counts.only_second == 0:
+            needed = "no pair differs"
+        elif each.pairs_needed is not None:
+            needed = f"{each.pairs_needed} would {question}"
+        elif counts.only_first != counts.only_second or report.question.margin is not None:
+            needed = f"it takes more than 5,000 to {question}"
+        else:
+            needed = "as many differ to either side"
+        yield f"{_name(each)}: {counts.total} pairs {power}; {needed}"
         yield from _about_pairs(each)
         if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
             listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
@@ -159,25 +171,6 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
     yield from report.notes
     for refusal in report.refused:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
-
-
-def _about_numbers(each: JobComparison, report: ComparisonReport) -> str:
-    """Return the difference that these pairs detect, and the number of pairs that the question needs."""
-    counts = each.counts
-    if each.detectable is None:
-        shown = "are too few to find any difference in four of five tries"
-    else:
-        shown = f"find a difference of {100 * each.detectable:.1f} points in four of five tries"
-    question = "settle the margin" if report.question.margin is not None else "find the difference seen here"
-    if counts.only_first + counts.only_second == 0:
-        needed = "no pair differs"
-    elif each.pairs_needed is not None:
-        needed = f"{each.pairs_needed} would {question}"
-    elif counts.only_first != counts.only_second or report.question.margin is not None:
-        needed = f"it takes more than 5,000 to {question}"
-    else:
-        needed = "as many differ to either side"
-    return f"{_name(each)}: {counts.total} pairs {shown}; {needed}"
 
 
 def _about_pairs(each: JobComparison) -> Iterator[str]:
@@ -235,8 +228,16 @@ NAME = "comparison"
 def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
     table = table_of(TASKS, report.tasks)
-    at, found = [each.name for each in TASKS].index("distinct_conditions"), pd.DataFrame(map(_means, report.tasks))
-    table = pd.concat([table.iloc[:, :at], found, table.iloc[:, at:]], axis="columns")
+    # The differences of the tasks' measures; a spreadsheet may open the file.
+    means: list[dict[str, float | None]] = []
+    for each in report.tasks:
+        means.append({})
+        for name, measure in measures(each).items():
+            column, ends = harmless_text(name.replace(" ", "_")), measure.interval
+            means[-1] |= {f"{column}_difference": measure.mean, f"{column}_low": ends and ends.low}
+            means[-1][f"{column}_high"] = ends and ends.high
+    at = [each.name for each in TASKS].index("distinct_conditions")
+    table = pd.concat([table.iloc[:, :at], pd.DataFrame(means), table.iloc[:, at:]], axis="columns")
     texts = {
         "json": json_text(document(report)),
         "csv": csv_text(table),
@@ -252,6 +253,40 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
 
 def document(report: ComparisonReport) -> dict[str, Any]:
     """Return the whole comparison as a JSON document."""
+    plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
+             "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
+    tasks = []
+    for each in report.tasks:
+        sides = {
+            side: {
+                "run": str(arm.directory),
+                "job": arm.entry.name,
+                "policy": arm.entry.config.policy_type,
+                "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
+                "policy_sha256": None if arm.contents is None else arm.contents.policy_sha256,
+                "episodes": len(arm.episodes),
+            }
+            for side, arm in (("candidate", each.first), ("baseline", each.second))
+        }
+        discordant = discordant_episodes(each)
+        videos = {
+            index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
+            for both in discordant.values()
+            for index in both
+        }
+        tasks.append(
+            {
+                **sides,
+                **{name: getattr(each, name) for name in plain},
+                **_repeats(each),
+                "measures": measures(each),
+                **({"events": each.events} if each.events else {}),
+                "discordant_episodes": discordant,
+                "videos": {str(index): paths for index, paths in videos.items() if paths},
+                "unequal_conditions": each.matched.unequal,
+                "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},
+            }
+        )
     pooled = None
     if report.together is not None:
         figures = {name: value for name, value in vars(report.together).items() if name != "distinct"}
@@ -262,7 +297,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "verdict": report.verdict,
         "family": report.family,
         "choice": report.choice,
-        "tasks": [_task(each) for each in report.tasks],
+        "tasks": tasks,
         "together": pooled,
         "refused": report.refused,
         "notes": report.notes,
@@ -277,53 +312,9 @@ def markdown(report: ComparisonReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _task(each: JobComparison) -> dict[str, Any]:
-    """Return a task's part of the JSON document."""
-    plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
-             "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
-    sides = {
-        side: {
-            "run": str(arm.directory),
-            "job": arm.entry.name,
-            "policy": arm.entry.config.policy_type,
-            "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
-            "policy_sha256": None if arm.contents is None else arm.contents.policy_sha256,
-            "episodes": len(arm.episodes),
-        }
-        for side, arm in (("candidate", each.first), ("baseline", each.second))
-    }
-    discordant = discordant_episodes(each)
-    videos = {
-        index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
-        for both in discordant.values()
-        for index in both
-    }
-    return {
-        **sides,
-        **{name: getattr(each, name) for name in plain},
-        **_repeats(each),
-        "measures": measures(each),
-        **({"events": each.events} if each.events else {}),
-        "discordant_episodes": discordant,
-        "videos": {str(index): paths for index, paths in videos.items() if paths},
-        "unequal_conditions": each.matched.unequal,
-        "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},
-    }
-
-
 def _repeats(each: JobComparison | Together) -> dict[str, int]:
     """Return the number of distinct conditions, if some repeat."""
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
-
-
-def _means(each: JobComparison) -> dict[str, float | None]:
-    """Return the differences of a task's measures for the CSV file. A spreadsheet may open it."""
-    means: dict[str, float | None] = {}
-    for name, measure in measures(each).items():
-        column, ends = harmless_text(name.replace(" ", "_")), measure.interval
-        means |= {f"{column}_difference": measure.mean, f"{column}_low": ends and ends.low}
-        means[f"{column}_high"] = ends and ends.high
-    return means
 
 
 # Order several policies by success, and name those that cannot be told apart.

@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
@@ -48,21 +49,21 @@ _GROUPS = {
     },
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
-        "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
+        "robustness": (f"{_HERE}.compare:robustness:RobustnessOptions", "say what is left when episodes are changed"),
         "leaderboard": (f"{_HERE}.compare:leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
         "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
         "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
-        "report": (f"{_HERE}.report:ReportOptions", "write the page of runs, report.html: figures and films"),
+        "report": (f"{_HERE}.derived:report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
     "files of a run": {
-        "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
+        "merge": (f"{_HERE}.derived:merge:MergeOptions", "build the tables again from the files of the ranks"),
         "verify": (f"{_HERE}.rerun:verify:VerifyOptions", "check the files, run a sample again, and compare"),
         "replay": (f"{_HERE}.rerun:replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
         "film": (f"{_HERE}.rerun:film:FilmOptions", "film episodes of a run that is over, from their recordings"),
-        "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
+        "export": (f"{_HERE}.derived:export:ExportOptions", "write a run in the format of another system"),
         "recover": (f"{_HERE}.runs:recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
     "train": {
@@ -180,3 +181,23 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1
     return code
+
+
+# What commands print with ``--json``: one document on stdout; text for people goes to stderr.
+
+
+@contextmanager
+def stdout_for_json(*, wanted: bool) -> Iterator[None]:
+    """Redirect output of a ``with`` block to stderr if a script wants stdout for JSON alone."""
+    if not wanted:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, indented: plain values, dataclasses as objects, NaN as null."""
+    from isaaclab_arena.storage.json_values import json_text  # noqa: PLC0415  NumPy and pydantic
+
+    print(json_text(document), end="", flush=True)

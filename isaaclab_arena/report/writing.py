@@ -27,6 +27,7 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
+from isaaclab_arena.report import EMBEDDED_MB
 from isaaclab_arena.report.jobs import (
     MEASURE,
     MOST_CONDITION_VALUES,
@@ -568,8 +569,6 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
 # The page as a file, complete or not at all.
 
 REPORT_FILE = "report.html"
-EMBEDDED_MB = 15.0
-"""How much of films goes into a page by default [10^6 bytes]."""
 
 _TEMPLATES = Path(__file__).parent / "template"
 _TIME = re.compile(rb"<span>page of [^<]*</span>")

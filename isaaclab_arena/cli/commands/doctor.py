@@ -22,7 +22,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked

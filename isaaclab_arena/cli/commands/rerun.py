@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.cli.json_output import print_json, stdout_for_json
+from isaaclab_arena.cli.main import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse

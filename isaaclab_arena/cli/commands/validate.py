@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
