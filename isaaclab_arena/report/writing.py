@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -42,7 +42,6 @@ from isaaclab_arena.report.jobs import (
     job_on_page,
     matrix,
     packed_numbers,
-    reasons,
     suite_on_page,
 )
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
@@ -182,7 +181,20 @@ def pairs_on_page(
         for answer in (each for each in own if len(each.question.jobs) > 1):
             new, old = (positions[number, name] for name in answer.question.jobs)
             asked[new, old] = answer, len(own)
-    verdicts = dict(_stored_verdicts([run.directory for run in runs], positions))
+    # The verdicts in the runs' comparison files; other files are skipped.
+    numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
+    verdicts: dict[tuple[int, int], str] = {}
+    for run in runs:
+        try:
+            for task in read_json(run.directory / f"{NAME}.json")["tasks"]:
+                first, second = (
+                    positions.get((numbers.get(Path(arm["run"]).resolve(), -1), arm["job"]))
+                    for arm in (task["candidate"], task["baseline"])
+                )
+                if first is not None and second is not None:
+                    verdicts[first, second] = str(task["verdict"])
+        except (StorageError, ValueError, KeyError, TypeError, IndexError):
+            continue
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:
@@ -233,25 +245,6 @@ def _side_by_side(
         discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
         episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
     )
-
-
-def _stored_verdicts(
-    directories: Sequence[Path], positions: Mapping[tuple[int, str], int]
-) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yield the comparisons in the runs' comparison files with their verdicts; other files are skipped."""
-    numbers = {directory.resolve(): number for number, directory in enumerate(directories)}
-    for directory in directories:
-        try:
-            document = read_json(directory / f"{NAME}.json")
-            for task in document["tasks"]:
-                sides = []
-                for arm in (task["candidate"], task["baseline"]):
-                    number = numbers.get(Path(arm["run"]).resolve())
-                    sides.append(None if number is None else positions.get((number, arm["job"])))
-                if sides[0] is not None and sides[1] is not None:
-                    yield (sides[0], sides[1]), str(task["verdict"])
-        except (StorageError, ValueError, KeyError, TypeError, IndexError):
-            continue
 
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
@@ -451,10 +444,16 @@ def page_of(
             episodes = merged.episodes_of[row["name"]]
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
             most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
-            job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
-            metrics = tuple(each for each in metric_rows if each["job"] == row["name"])
-            explained = reasons(episodes, {film.episode_index for film in own})
-            jobs.append(replace(job, reasons=explained, metrics=metrics))
+            job = job_on_page(
+                row,
+                episodes,
+                run=number,
+                label=f"{prefix}{row['name']}",
+                most_values=most,
+                filmed={film.episode_index for film in own},
+                metrics=[each for each in metric_rows if each["job"] == row["name"]],
+            )
+            jobs.append(job)
             films += own
             # The most frequent first lines of errors.
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
