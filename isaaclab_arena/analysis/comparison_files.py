@@ -9,18 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isaaclab_arena.analysis import comparison
 from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
-from isaaclab_arena.analysis.comparison import (
-    Choice,
-    ComparisonReport,
-    JobComparison,
-    MeanDifference,
-    NotComparableError,
-    Question,
-    Together,
-    choose_best,
-    mean_rate,
-)
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
 from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
@@ -42,7 +32,7 @@ def _p(value: float) -> str:
 
 
 # fmt: off
-TASKS: tuple[Column[JobComparison], ...] = (
+TASKS: tuple[Column[comparison.JobComparison], ...] = (
     Column("candidate_run", "string", lambda each: str(each.first.directory)),
     Column("baseline_run", "string", lambda each: str(each.second.directory)),
     Column("candidate_job", "string", lambda each: each.first.entry.name),
@@ -71,7 +61,7 @@ _IN_WORDS = ("task", "pairs", "candidate_rate", "baseline_rate", "both", "only_f
              "difference", "mid_p", "adjusted_p", "verdict")  # fmt: skip
 
 
-def rates_table(report: ComparisonReport) -> pd.DataFrame:
+def rates_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the success rates of each task as text, and below them all tasks together."""
     rows = [
         {**row, "task": _name(each)}
@@ -91,7 +81,7 @@ def rates_table(report: ComparisonReport) -> pd.DataFrame:
     return text_table([shown[name] for name in _IN_WORDS], rows)
 
 
-def measures_table(report: ComparisonReport) -> pd.DataFrame:
+def measures_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the differences of lengths, returns and progress as text, for each task that has them."""
     rows = []
     for each in report.tasks:
@@ -105,7 +95,7 @@ def measures_table(report: ComparisonReport) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=headings)
 
 
-def events_table(report: ComparisonReport) -> pd.DataFrame:
+def events_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the events of candidate and baseline as text, for each task that reports them."""
     rows = [
         (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
@@ -117,7 +107,7 @@ def events_table(report: ComparisonReport) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=headings)
 
 
-def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
+def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDifference]:
     """Return the measures beside success, by name."""
     found = {
         "length": each.length,
@@ -130,7 +120,7 @@ def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
     return {name: measure for name, measure in found.items() if measure is not None}
 
 
-def sentences(report: ComparisonReport) -> Iterator[str]:
+def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
     """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
@@ -173,7 +163,7 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
 
 
-def _about_pairs(each: JobComparison) -> Iterator[str]:
+def _about_pairs(each: comparison.JobComparison) -> Iterator[str]:
     """Yield the pairs with repeated conditions, unequal outcomes, errors, and the episodes without a pair."""
     name, matched = _name(each), each.matched
     if each.distinct < each.counts.total:
@@ -201,7 +191,7 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
             yield f"{name}: {number} episodes of the {who} have no counterpart"
 
 
-def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
+def discordant_episodes(each: comparison.JobComparison) -> dict[str, list[int]]:
     """Return the episodes in which only the candidate succeeds, and those in which only the baseline does."""
     pairs = each.matched.without_errors()
     first, second = pairs.first.success > 0, pairs.second.success > 0
@@ -214,7 +204,7 @@ def _listed(items: Sequence[str]) -> str:
     return ", ".join(items[:_MOST_EPISODES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _name(each: JobComparison) -> str:
+def _name(each: comparison.JobComparison) -> str:
     first, second = each.first.entry.name, each.second.entry.name
     return first if first == second else f"{first} / {second}"
 
@@ -225,7 +215,7 @@ SCHEMA_VERSION = 1
 NAME = "comparison"
 
 
-def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
+def write_comparison(directory: Path, report: comparison.ComparisonReport) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
     table = table_of(TASKS, report.tasks)
     # The differences of the tasks' measures; a spreadsheet may open the file.
@@ -251,7 +241,7 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
     return tuple(paths)
 
 
-def document(report: ComparisonReport) -> dict[str, Any]:
+def document(report: comparison.ComparisonReport) -> dict[str, Any]:
     """Return the whole comparison as a JSON document."""
     plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
              "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
@@ -304,7 +294,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
     }
 
 
-def markdown(report: ComparisonReport) -> str:
+def markdown(report: comparison.ComparisonReport) -> str:
     """Return tables and sentences in Markdown, also for ``--github-summary``."""
     parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
     parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if len(table)]
@@ -312,7 +302,7 @@ def markdown(report: ComparisonReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _repeats(each: JobComparison | Together) -> dict[str, int]:
+def _repeats(each: comparison.JobComparison | comparison.Together) -> dict[str, int]:
     """Return the number of distinct conditions, if some repeat."""
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
 
@@ -344,23 +334,25 @@ class Leaderboard:
     num_comparisons: int  # compared pairs of policies, their p-values adjusted as one family
     # Best policy by half of the episodes, scored on the other half. It may differ from the first place. None if there
     # are too few episodes.
-    winner: Choice | None
+    winner: comparison.Choice | None
 
 
-def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
+def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leaderboard:
     """Order runs by their common jobs or suite tasks; order a single run's suites, or else its jobs of one task."""
     entries = _entries_of(runs)
     first = next(iter(entries.values()))
     for arms in entries.values():
         for task, arm in arms.items():
             if differences := differences_of_tasks(first[task], arm):
-                raise NotComparableError(
+                raise comparison.NotComparableError(
                     f"{first[task].label} and {arm.label} are not the same task: {', '.join(differences)}"
                 )
             if arm.num_missing:
-                raise NotComparableError(f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume")
+                raise comparison.NotComparableError(
+                    f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume"
+                )
             if not arm.measures_success:
-                raise NotComparableError(f"{arm.label} does not measure success")
+                raise comparison.NotComparableError(f"{arm.label} does not measure success")
 
     # Every pair of policies is compared over all tasks; `question.alpha` is the level of the whole family.
     pairs, p_values = list(combinations(entries, 2)), []
@@ -368,7 +360,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
         matched = [match(entries[one][task], entries[other][task]).without_errors() for task in first]
         if not any(map(len, matched)):
             names = " and ".join(next(iter(entries[name].values())).label for name in (one, other))
-            raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
+            raise comparison.NotComparableError(f"{names} have no two episodes that started from the same conditions")
         draws = draws_of(condition for each in matched for condition in each.conditions)
         p_values.append(sign_flip_p(np.concatenate([each.differences for each in matched]), draws)[1])
     like: dict[str, list[str]] = {name: [] for name in entries}
@@ -379,7 +371,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
 
     # The best mean of the tasks comes first.
     scored = {name: [arm.episodes.scored for arm in arms.values()] for name, arms in entries.items()}
-    means = {name: mean_rate(tasks) for name, tasks in scored.items()}
+    means = {name: comparison.mean_rate(tasks) for name, tasks in scored.items()}
     places = []
     for name in sorted(entries, key=lambda name: -means[name]):
         everything, mean_interval = together(scored[name]), mean_of_tasks(scored[name])
@@ -403,7 +395,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
         tasks=tuple(first),
         places=tuple(places),
         num_comparisons=len(pairs),
-        winner=choose_best({name: list(arms.values()) for name, arms in entries.items()}),
+        winner=comparison.choose_best({name: list(arms.values()) for name, arms in entries.items()}),
     )
 
 
@@ -416,7 +408,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
             return {name: {"": arm} for name, arm in arms.items()}
         if found := _in_common(suites):
             return found
-        raise NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
+        raise comparison.NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
 
     # Several runs are ordered by their jobs of the same name, or else by the only suite of each.
     if found := _in_common({str(run.directory): run.arms for run in runs}):
@@ -425,7 +417,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
     if all(len(own) == 1 for own in suites_of.values()):
         found = _in_common({name: own[0] for name, own in suites_of.items()})
     if not found:
-        raise NotComparableError("the runs have no job that all of them have, and no suite")
+        raise comparison.NotComparableError("the runs have no job that all of them have, and no suite")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import yaml
 
 from isaaclab_arena.errors import ConfigError, first_line, shortened
-from isaaclab_arena.paths import check_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -29,7 +29,9 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
     # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
-    check_plain_file(Path(path))
+    # Opening a pipe waits for ever, and a device may never end.
+    if (wrong := not_a_plain_file(Path(path))) is not None:
+        raise ConfigError(wrong, file=file)
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -210,26 +212,22 @@ def _parse_yaml(text: str, *, python_tags: bool = False) -> Any:
         text = yaml.emit(events, Dumper=yaml.CSafeDumper) if python_tags else text
         return yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - derived from the safe loader
     except yaml.YAMLError as error:
-        raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
+        hint = first_line(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            mark, problem = error.problem_mark, str(error.problem)
+            line = [*text.splitlines(), ""][min(mark.line, text.count("\n"))]
+            if "\t" in line[: mark.column + 1]:
+                problem = "a tab, and YAML is indented with spaces alone"
+            elif problem == "but found another document":
+                problem = "a second document begins, and a file holds one"
+            hint = f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        raise _RefusedError(f"not valid YAML: {hint}") from error
     except _RefusedError:
         raise
     except RecursionError as error:
         raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:
         raise _RefusedError(f"not valid YAML: {error}") from error
-
-
-def _yaml_hint(error: yaml.YAMLError, text: str) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return first_line(error)
-    mark = error.problem_mark
-    problem = str(error.problem)
-    line = [*text.splitlines(), ""][min(mark.line, text.count("\n"))]
-    if "\t" in line[: mark.column + 1]:
-        problem = "a tab, and YAML is indented with spaces alone"
-    elif problem == "but found another document":
-        problem = "a second document begins, and a file holds one"
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _check_values(document: Any) -> None:

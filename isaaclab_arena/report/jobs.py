@@ -22,11 +22,7 @@ from isaaclab_arena.results.rows import (
     short_policy_name,
     simulation_in_words,
 )
-from isaaclab_arena.results.statistics import (
-    Interval,
-    ScoredEpisodes,
-    together,
-)
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 

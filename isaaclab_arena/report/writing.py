@@ -28,22 +28,7 @@ from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB
-from isaaclab_arena.report.jobs import (
-    MEASURE,
-    MOST_CONDITION_VALUES,
-    MOST_JOBS_IN_DETAIL,
-    ON_PAGE,
-    OUTCOMES,
-    Curve,
-    JobOnPage,
-    Matrix,
-    SuiteOnPage,
-    curves,
-    job_on_page,
-    matrix,
-    packed_numbers,
-    suite_on_page,
-)
+from isaaclab_arena.report import jobs as sections
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
@@ -345,7 +330,7 @@ AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
 
 
 def texts(
-    jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
+    jobs: Sequence[sections.JobOnPage], plans: Sequence[RunPlan], suites: Sequence[sections.SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
     of_jobs, of_suites = ([each for each in columns if Show.COPY in each.show] for columns in (JOBS, SUITES))
@@ -410,13 +395,13 @@ class Page:
     title: str
     made_at: str  # UTC
     runs: tuple[RunOnPage, ...]
-    jobs: tuple[JobOnPage, ...]  # in order of the runs
+    jobs: tuple[sections.JobOnPage, ...]  # in order of the runs
     checkpoints: tuple[Checkpoint, ...]
     films: tuple[Film, ...]  # of the jobs' episodes
-    suites: tuple[SuiteOnPage, ...] = ()  # in order of the runs
+    suites: tuple[sections.SuiteOnPage, ...] = ()  # in order of the runs
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
-    curves: tuple[Curve, ...] = ()  # success by a swept key
-    matrix: Matrix | None = None  # policies against tasks; None for a single policy or task
+    curves: tuple[sections.Curve, ...] = ()  # success by a swept key
+    matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
     pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
     robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
@@ -429,22 +414,22 @@ def page_of(
 ) -> Page:
     """Return the page of runs by directory, at least one. `embedded_bytes` limits embedded films; `now` None is now."""
     names = [plain_text(directory.absolute().name) for directory in runs]
-    jobs: list[JobOnPage] = []
+    jobs: list[sections.JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
-    suites: list[SuiteOnPage] = []
+    suites: list[sections.SuiteOnPage] = []
     num_episodes = max(1, sum(len(merged.episodes) for merged in runs.values()))
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
-        suites += [suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
         metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))
             episodes = merged.episodes_of[row["name"]]
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
-            most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
-            job = job_on_page(
+            most = sections.MOST_CONDITION_VALUES * len(episodes) // num_episodes
+            job = sections.job_on_page(
                 row,
                 episodes,
                 run=number,
@@ -485,8 +470,8 @@ def page_of(
         checkpoints=checkpoints(jobs),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
-        curves=curves(jobs),
-        matrix=matrix(jobs),
+        curves=sections.curves(jobs),
+        matrix=sections.matrix(jobs),
         pairs=pairs,
         robustness=robustness,
         error_texts=tuple(errors),
@@ -495,7 +480,7 @@ def page_of(
     )
 
 
-def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
+def checkpoints(jobs: Sequence[sections.JobOnPage]) -> tuple[Checkpoint, ...]:
     """Return the evaluated policies by content, each once."""
     found: dict[tuple[str, str | None, str | None], list[str]] = {}
     for job in jobs:
@@ -607,14 +592,14 @@ def html_of(page: Page, page_directory: Path) -> str:
     # The data of the page's script: episodes as columns, paired episodes, and films.
     content = {
         "reloads": page.reloads,
-        "outcomes": OUTCOMES,
+        "outcomes": sections.OUTCOMES,
         "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
         "pairs": [
             {
                 "first": pair.first,
                 "second": pair.second,
                 "count": len(pair.episodes or ()),
-                "episodes": None if pair.episodes is None else packed_numbers(np.array(pair.episodes, float)),
+                "episodes": None if pair.episodes is None else sections.packed_numbers(np.array(pair.episodes, float)),
             }
             for pair in page.pairs
         ],
@@ -649,10 +634,10 @@ def templates() -> Environment:
     environment.globals |= {
         # A file of this package, which is included unchanged.
         "own": lambda name: Markup(loader.get_source(environment, name)[0]),  # noqa: S704
-        "columns": ON_PAGE,
+        "columns": sections.ON_PAGE,
         "words": metric_in_words,
         "limit": MOST_JOBS_SHOWN,
-        "details": MOST_JOBS_IN_DETAIL,
-        "measure": MEASURE,
+        "details": sections.MOST_JOBS_IN_DETAIL,
+        "measure": sections.MEASURE,
     }
     return environment

@@ -20,14 +20,8 @@ from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVE
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results import statistics
 from isaaclab_arena.results.console import drawn
-from isaaclab_arena.results.statistics import (
-    independent_power,
-    least_number,
-    pair_chances,
-    paired_power,
-    simulated_stop,
-)
 
 # The question, files and exit code that the commands that compare share.
 
@@ -35,17 +29,11 @@ NOT_COMPARABLE = 3
 """Exit code where nothing can be compared."""
 
 
-def question_of(*, alpha: float, margin: float | None = None) -> Question:
-    """Return the question of the command line; ConfigError if a number is out of range."""
-    for name, value in (("alpha", alpha), ("margin", margin)):
-        check_share(name, value)
-    return Question(alpha=alpha, margin=margin)
-
-
-def check_share(name: str, value: float | None) -> None:
-    """Refuse by ConfigError an option that is not between 0 and 1."""
-    if value is not None and not 0.0 < value < 1.0:
-        raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
+def check_shares(**options: float | None) -> None:
+    """Refuse by ConfigError options that are not between 0 and 1."""
+    for name, value in options.items():
+        if value is not None and not 0.0 < value < 1.0:
+            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
 
 
 def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
@@ -94,7 +82,8 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
-    question = question_of(alpha=options.alpha, margin=options.margin)
+    check_shares(alpha=options.alpha, margin=options.margin)
+    question = Question(alpha=options.alpha, margin=options.margin)
     names = {}
     for text in options.map:
         old, equals, new = text.partition("=")
@@ -164,7 +153,8 @@ class LeaderboardOptions:
 def leaderboard(argv: Sequence[str]) -> int:
     """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
     options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
-    question = question_of(alpha=options.alpha)
+    check_shares(alpha=options.alpha)
+    question = Question(alpha=options.alpha)
     try:
         found = comparison_files.leaderboard([read_run(path) for path in dict.fromkeys(options.runs)], question)
     except NotComparableError as error:
@@ -319,8 +309,7 @@ def plan(argv: Sequence[str]) -> int:
             raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
         success = arm.episodes.success
         baseline = float((success > 0).sum() / (success >= 0).sum())
-    for name in ("power", "alpha"):
-        check_share(name, getattr(options, name))
+    check_shares(power=options.power, alpha=options.alpha)
     candidate = baseline + options.difference
     if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
@@ -328,20 +317,20 @@ def plan(argv: Sequence[str]) -> int:
 
     planned = []
     for agreement in (0.0, 0.5, 1.0):
-        chances = pair_chances(candidate, baseline, agreement=agreement)
-        pairs = least_number(
-            lambda number, chances=chances: paired_power(number, chances, alpha=options.alpha),
+        chances = statistics.pair_chances(candidate, baseline, agreement=agreement)
+        pairs = statistics.least_number(
+            lambda number, chances=chances: statistics.paired_power(number, chances, alpha=options.alpha),
             power=options.power,
             at_most=_MOST_PAIRS,
         )
-        until_stopped = simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
+        until_stopped = statistics.simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
         # ``agreement`` is the share of the conditions that decide alone, ``pairs`` the number for the test with a fixed
         # number, and ``until_stopped`` its mean if the test stops once it is decided; None for more than 20,000.
         planned.append({"agreement": agreement, "pairs": pairs, "until_stopped": until_stopped})
     # For comparison: the same difference without pairs usually needs more episodes.
     most_independent = 400
-    independent = least_number(
-        lambda number: independent_power(number, candidate, baseline, alpha=options.alpha),
+    independent = statistics.least_number(
+        lambda number: statistics.independent_power(number, candidate, baseline, alpha=options.alpha),
         power=options.power,
         at_most=most_independent,
     )

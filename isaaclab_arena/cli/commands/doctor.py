@@ -33,6 +33,7 @@ from isaaclab_arena.evaluation.console import program, show_results
 from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
+from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.episode_file import Compression, check_compression
 
 
@@ -193,13 +194,9 @@ def _numbers(version: str) -> list[int]:
 
 def warp_finding(device: torch.device) -> Finding:
     """Check that Warp simulates and renders on a device."""
-
-    def found() -> str:
-        from isaaclab_arena.sim.warp_kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
-
-        return f"Warp calls it {warp_device(device).name}"
-
-    return _tried(f"warp {device}", found, required=False)
+    # Warp loads for seconds, so it does so for GPUs only.
+    warp_device = "isaaclab_arena.sim.warp_kernels:warp_device"
+    return _tried(f"warp {device}", lambda: f"Warp calls it {imported(warp_device)(device).name}", required=False)
 
 
 def _reduce_alone() -> str:

@@ -14,8 +14,8 @@ import torch
 import tyro
 
 from isaaclab_arena.cli.main import print_json
-from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS, parse_tokens
-from isaaclab_arena.config.options import option_names, option_types, read_options
+from isaaclab_arena.config.options import option_names, option_types, parse_tokens, read_options
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, completed
@@ -117,7 +117,28 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
             words = maker.keywords.get("words") if isinstance(maker, partial) else None
             told = words or (inspect.getdoc(sys.modules[maker.__module__]) or "").partition("\n")[0]
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
-        lines += [] if "error" in data else [f"{'':<{width}}    {line}" for line in _details(data)]
+        # Below an entry: its options, or the facts of an environment.
+        details = []
+        for option in data.get("options", ()):
+            suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
+            value = ", required" if option["required"] else f" = {option['default']}"
+            details.append(f"{option['name']}{value}{suffix}")
+        if "instruction" in data:
+            facts = {
+                "told": f'"{data["instruction"]}"',
+                "success": data["success"],
+                "episode": f"at most {data['episode_length']} steps, {data['episode_s']:g} s",
+                "robots": ", ".join(data["embodiments"]),
+                "objects": ", ".join(data["objects"]),
+                "options": "; ".join(details),
+            }
+            details = [
+                line
+                for name, text in facts.items()
+                if text
+                for line in textwrap.wrap(text, 96, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
+            ]
+        lines += [f"{'':<{width}}    {line}" for line in details]
     return "\n".join(lines)
 
 
@@ -132,31 +153,6 @@ def _summary(entry: Any) -> str:
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]
-
-
-def _details(data: Mapping[str, Any]) -> list[str]:
-    """Return the lines below an entry of `catalog_data`: its options, or the facts of an environment."""
-    options = []
-    for option in data["options"]:
-        suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
-        value = ", required" if option["required"] else f" = {option['default']}"
-        options.append(f"{option['name']}{value}{suffix}")
-    if "instruction" not in data:
-        return options
-    facts = {
-        "told": f'"{data["instruction"]}"',
-        "success": data["success"],
-        "episode": f"at most {data['episode_length']} steps, {data['episode_s']:g} s",
-        "robots": ", ".join(data["embodiments"]),
-        "objects": ", ".join(data["objects"]),
-        "options": "; ".join(options),
-    }
-    return [
-        line
-        for name, text in facts.items()
-        if text
-        for line in textwrap.wrap(text, 96, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
-    ]
 
 
 # The observations and actions of an environment: names, shapes, units and bounds.

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 import tyro
 
-from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
+from isaaclab_arena.config.options import NotNegative, parse_tokens, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
@@ -64,7 +63,32 @@ def main(argv: Sequence[str]) -> int:
     refuse_wrong_numbers(options)
     if options.check:
         return _check(options, rest)
-    environment, policy = _build(options, rest)
+
+    positionals, given = parse_tokens(rest)
+    if len(positionals) != 1:
+        found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
+        raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
+    if ":" in positionals[0]:
+        message = (
+            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
+            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
+        )
+        raise ConfigError(message, key="ENVIRONMENT")
+
+    # A job of one episode, so that options get the same checks as in a job file.
+    size = {"viewport_width": 480, "viewport_height": 360}
+    block = {
+        "name": "view",
+        "arena_env_args": {**size, **given, "environment": positionals[0], "num_envs": 1},
+        "policy_type": options.policy,
+        "num_episodes": 1,
+    }
+    source = "command line"
+    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
+    environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+    if not isinstance(environment, ArenaEnvironment):
+        raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
+    policy = job.build_policy()
     try:
         if output is not None or not has_display():
             _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
@@ -150,34 +174,6 @@ def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Fin
     moved = np.nan_to_num(moved)
     lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
     return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
-
-
-def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment, PolicyBase[Any]]:
-    positionals, given = parse_tokens(rest)
-    if len(positionals) != 1:
-        found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
-        raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
-    if ":" in positionals[0]:
-        message = (
-            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
-            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
-        )
-        raise ConfigError(message, key="ENVIRONMENT")
-
-    # A job of one episode, so that options get the same checks as in a job file.
-    size = {"viewport_width": 480, "viewport_height": 360}
-    block = {
-        "name": "view",
-        "arena_env_args": {**size, **given, "environment": positionals[0], "num_envs": 1},
-        "policy_type": options.policy,
-        "num_episodes": 1,
-    }
-    source = "command line"
-    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
-    environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
-    if not isinstance(environment, ArenaEnvironment):
-        raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
-    return environment, job.build_policy()
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:
