@@ -109,11 +109,7 @@ def events_table(report: comparison.ComparisonReport) -> pd.DataFrame:
 
 def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDifference]:
     """Return the measures beside success, by name."""
-    found = {
-        "length": each.length,
-        "length where both succeed": each.time_to_success,
-        "return": each.episode_return,
-    }
+    found = {"length": each.length, "length where both succeed": each.time_to_success, "return": each.episode_return}
     # A metric replaces neither a measure nor, in the CSV file, the difference of the rates.
     taken = {*found, "difference"}
     found |= {f"metric {name}" if name in taken else name: measure for name, measure in each.metrics.items()}

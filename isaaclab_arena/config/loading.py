@@ -137,16 +137,18 @@ class OmegaConfInterpolation:
         self._root["job"] = None
         with self._counting():
             for path, text in _interpolated(source):
+                key = ".".join(map(str, path))
                 try:
                     value = self._value(source, path, text)
                     if not_finite(value):
                         message = f"{shown(text)} becomes a number that is not finite"
-                        problems.append(Problem(message, key=_dotted(path)))
+                        problems.append(Problem(message, key=key))
                     set_at(resolved, path, value)
                 except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
-                    self._refuse_spent(_dotted(path), text)
+                    if self._spent is not None:
+                        raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
                     message = f"{shown(text)} cannot be resolved: {first_line(error)}"
-                    problems.append(Problem(message, key=_dotted(path)))
+                    problems.append(Problem(message, key=key))
         return resolved, problems
 
     def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:
@@ -178,20 +180,17 @@ class OmegaConfInterpolation:
         copied = _copied(tree)
         problems = []
         for path, text in _interpolated(tree):
+            key = ".".join(map(str, path))
             if text not in self._seen:
                 self._seen.add(text)
                 try:
                     self._take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
-                except _SpentError:
-                    self._refuse_spent(_dotted(path), text)
+                except _SpentError as error:
+                    raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
             if not _is_well_formed(text):
-                problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=_dotted(path)))
+                problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=key))
                 set_at(copied, path, None)
         return copied, problems
-
-    def _refuse_spent(self, key: str, text: str) -> None:
-        if self._spent is not None:
-            raise ConfigError(f"{shown(text)} {self._spent}", key=key)
 
     def _take_look_ups(self, count: int) -> None:
         """Count look-ups; _SpentError if there are too many."""
@@ -278,10 +277,6 @@ def _interpolated(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _copied(value: Any) -> Any:
     return with_leaves(value, lambda leaf: leaf, into_lists=True)
-
-
-def _dotted(path: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, path))
 
 
 # From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once.

@@ -93,11 +93,6 @@ def wrong_numbers(options: Any) -> list[Problem]:
     return problems
 
 
-def refuse_wrong_numbers(options: Any) -> None:
-    """Raise `ConfigError` with every problem of `wrong_numbers`, if there is any."""
-    refuse(wrong_numbers(options))
-
-
 def option_names(config_class: type) -> frozenset[str] | None:
     """Return the names of the options that a dataclass declares, None for a class that is no dataclass."""
     if not dataclasses.is_dataclass(config_class):

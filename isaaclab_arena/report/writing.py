@@ -566,14 +566,9 @@ def write_report(
     embed_mb: float = EMBEDDED_MB,
     running: bool = False,
 ) -> Path:
-    """Write the page of runs, and return its path; by default ``report.html`` in the first directory.
-
-    Args:
-        runs: The directories of runs, or these with their tables.
-        output: The file.
-        embed_mb: Limit of embedded films [10^6 bytes]; the others are linked.
-        running: Whether the last run is in progress, so that its page reloads itself.
-    """
+    """Write the page of runs, and return its path; by default ``report.html`` in the first directory."""
+    # ``embed_mb`` [10^6 bytes] limits the embedded films; the others are linked. If the last run is in progress
+    # (``running``), its page reloads itself.
     tables = runs if isinstance(runs, Mapping) else {directory: read(directory) for directory in runs}
     path = next(iter(tables)) / REPORT_FILE if output is None else output
     html = html_of(page_of(tables, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)

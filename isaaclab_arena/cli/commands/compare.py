@@ -15,9 +15,9 @@ from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_directories
 from isaaclab_arena.cli.main import print_json
-from isaaclab_arena.config.options import Count, refuse_wrong_numbers
+from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError, refuse
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
@@ -234,7 +234,7 @@ def robustness(argv: Sequence[str]) -> int:
     options, rest = tyro.cli(
         RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True
     )
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     if not options.jobs.is_dir():
         directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
         arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]

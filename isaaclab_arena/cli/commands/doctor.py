@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -87,42 +87,42 @@ def main(argv: Sequence[str]) -> int:
     with suppress(ConfigError):
         take_rank_of_scheduler()
         context = DistributedContext.from_environment()
-    if not context.is_distributed:
-        return _show(options, views=())
-    if context.launched_by_torchrun:
-        die_with_parent()
-    with initialise(context) as ranks:
-        # Every rank's view, in rank order.
-        own = {
-            "rank": context.rank,
-            "local_rank": context.local_rank,
-            "host": socket.gethostname(),
-            "device": str(context.device),
-            "reason": context.device_reason,
-            "gpu": torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "none",
-            # The unique name of the GPU, for the choice of a backend.
-            "gpu_key": gpu_name(context.device),
-            "variables": describe_variables(),
-            "cores": node().cores,
-        }
-        views = [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
-        return _show(options, views) if context.is_rank_zero else 0
+    views: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        if context.is_distributed:
+            if context.launched_by_torchrun:
+                die_with_parent()
+            ranks = stack.enter_context(initialise(context))
+            # Every rank's view, in rank order.
+            own = {
+                "rank": context.rank,
+                "local_rank": context.local_rank,
+                "host": socket.gethostname(),
+                "device": str(context.device),
+                "reason": context.device_reason,
+                "gpu": torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "none",
+                # The unique name of the GPU, for the choice of a backend.
+                "gpu_key": gpu_name(context.device),
+                "variables": describe_variables(),
+                "cores": node().cores,
+            }
+            views = [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
+            if not context.is_rank_zero:
+                return 0
 
-
-def _show(options: DoctorOptions, views: Sequence[Mapping[str, Any]]) -> int:
-    """Show the findings of this machine and each rank's view; return the exit code."""
-    findings: list[Finding] = []
-    for finding in examine():
-        findings.append(finding)
-        if not options.json:
-            print(plain_text(finding, keep_lines=True), flush=True)
-    broken = sum(finding.required and not finding.present for finding in findings)
-    if options.json:
-        print_json({"works": broken == 0, "findings": findings, "ranks": views})
-    else:
-        print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
-    if views and not options.json:
-        show_results(lambda console: show_views(views, console))
+        # The findings of this machine, each shown at once.
+        findings: list[Finding] = []
+        for finding in examine():
+            findings.append(finding)
+            if not options.json:
+                print(plain_text(finding, keep_lines=True), flush=True)
+        broken = sum(finding.required and not finding.present for finding in findings)
+        if options.json:
+            print_json({"works": broken == 0, "findings": findings, "ranks": views})
+        else:
+            print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
+        if views and not options.json:
+            show_results(lambda console: show_views(views, console))
     return 1 if broken else 0
 
 

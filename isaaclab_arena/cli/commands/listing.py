@@ -18,7 +18,7 @@ from isaaclab_arena.config.options import option_names, option_types, parse_toke
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, completed
+from isaaclab_arena.interfaces.environment_builder import completed
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
@@ -57,8 +57,28 @@ def main(argv: Sequence[str]) -> int:
     if not options.json:
         print(catalog_text(registry, names))
     if entry is not None and options.what == "environments":
-        # Of one environment also a policy's inputs and actions there.
-        specs = environment_specs(options.name, entry, rest)
+        # Of one environment also a policy's inputs and actions there, in one env slot. ``rest`` has the environment's
+        # options as typed, ``--embodiment so101``; others have their defaults.
+        positionals, typed = parse_tokens(rest)
+        if positionals:
+            raise ConfigError(f"unexpected argument '{positionals[0]}'; options of '{options.name}' begin with --")
+        known = option_names(entry.config_class) or ()
+        given = {key: value for key, value in typed.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
+        config = read_options(entry.config_class, given, owner=f"environment '{options.name}'")
+        entry.check(config)
+        # A sample needs milliseconds, but has no cameras.
+        environment = None if getattr(config, "enable_cameras", False) else completed(entry).sample(config)
+        if environment is None:
+            environment = entry.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+        try:
+            specs = {
+                "observation": {".".join(path): spec for path, spec in leaves(environment.observation_spec)},
+                "action": environment.action_spec,
+                "control_dt": environment.control_dt,
+                "max_episode_length": environment.max_episode_length,
+            }
+        finally:
+            environment.close()
         if options.json:
             data[0] |= specs
         else:
@@ -153,34 +173,6 @@ def _summary(entry: Any) -> str:
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]
-
-
-# The observations and actions of an environment: names, shapes, units and bounds.
-
-
-def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str]) -> dict[str, Any]:
-    """Return a policy's inputs, its action and the control rate in one env slot; ConfigError, EnvironmentBuildError."""
-    # ``tokens`` are the environment's options as typed, ``--embodiment so101``; others have their defaults.
-    positionals, options = parse_tokens(tokens)
-    if positionals:
-        raise ConfigError(f"unexpected argument '{positionals[0]}'; options of '{name}' begin with --")
-    known = option_names(builder.config_class) or ()
-    given = {key: value for key, value in options.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
-    config = read_options(builder.config_class, given, owner=f"environment '{name}'")
-    builder.check(config)
-    # A sample needs milliseconds, but has no cameras.
-    environment = None if getattr(config, "enable_cameras", False) else completed(builder).sample(config)
-    if environment is None:
-        environment = builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
-    try:
-        return {
-            "observation": {".".join(path): spec for path, spec in leaves(environment.observation_spec)},
-            "action": environment.action_spec,
-            "control_dt": environment.control_dt,
-            "max_episode_length": environment.max_episode_length,
-        }
-    finally:
-        environment.close()
 
 
 def specs_text(specs: Mapping[str, Any]) -> str:

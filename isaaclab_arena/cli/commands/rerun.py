@@ -12,7 +12,7 @@ import tyro
 from pydantic import Field
 
 from isaaclab_arena.cli.main import print_json, stdout_for_json
-from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
+from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.evaluation.process import signals_handled
@@ -63,7 +63,7 @@ def verify(argv: Sequence[str]) -> int:
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas
 
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     with stdout_for_json(wanted=options.json):
         # Show each problem of the files at once.
         began_at, merged = now(), merge_results(options.output_dir)
@@ -389,7 +389,7 @@ def film(argv: Sequence[str]) -> int:
 
 
 def _settings(options: ReplayOptions | FilmOptions) -> ReplaySettings:
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     return ReplaySettings(
         num_envs=options.num_envs,
         device=check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device"),

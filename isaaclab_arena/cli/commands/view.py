@@ -11,7 +11,7 @@ import torch
 import tyro
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.options import NotNegative, parse_tokens, refuse_wrong_numbers
+from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(f"'{output}' must end in .mp4 or .png", key="--output")
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     if options.check:
         return _check(options, rest)
 
