@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -286,54 +286,6 @@ _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
 _NOTHING = object()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopLevel:
-    """The blocks of a job file, unchecked below the top level."""
-
-    jobs: list[Any]
-    defaults: dict[str, Any]  # keys that every job has unless it sets them
-    sweep: dict[str, Any]  # the sweep of every job
-    variables: dict[str, Any]  # values for interpolation
-    comparisons: list[Any]
-    bars: list[Any]  # success rates that jobs must reach
-    tracking: tuple[TrackerName, ...] = ()  # trackers that log results while the jobs run
-
-
-def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
-    """Return a file's blocks (wrong ones empty) and their problems; ConfigError if it lists no jobs."""
-    if not isinstance(document, dict):
-        raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
-    # A file with unknown keys only, none of them a typing mistake, is another kind of file.
-    hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
-    if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
-        keys = ", ".join(map(shortened, list(document)[:8]))
-        way_out = "put this job into a list under the key 'jobs'" if "policy_type" in document else "it lists no 'jobs'"
-        raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
-    problems = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
-    jobs = document.get("jobs")
-    if "jobs" not in document:
-        problems.append(Problem("is missing; it lists the jobs", key="jobs"))
-    elif not isinstance(jobs, list):
-        problems.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
-    elif not jobs:
-        problems.append(Problem("lists no job", key="jobs"))
-    blocks: dict[str, Any] = {}
-    kinds = {**dict.fromkeys(("defaults", "sweep", "variables"), dict), **dict.fromkeys(("comparisons", "bars"), list)}
-    for key, kind in kinds.items():
-        blocks[key] = document.get(key) or kind()
-        if not isinstance(blocks[key], kind):
-            message = f"{shown(blocks[key])} is not a {'mapping' if kind is dict else 'list'}"
-            problems.append(Problem(message, key=key))
-            blocks[key] = kind()
-    tracking = document.get("tracking") or []
-    wrong = tracker_problems(tracking, key="tracking")
-    problems += wrong
-    if not isinstance(jobs, list) or not jobs:
-        raise ConfigError(problems)
-    trackers = () if wrong else tuple(map(TrackerName, tracking))
-    return TopLevel(jobs=jobs, tracking=trackers, **blocks), problems
-
-
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
     """Return the problems of a list of trackers, which the user gave as `key`."""
     if not isinstance(names, Sequence) or isinstance(names, str):
@@ -350,24 +302,64 @@ class Reading:
 
     def __init__(
         self,
-        top: TopLevel,
+        document: Any,
         command_line: JobDefaults,
-        interpolation: OmegaConfInterpolation,
         suites: Registry,
         arms: expansion.ArmsOf,
+        *,
+        shared: dict[str, Any],
     ) -> None:
-        self._top, self._command_line, self._interpolation = top, command_line, interpolation
-        self._suites, self._arms = suites, arms
+        # Check the blocks of the file, where a wrong one counts as empty. ConfigError if it lists no jobs.
+        if not isinstance(document, dict):
+            raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
+        # A file with unknown keys only, none of them a typing mistake, is another kind of file.
+        hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
+        if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
+            keys = ", ".join(map(shortened, list(document)[:8]))
+            is_job = "policy_type" in document
+            way_out = "put this job into a list under the key 'jobs'" if is_job else "it lists no 'jobs'"
+            raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
+        self._of_top = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
+        jobs = document.get("jobs")
+        if "jobs" not in document:
+            self._of_top.append(Problem("is missing; it lists the jobs", key="jobs"))
+        elif not isinstance(jobs, list):
+            self._of_top.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
+        elif not jobs:
+            self._of_top.append(Problem("lists no job", key="jobs"))
+        blocks: dict[str, Any] = {}
+        lists, mappings = ("comparisons", "bars"), ("defaults", "sweep", "variables")
+        for key, kind in {**dict.fromkeys(mappings, dict), **dict.fromkeys(lists, list)}.items():
+            blocks[key] = document.get(key) or kind()
+            if not isinstance(blocks[key], kind):
+                message = f"{shown(blocks[key])} is not a {'mapping' if kind is dict else 'list'}"
+                self._of_top.append(Problem(message, key=key))
+                blocks[key] = kind()
+        tracking = document.get("tracking") or []
+        wrong = tracker_problems(tracking, key="tracking")
+        self._of_top += wrong
+        if not isinstance(jobs, list) or not jobs:
+            raise ConfigError(self._of_top)
+        self._blocks: list[Any] = jobs
+        self._sweep: dict[str, Any] = blocks["sweep"]  # of every job
+        self.comparisons: list[Any] = blocks["comparisons"]
+        self.bars: list[Any] = blocks["bars"]  # success rates that jobs must reach
+        self.tracking = () if wrong else tuple(map(TrackerName, tracking))  # they log results while the jobs run
+
+        self._command_line, self._suites, self._arms = command_line, suites, arms
+        self._interpolation = OmegaConfInterpolation(
+            variables=blocks["variables"], defaults=blocks["defaults"], jobs=jobs, shared=shared
+        )
         self._problems: dict[Problem, None] = {}
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
-        self._add(interpolation.problems)
-        unknown = [key for key in top.defaults if key not in _DEFAULT_KEYS]
+        self._add(self._interpolation.problems)
+        unknown = [key for key in blocks["defaults"] if key not in _DEFAULT_KEYS]
         for key in unknown:
             of_sweep = "belongs to the top level of the file or to a job"
             reason = of_sweep if key == "sweep" else f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             self._add([Problem(reason, key=f"defaults.{key}")])
-        known = {key: value for key, value in top.defaults.items() if key not in unknown}
+        known = {key: value for key, value in blocks["defaults"].items() if key not in unknown}
         self._defaults, problems = modernised(known)
         self._add(problems, below="defaults.")
 
@@ -375,7 +367,7 @@ class Reading:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
         jobs: list[JobConfig] = []
         names: list[Any] = []
-        for position, block in enumerate(self._top.jobs):
+        for position, block in enumerate(self._blocks):
             if not isinstance(block, dict):
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
@@ -421,7 +413,7 @@ class Reading:
             else:
                 taken = f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
             self._add([Problem(taken, key="name")], job=name)
-        return tuple(jobs), list(self._problems)
+        return tuple(jobs), [*self._of_top, *self._problems]
 
     def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
         for problem in problems:
@@ -446,7 +438,7 @@ class Reading:
         sweep: dict[str, Any] = {}
         own_sweep = block.get("sweep", {})
         if isinstance(own_sweep, dict):
-            sweep, wrong = self._interpolated(overlaid(self._top.sweep, own_sweep, none_removes=True), label)
+            sweep, wrong = self._interpolated(overlaid(self._sweep, own_sweep, none_removes=True), label)
             self._add(wrong, job=label, below="sweep.")
             sweep = {} if wrong else sweep
         elif own_sweep is not None:
@@ -538,19 +530,15 @@ def read_jobs(
         experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
 
     try:
-        top, problems = checked_top_level(experiment.document)
-        interpolation = OmegaConfInterpolation(
-            variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
-        )
-        jobs, wrong = Reading(top, defaults, interpolation, suites, arms).jobs()
+        reading = Reading(experiment.document, defaults, suites, arms, shared=experiment.shared)
+        jobs, problems = reading.jobs()
     except ConfigError as error:
         raise ConfigError(experiment.in_words_of_the_file(error.problems, source)) from error
-    problems += wrong
 
     questions: tuple[Question, ...] = ()
     of_questions: list[Problem] = []
     with problems_into(of_questions):
-        questions, jobs = schema.read_questions(top.comparisons, top.bars, jobs)
+        questions, jobs = schema.read_questions(reading.comparisons, reading.bars, jobs)
     # A question about an unreadable job has a problem that is not reported. Jobs of a sweep begin with its name.
     unread = {
         "" if each.job is None or each.job.startswith("jobs[") else each.job
@@ -571,7 +559,7 @@ def read_jobs(
         jobs=jobs,
         config_hash="" if reported else hash_jobs(jobs, questions),
         questions=questions,
-        tracking=top.tracking,
+        tracking=reading.tracking,
         problems=reported,
     )
 
