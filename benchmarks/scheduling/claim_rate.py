@@ -108,7 +108,7 @@ class Player:
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
         generator, num_pieces = np.random.default_rng(0), 0
-        with ledger:
+        with ledger.delivering():
             while (claim := ledger.claim_next(None)) is not None:
                 episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
                 ledger.begin(claim, episodes[0], episodes[-1])

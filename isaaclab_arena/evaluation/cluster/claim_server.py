@@ -25,7 +25,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
-from isaaclab_arena.storage.contents import Provenance, changes, shown
+from isaaclab_arena.storage.contents import changes, shown
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
@@ -72,15 +72,6 @@ class Life:
     number: int = 0  # lives before this one
 
 
-@dataclass(frozen=True, kw_only=True)
-class LifeEnd:
-    """The consequences of a rank's end."""
-
-    pieces: int = 0  # open to other ranks again
-    was_fruitful: bool = False  # the rank had finished something in that life
-    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
-
-
 class RefusedError(ArenaError):
     """A node cannot take part in the run, so a rank has run nothing there."""
 
@@ -118,10 +109,11 @@ def request_of(needs: NodeNeeds) -> RunRequest:
 def checked_request(needs: NodeNeeds) -> RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
-    there, here = Provenance(facts=needs.versions), Provenance(facts=versions())
+    there, here = needs.versions, versions()
     told = [
-        f"{each.name} is {each.now or 'absent'} instead of {each.before or 'absent'}"
-        for each in there.differences(here)
+        f"{name} is {here.get(name, 'absent')} instead of {there.get(name, 'absent')}"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
     ]
     if told:
         raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
@@ -177,7 +169,8 @@ class ClaimAnswer:
     """The answer to a rank's question for a piece, or for the state of the claims."""
 
     claim: Claim | None = None  # None if the rank got no piece
-    open_pieces: EpisodeRanges = ()  # of the job in question, claimed by no rank
+    job_index: int | None = None  # of the job in question, which is that of the claim; None if there is none
+    open_pieces: EpisodeRanges = ()  # of that job, claimed by no rank
     num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
     pieces_of_others: int = 0  # under way on other ranks
     settled: str | None = None  # content of the job's ``settled.json``, None if missing
@@ -242,6 +235,7 @@ class ClaimServer:
             open_pieces = self._table.open_pieces(job_index) - self._suspects.pieces(job_index)
         return ClaimAnswer(
             claim=claim,
+            job_index=job_index,
             open_pieces=as_ranges(open_pieces),
             num_unfinished_jobs=self._table.num_unfinished_jobs(),
             # Only ranks without work use it, and it iterates over every claim.
@@ -322,25 +316,26 @@ class ClaimServer:
         self._known_machines.add(machine)
         return self._stop_signal, [name for name in self._jobs if self._watch.is_over(name)]
 
-    def end(self, life: Life, reason: str = "") -> LifeEnd:
-        """Note that a rank has ended, and open its unfinished pieces to other ranks."""
-        if self._lives.get(life.rank, 0) != life.number:
-            return LifeEnd()
-        pieces, blamed = self._table.give_back(life.rank), []
-        was_fruitful = life.rank in self._fruitful
+    def end(self, life: Life, reason: str = "") -> tuple[int, bool, int]:
+        """Open the unfinished pieces of a rank that has ended. Return their number, its success, deaths explained."""
+        # A rank has success if it finished something in that life. The deaths over an episode that is now an error, or
+        # over a job that has failed, are explained.
+        rank = life.rank
+        if self._lives.get(rank, 0) != life.number:
+            return 0, False, 0
+        pieces, blamed, was_fruitful = self._table.give_back(rank), [], rank in self._fruitful
         # With a `reason` the rank has died, and its running episodes are suspected; it is empty for any other end.
         if reason:
-            death = Death(rank=life.rank, reason=reason, machine=self._machines.get(life.rank))
+            death = Death(rank=rank, reason=reason, machine=self._machines.get(rank))
             num_machines = len(self._known_machines)
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         for each in blamed:
             self._blame(life, each)
-        self._suspects.leave(life.rank)
-        self._lives[life.rank] = life.number + 1
-        self._machines.pop(life.rank, None)
-        self._fruitful.discard(life.rank)
-        explained = sum(len(each.deaths) for each in blamed)
-        return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
+        self._suspects.leave(rank)
+        self._lives[rank] = life.number + 1
+        self._machines.pop(rank, None)
+        self._fruitful.discard(rank)
+        return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
@@ -357,40 +352,32 @@ class ClaimServer:
 
     def _blame(self, life: Life, blamed: Blamed) -> None:
         """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
-        job, told = self._table.jobs[blamed.job_index].job, [(each.rank, each.reason) for each in blamed.deaths]
+        attempt, told = self._attempt, [(each.rank, each.reason) for each in blamed.deaths]
+        job = self._table.jobs[blamed.job_index].job
+        name = job.config.name
         if blamed.episode_index is None:
             deaths = "; ".join(f"rank {rank}: {reason}" for rank, reason in told)
             error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
-            _LOG.error("job '%s' has failed: %s", job.config.name, error)
-            attempt, device = self._attempt, self._attempt.devices[life.rank]
-            report = failed_report(
-                job.config.name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run
-            )
+            _LOG.error("job '%s' has failed: %s", name, error)
+            device = attempt.devices[life.rank]
+            report = failed_report(name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run)
             self._table.give_up(blamed.job_index)
-            write_job_report(self._output_directory / job.config.name, report)
+            write_job_report(self._output_directory / name, report)
             return
         episode, ending = episode_of(job, blamed.episode_index), ranks_lost(told)
         record = EpisodeRecord(
             episode=episode,
             env_id=0,
-            outcome=ending.outcome,
-            success=ending.success,
             length=0,
             episode_return=0.0,
-            termination=ending.termination,
             conditions=episode.saved_conditions or {},
             language_instruction=job.config.language_instruction or "",
-            error=ending.error,
+            **vars(ending),
         )
         line = commit_line(
-            record,
-            rank=life.rank,
-            attempt=self._attempt.number,
-            episode_in_env=0,
-            timestamp=now(local=True),
-            wall_s=0.0,
+            record, rank=life.rank, attempt=attempt.number, episode_in_env=0, timestamp=now(local=True), wall_s=0.0
         )
-        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
+        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, name, ending.error)
         self.commit(life, json_line(line))
 
 

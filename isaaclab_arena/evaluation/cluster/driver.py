@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,6 @@ from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line
 from isaaclab_arena.evaluation.cluster.claim_server import (
     Life,
-    LifeEnd,
     NodeNeeds,
     RankDiedError,
     RefusedError,
@@ -27,7 +26,6 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.run import Host, Played, run
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
-from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -38,7 +36,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def execute_on_cluster(
-    request: RunRequest, options: ClusterOptions, *, connect: "Callable[[ClusterOptions], RayEngine] | None" = None
+    request: RunRequest,
+    options: ClusterOptions,
+    *,
+    connect: "Callable[[ClusterOptions], AbstractContextManager[RayEngine]] | None" = None,
 ) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
     # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
@@ -58,12 +59,12 @@ def execute_on_cluster(
     if problems:
         raise ConfigError(problems)
     if connect is None:
-        from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine  # noqa: PLC0415  an extra, and slow to load
+        from isaaclab_arena.evaluation.cluster.ray_engine import connected  # noqa: PLC0415  an extra, and slow to load
 
-        connect = RayEngine
+        connect = connected
     # Connect before the run has a directory, so that a missing cluster leaves none.
     with connect(options) as cluster:
-        needs = needs_of(request, options, working_directory=cluster.working_directory())
+        needs = needs_of(request, options, working_directory=cluster.working_directory)
         cluster.check_nodes(needs)
         return run(request, ClusterHost(cluster, options, needs)).exit_code
 
@@ -87,7 +88,7 @@ class ClusterHost(Host):
         self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
     ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
-        del request, watch
+        del request
         directory, options = started.output_directory, self._options
         if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             _LOG.warning(
@@ -104,10 +105,7 @@ class ClusterHost(Host):
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        # A rank without a status may be waiting for resources.
-        never = float("inf")
-        look = RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=never).look
-        supervisor = RankSupervisor(self._cluster, orders, look, interruption, fail_fast=options.fail_fast)
+        supervisor = RankSupervisor(self._cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
 
         def play() -> RankState:
             self._cluster.start_claim_server(orders)
@@ -141,12 +139,11 @@ class RankSupervisor:
     fail_fast: bool = False  # stop the run after the first failed job
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = None  # first error of a rank, which ended the run; None without
-    _lives: dict[int, Life] = field(default_factory=dict, init=False)  # of the ranks that have not ended
+    _lives: dict[Life, float] = field(default_factory=dict, init=False)  # that have not ended, and their starts [s]
     _restarts: int = field(default=0, init=False)  # that count
     _stop_by: float | None = field(default=None, init=False)
-    _started_at: dict[int, float] = field(default_factory=dict, init=False)
     _said_waiting_at: float | None = field(default=None, init=False)
-    _refused: dict[str, str] = field(default_factory=dict, init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)  # by node, which is avoided: the reason
 
     def work(self, start_timeout_s: float) -> None:
         """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
@@ -167,39 +164,39 @@ class RankSupervisor:
             if at - looked_s > _BLIND_AFTER_S:
                 watching_since_s = at
             looked_s = at
-            for rank in heard.keys() & self._lives.keys():
-                silent_s, life = min(heard[rank], at - watching_since_s), self._lives[rank]
+            for life in [each for each in self._lives if each.rank in heard]:
+                silent_s = min(heard[life.rank], at - watching_since_s)
                 if silent_s > _SILENT_S:
                     self.cluster.kill(life)
                     self._take_note(life, RankDiedError(f"nothing was heard of it for {silent_s:.0f} s"))
-                    heard.pop(rank)
+                    heard.pop(life.rank)
 
             # The run is over if no rank or no work is left, or if the ranks take too long to stop.
             if self.interruption.signal_number is not None:
                 self._stop(self.interruption.signal_number)
             is_late = self._stop_by is not None and at > self._stop_by
+            unheard = {life for life in self._lives if life.rank not in heard}
             nothing_left = num_unfinished_jobs == 0 or self._stop_by is not None
-            if is_late or not self._lives or (nothing_left and not heard.keys() & self._lives.keys()):
+            if is_late or not self._lives or (nothing_left and len(unheard) == len(self._lives)):
                 break
-            unheard = {life for rank, life in self._lives.items() if rank not in heard}
             self._check_waiting(unheard, None if has_begun else began_s + start_timeout_s, start_timeout_s)
-        for life in self._lives.values():
+        for life in self._lives:
             self.cluster.kill(life)
 
     def _check_waiting(self, unheard: set[Life], start_by: float | None, start_timeout_s: float) -> None:
         """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
         # `start_by` is the moment by which the first rank must have begun, None if it has.
-        if start_by is not None and self._refused and not self.cluster.has_nodes():
+        if start_by is not None and self._refused and not self.cluster.has_nodes(self._refused):
             raise DistributedError("; ".join(self._refused.values()))
         at, needs = self.clock(), self.orders.needs
-        late = {life for life in unheard if at - self._started_at[life.rank] > _SAY_EVERY_S}
+        late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
         is_over = start_by is not None and at > start_by
         is_time = self._said_waiting_at is None or at - self._said_waiting_at > _SAY_EVERY_S
         if not (is_over or (late and is_time)):
             return
         waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
         asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
-        if num_processes := len(set(self._lives.values()) - waiting) if is_over else 0:
+        if num_processes := len(self._lives.keys() - waiting) if is_over else 0:
             raise DistributedError(
                 f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
                 "Ray's logs of them, or give a longer --start_timeout_s"
@@ -218,23 +215,22 @@ class RankSupervisor:
     def _take_note(self, life: Life, outcome: str | Exception) -> None:
         """Note the final state of a rank that has ended, or its error."""
         rank = life.rank
-        if self._lives.get(rank) != life:
+        if life not in self._lives:
             return
         # Only if the process died its running episodes are suspected.
         reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
-        end = adapter(LifeEnd).validate_python(self.cluster.ask([("end", (life, reason), None)]))
-        del self._lives[rank]
-        costs, open_again = int(not end.was_fruitful), f"{end.pieces} pieces are open to others again"
+        pieces, was_fruitful, lives_explained = self.cluster.ask([("end", (life, reason), None)])
+        del self._lives[life]
+        costs, open_again = int(not was_fruitful), f"{pieces} pieces are open to others again"
         # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
         match outcome:
             case RankDiedError():
                 _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
-                self._restarts = max(0, self._restarts - end.lives_explained)
+                self._restarts = max(0, self._restarts - lives_explained)
             case RefusedError(host=host, node=node):
                 if node not in self._refused:
                     self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
                     _LOG.error("%s", self._refused[node])
-                    self.cluster.avoid(node)
                 costs = 0
             case DistributedError():
                 _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
@@ -265,9 +261,8 @@ class RankSupervisor:
         self._start(Life(rank=rank, number=life.number + 1))
 
     def _start(self, life: Life) -> None:
-        self._lives[life.rank] = life
-        self.cluster.start_rank(life)
-        self._started_at[life.rank] = self.clock()
+        self.cluster.start_rank(life, avoid=self._refused)
+        self._lives[life] = self.clock()
 
     def _stop(self, signal_number: int) -> None:
         if self._stop_by is None:

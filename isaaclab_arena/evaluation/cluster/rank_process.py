@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,7 +24,7 @@ from isaaclab_arena.distributed.context import (
     process_start_ticks,
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.episode_ranges import of_ranges
+from isaaclab_arena.episode_ranges import contain, of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.claims import Claim, Measured, claims_directory, is_taken_over
 from isaaclab_arena.evaluation.cluster.claim_server import (
@@ -37,7 +37,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     checked_request,
     interval_s,
 )
-from isaaclab_arena.evaluation.heartbeat import status_path
+from isaaclab_arena.evaluation.heartbeat import in_a_thread, status_path
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs, settled_jobs
 from isaaclab_arena.evaluation.process import Interruption
@@ -60,10 +60,10 @@ _MAX_CALLS = 2_000
 
 @dataclass(eq=False)
 class RemoteLedger:
-    """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory. A context manager."""
+    """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory; see `delivering`."""
 
     # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
-    # thread, in the order in which it came about; each delivery is a heartbeat. On exit it delivers what is left.
+    # thread, in the order in which it came about; each delivery is a heartbeat.
     orders: RunOrders
     life: Life
     divided: Sequence[DividedJob]
@@ -75,49 +75,53 @@ class RemoteLedger:
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
     jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
-    # The last answer, and the job and the open pieces that it was about.
-    _said: ClaimAnswer = field(default=ClaimAnswer(), init=False)
+    _said: ClaimAnswer = field(default=ClaimAnswer(), init=False)  # the last answer
     _said_at: float = field(default=0.0, init=False)
-    _said_of: int = field(default=-1, init=False)
-    _open: set[int] = field(default_factory=set, init=False)
     # Calls that are to be made, each with the file of its content.
     _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
     _log_sent: int = field(default=0, init=False)  # [bytes]
     _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
-    _closing: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
         self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
         self._claims_directory = None if self.is_own else claims_directory(self.directory, self.orders.attempt)
         self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
-        self._thread = threading.Thread(target=self._deliver_until_closed, name="deliveries", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    @contextmanager
+    def delivering(self) -> Iterator[None]:
+        """Deliver what is written within a `with` block, and at its end what is left."""
 
-    def __exit__(self, *exception: object) -> None:
-        self._closing.set()
-        self._thread.join()
-        if self.failure is None:
-            self.deliver()
-        elif exception[0] is None:
+        def deliver_until(closing: threading.Event) -> None:
+            try:
+                self.deliver()
+                while not closing.wait(interval_s(self.orders.num_ranks)):
+                    self.deliver()
+            except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
+                self.failure = error
+
+        try:
+            with in_a_thread(deliver_until, name="deliveries"):
+                yield
+        finally:
+            if self.failure is None:
+                self.deliver()
+        if self.failure is not None:
             raise self.failure
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
         answer = self._hear(built_environment)
         # Without the run's directory the rank needs a copy of the job's settled batch size.
-        if answer.claim is not None and answer.settled is not None and self._claims_directory is None:
-            name = self.jobs[answer.claim.job_index].job.config.name
+        if answer.job_index is not None and answer.settled is not None and self.is_own:
+            name = self.jobs[answer.job_index].job.config.name
             write_text(self.directory / name / SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim a piece; None if it is not open."""
-        if self._said_of != job_index or self.clock() - self._said_at >= 1.0:
+        if self._said.job_index != job_index or self.clock() - self._said_at >= 1.0:
             self._hear(None, job_index)
-        return self._hear(None, job_index, piece).claim if piece in self._open else None
+        return self._hear(None, job_index, piece).claim if contain(self._said.open_pieces, piece) else None
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
@@ -140,8 +144,8 @@ class RemoteLedger:
 
     def open_episodes(self, job_index: int) -> int:
         """Return the number of episodes in open pieces of the current job, 0 for another job."""
-        open_pieces = self._open if job_index == self._said_of else ()
-        return sum(self.jobs[job_index].num_episodes[piece] for piece in open_pieces)
+        open_pieces = self._said.open_pieces if job_index == self._said.job_index else ()
+        return sum(self.jobs[job_index].num_episodes[piece] for piece in of_ranges(open_pieces))
 
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
@@ -168,20 +172,20 @@ class RemoteLedger:
             # Files are listed before results, so that the report of a job does not come before its last episode: the
             # status first, then those of jobs, then the log.
             files: list[Path] = []
-            if self._claims_directory is None:
+            if self.is_own:
                 of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
                 fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
                 files = [status_path(self.directory, self.life.rank), *fresh, self._log]
             waiting = list(self._outbox)
             calls: list[Call] = []
-            size, number = 0, 0
+            size = 0
             for method, arguments, path in waiting[:_MAX_CALLS]:
                 if size >= _MAX_BYTES:
                     break
                 content = None if path is None else path.read_bytes()
                 calls.append((method, arguments, content))
                 size += len(content or b"")
-                number += 1
+            number = len(calls)
 
             # The status goes with each delivery, other files only after all results.
             is_done, sent = number == len(waiting), list[Path]()
@@ -212,19 +216,9 @@ class RemoteLedger:
             is_done = is_done and size < _MAX_BYTES
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
-        said = adapter(ClaimAnswer).validate_python(self.ask([("claim", (self.life, built, job_index, piece), None)]))
-        about = said.claim.job_index if said.claim is not None else job_index
-        self._said, self._said_at, self._said_of = said, self.clock(), -1 if about is None else about
-        self._open = set(of_ranges(said.open_pieces))
-        return said
-
-    def _deliver_until_closed(self) -> None:
-        try:
-            self.deliver()
-            while not self._closing.wait(interval_s(self.orders.num_ranks)):
-                self.deliver()
-        except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
-            self.failure = error
+        told = self.ask([("claim", (self.life, built, job_index, piece), None)])
+        self._said, self._said_at = adapter(ClaimAnswer).validate_python(told), self.clock()
+        return self._said
 
 
 # One rank of a run on a cluster: check its node, and run the jobs that it claims.
@@ -292,7 +286,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with ready as (_, play), ledger, log:
+        with ready as (_, play), ledger.delivering(), log:
             return play()
 
 

@@ -178,7 +178,7 @@ def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_ru
     claim = dead.claim()
     dead.play(claim)
     dead.ledger.deliver()
-    assert claim_server.end(dead.life).pieces == 1
+    assert claim_server.end(dead.life) == (1, True, 0)
     over = next(each for each in iter(other.claim, None) if each.generation > 1)
     assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, ((claim.piece, claim.piece + 1),))
 
@@ -188,7 +188,7 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     claim = dead.claim()
     claim_server.end(dead.life)
     dead.play(claim)
-    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger:
+    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger.delivering():
         pass
     assert not dead.ledger.holds(claim)
     with pytest.raises(ClaimsLostError):
@@ -360,7 +360,7 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
     rank = cluster.ranks[0]
     claim = rank.claim()
     rank.ledger.begin(claim, 0, 1)
-    assert cluster.die(0, "a bus error").lives_explained == 0
+    assert cluster.die(0, "a bus error")[2] == 0
     for dies, reason in ((1, "a segmentation fault"), (0, "no memory was left")):
         again = cluster.suspected(dies)
         if 0 in of_ranges(again.suspects):
@@ -368,8 +368,8 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
             cluster.ranks[dies].play(again, episodes=[0])
             cluster.ranks[dies].ledger.deliver()
         cluster.ranks[dies].ledger.begin(again, 1, 1)
-        end = cluster.die(dies, reason)
-    assert end.lives_explained == 3
+        *_, explained = cluster.die(dies, reason)
+    assert explained == 3
     assert list(cluster.errors()) == [1]
     error = cluster.errors()[1]
     assert error is not None
@@ -401,8 +401,7 @@ def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_befor
 def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_with_a_report(cluster):
     for explained in (0, 0, 3):
         cluster.ranks[0].claim()
-        end = cluster.die(0)
-        assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, explained)
+        assert cluster.die(0) == (1, False, explained)
     assert cluster.errors() == {}
     assert cluster.ranks[0].ledger.claim_next(None) is None
     (report,), _ = read_job_reports(cluster.home / "coins", "coins")
@@ -414,7 +413,7 @@ def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
     cluster.ranks[1].ledger.begin(claim, 0, 3)
     for _ in range(5):
         cluster.ranks[0].claim()
-        assert cluster.die(0).lives_explained == 0
+        assert cluster.die(0)[2] == 0
     assert cluster.ranks[0].ledger.claim_next(None) is not None
 
 
