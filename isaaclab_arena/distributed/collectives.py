@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -25,32 +26,14 @@ _HEAD = struct.Struct("=QQ")
 """Before each message: how many there were, and its size in bytes. Two ranks that call different things differ here."""
 
 
+@dataclass(eq=False)
 class _Connection:
     """A connection to one rank, with the rest of the message under way."""
 
-    def __init__(self, rank: int, to_rank: socket.socket) -> None:
-        to_rank.settimeout(0.0)
-        self.rank = rank
-        self.socket = to_rank
-        self.left_to_send = memoryview(b"")
-        self.left_to_receive = memoryview(b"")
-
-    def advance(self) -> None:
-        """Send and receive as much as possible without waiting; OSError if the other rank closed the connection."""
-        with suppress(BlockingIOError):
-            while self.left_to_send:
-                self.left_to_send = self.left_to_send[self.socket.send(self.left_to_send) :]
-        with suppress(BlockingIOError):
-            while self.left_to_receive:
-                received = self.socket.recv_into(self.left_to_receive)
-                if not received:
-                    raise ConnectionResetError("closed by the other rank")
-                self.left_to_receive = self.left_to_receive[received:]
-
-    @property
-    def awaited(self) -> int:
-        """The events of `select.poll` that this message waits for, 0 if it is done."""
-        return (select.POLLOUT if self.left_to_send else 0) | (select.POLLIN if self.left_to_receive else 0)
+    rank: int
+    socket: socket.socket
+    left_to_send: memoryview
+    left_to_receive: memoryview
 
 
 class Neighbours:
@@ -59,7 +42,10 @@ class Neighbours:
     def __init__(self, rank: int, sockets: Mapping[int, socket.socket], *, timeout_s: float) -> None:
         self._rank = rank
         self._timeout_s = timeout_s  # limit of the wait for the others in one exchange [s]
-        self._connections = [_Connection(other, sockets[other]) for other in sorted(sockets)]
+        nothing = memoryview(b"")
+        self._connections = [_Connection(other, sockets[other], nothing, nothing) for other in sorted(sockets)]
+        for to_rank in sockets.values():
+            to_rank.settimeout(0.0)
         self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(len(sockets) + 1)]
         self._num_exchanged = 0
 
@@ -98,12 +84,24 @@ class Neighbours:
             waiting = select.poll()
             awaited = []
             for connection in self._connections:
+                # Send and receive as much as possible without waiting.
                 try:
-                    connection.advance()
+                    with suppress(BlockingIOError):
+                        while connection.left_to_send:
+                            sent = connection.socket.send(connection.left_to_send)
+                            connection.left_to_send = connection.left_to_send[sent:]
+                    with suppress(BlockingIOError):
+                        while connection.left_to_receive:
+                            received = connection.socket.recv_into(connection.left_to_receive)
+                            if not received:
+                                raise ConnectionResetError("closed by the other rank")
+                            connection.left_to_receive = connection.left_to_receive[received:]
                 except OSError as error:
                     raise self._failure([connection], f"its connection is lost ({first_line(error)})") from error
-                if connection.awaited:
-                    waiting.register(connection.socket, connection.awaited)
+                events = select.POLLOUT if connection.left_to_send else 0
+                events |= select.POLLIN if connection.left_to_receive else 0
+                if events:
+                    waiting.register(connection.socket, events)
                     awaited.append(connection)
             if not awaited:
                 return

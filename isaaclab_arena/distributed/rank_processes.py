@@ -281,10 +281,8 @@ class _RankProcesses(LogsSpecs):
         """Read the output of the ranks for as long as they run, show it, and write their log files."""
         while True:
             finishing = self._finishing.is_set()
-            place = self._place_of_logs() if self._waits_for_directory else None
-            if place is not None:
-                self._waits_for_directory = False
-                self._open_files(place)
+            if self._waits_for_directory:
+                self._open_files()
             ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
             for key, _ in ready:
                 rank, stream = key.data
@@ -308,19 +306,18 @@ class _RankProcesses(LogsSpecs):
             if finishing and not ready:
                 return
 
-    def _place_of_logs(self) -> Path | None:
-        """Return the directory of the log directory, None while it is unknown."""
-        wanted = self._launch.log_directory
-        if wanted is not None:
-            return wanted if not self._launch.waits_for_run or wanted.parent.is_dir() else None
-        # Rank 0 announces the directory of the run.
-        try:
-            return Path((self._directory / "run_directory").read_text(encoding="utf-8")) / "launcher"
-        except OSError:
-            return None
-
-    def _open_files(self, place: Path) -> None:
-        """Make this launch's directory in `place`, and write the output so far into its files."""
+    def _open_files(self) -> None:
+        """Make this launch's directory once its place is known, and write the output so far into its files."""
+        place = self._launch.log_directory
+        if place is None:
+            # Rank 0 announces the directory of the run.
+            with suppress(OSError):
+                place = Path((self._directory / "run_directory").read_text(encoding="utf-8")) / "launcher"
+        elif self._launch.waits_for_run and not place.parent.is_dir():
+            place = None
+        if place is None:
+            return
+        self._waits_for_directory = False
         try:
             # Several launches may share the directory.
             place.mkdir(parents=True, exist_ok=True)
@@ -356,7 +353,16 @@ class _RankProcesses(LogsSpecs):
     def _watch(self) -> int:
         """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
         while True:
-            self._look()
+            # Note the ranks that have ended, without collecting their processes; torch does that. A rank that torch has
+            # collected ended well, because torch stops all ranks when one fails.
+            at_work = {rank: pid for rank, pid in self._processes.pids().items() if rank not in self._ended}
+            for rank, pid in at_work.items() if hasattr(os, "waitid") else ():
+                with suppress(ChildProcessError):
+                    if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                        exited = state.si_code == os.CLD_EXITED
+                        self._ended[rank] = state.si_status if exited else -state.si_status
+            if self._first_failed_at is None and any(self._ended.values()):
+                self._first_failed_at = time.monotonic()
             self._report_first_failure()
             # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
             failure, hung_s = self._reported, time.monotonic() - self._reported_at
@@ -380,21 +386,6 @@ class _RankProcesses(LogsSpecs):
             return 1
         code = next(iter(codes.values())) if reported is None else codes[reported.rank]
         return code if code >= 0 else 128 - code
-
-    def _look(self) -> None:
-        """Note the ranks that have ended, without collecting their processes; torch does that."""
-        if not hasattr(os, "waitid"):
-            return
-        for rank, pid in self._processes.pids().items():
-            if rank in self._ended:
-                continue
-            # A rank that torch has collected ended well, because torch stops all ranks when one fails.
-            with suppress(ChildProcessError):
-                if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                    exited = state.si_code == os.CLD_EXITED
-                    self._ended[rank] = state.si_status if exited else -state.si_status
-        if self._first_failed_at is None and any(self._ended.values()):
-            self._first_failed_at = time.monotonic()
 
     def _is_waiting_for_same_mistake(self) -> bool:
         """True while rank 0 may still find the same mistake in the command, so that it is reported once."""

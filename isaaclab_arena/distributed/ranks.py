@@ -73,10 +73,6 @@ class Ranks:
             return value
         return self._hear(f"shared/{name}", rank=0, name=name)
 
-    def agree(self, name: str, value: str) -> None:
-        """Check that every rank holds the same value; ConfigError on all ranks if one differs."""
-        self.agree_on(name, {name: value})
-
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
     ) -> None:
@@ -99,15 +95,6 @@ class Ranks:
         """Return every rank's value, in rank order; errors as in `share_from_rank_zero`."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
-
-    def announce(self, name: str) -> None:
-        """Tell all ranks that an event has happened; see `is_announced`."""
-        self._say(f"announced/{name}", "")
-
-    def is_announced(self, name: str) -> bool:
-        """True if a rank has announced it. Does not wait."""
-        with network_failures(self.context, self.timeout_s):
-            return self.store.check([f"{self.prefix}announced/{name}"])
 
     def share_long_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
@@ -233,12 +220,16 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
     """Use NCCL once on all ranks; return None if it worked everywhere, else the failure, the same on all ranks."""
     # ``speak`` opens the process group and uses it. It may raise or never return; the thread is then abandoned.
     errors: list[str] = []
+    failed = f"{ranks.prefix}announced/{_FAILED}"
 
     def try_it() -> None:
         try:
             speak()
         except (RuntimeError, ValueError, OSError) as error:
-            errors.append(last_line(error))
+            # NCCL's own last line of torch's message.
+            text = str(error).partition(_CPP_TRACE)[0]
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors.append(lines[-1] if lines else type(error).__name__)
 
     trial = threading.Thread(target=try_it, name="nccl-trial", daemon=True)
     trial.start()
@@ -250,15 +241,17 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
             failure = "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
             break
         # After another rank's failure, wait a little: this rank's own failure may say more.
-        if not has_heard and ranks.is_announced(_FAILED):
-            has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
+        with network_failures(ranks.context, ranks.timeout_s):
+            if not has_heard and ranks.store.check([failed]):
+                has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
         trial.join(_TRIAL_LOOK_INTERVAL_S)
     else:
         failure = next(iter(errors), None)
 
     # All ranks hear of all outcomes, so that all reach the same conclusion.
     if failure is not None:
-        ranks.announce(_FAILED)
+        with network_failures(ranks.context, ranks.timeout_s):
+            ranks.store.set(failed, "")
     said = [json.loads(text) for text in ranks.gather("NCCL", json.dumps([is_own, failure]))]
     failures = [(rank, own, words) for rank, (own, words) in enumerate(said) if words is not None]
     if not failures:
@@ -266,13 +259,6 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
     # NCCL's own message says more than a rank's time-out.
     rank, _, words = min(failures, key=lambda each: (not each[1], each[0]))
     return f"rank {rank}: {words}"
-
-
-def last_line(error: BaseException) -> str:
-    """Return NCCL's own last line from torch's error message."""
-    text = str(error).partition(_CPP_TRACE)[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 # Open and leave the process group, through which ranks find each other, on the right backend.
@@ -411,7 +397,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
 def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
     """Open a group on a backend that all ranks support, and return the backend and its reason."""
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
-    ranks.agree("--process_group", wanted)
+    ranks.agree_on("--process_group", {"--process_group": wanted})
     if wanted == "nccl" and backend != _WITH_NCCL:
         raise ConfigError(f"nccl cannot be: {reason}", key="--process_group")
     if wanted == "gloo" and backend == _WITH_NCCL:

@@ -418,7 +418,7 @@ def _evaluation(
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
         jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
-        ranks.agree("jobs of the evaluation", jobs.config_hash)
+        ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.
