@@ -16,35 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import exceptions
 from ray._private.state import actors
 from ray._private.utils import get_num_cpus
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
-from ray.exceptions import (
-    NodeDiedError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    TaskUnschedulableError,
-    WorkerCrashedError,
-)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import (
-    WAY_OUT,
-    Call,
-    ClaimServer,
-    Life,
-    NodeNeeds,
-    RankDiedError,
-    RefusedError,
-    RunOrders,
-    answered,
-    problem_of_node,
-    request_of,
-)
-from isaaclab_arena.evaluation.cluster.rank_process import Ask, run_rank
+from isaaclab_arena.evaluation.cluster import claim_server
+from isaaclab_arena.evaluation.cluster.claim_server import WAY_OUT, Ask, Call, Life, NodeNeeds, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.json_values import adapter, json_line
 
@@ -67,14 +48,16 @@ class ClaimServerActor:
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
-        self._claim_server = ClaimServer(request_of(read.needs), read.attempt, Path(read.output_directory))
+        self._claim_server = claim_server.ClaimServer(
+            claim_server.request_of(read.needs), read.attempt, Path(read.output_directory)
+        )
 
     def ask(self, calls: str, content: bytes) -> str:
         """Make calls of the claim server, and answer the last one. `content` holds the bytes of all of them."""
         stream = io.BytesIO(content)
         asked = json.loads(calls)
         told = [(name, words, None if size is None else stream.read(size)) for name, words, size in asked]
-        return json_line(answered(self._claim_server, told))
+        return json_line(claim_server.answered(self._claim_server, told))
 
 
 def asking(actor: Any, way_out: str = "") -> Ask:
@@ -84,12 +67,12 @@ def asking(actor: Any, way_out: str = "") -> Ask:
         words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
         try:
             return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
-        except RayTaskError as error:
+        except exceptions.RayTaskError as error:
             if isinstance(error.cause, ArenaError):
                 raise error.cause from error
             # The claim server failed, so no job of the asking rank is at fault.
             raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
-        except RayActorError as error:
+        except exceptions.RayActorError as error:
             raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
     return ask
@@ -109,17 +92,17 @@ class RankActor:
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the final state of the rank."""
         read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
-        return run_rank(*read, asking(self._claim_server))
+        return claim_server.run_rank(*read, asking(self._claim_server))
 
 
-def why(error: RayError) -> str:
+def why(error: exceptions.RayError) -> str:
     """Return the informative line of a long Ray message, without Ray's guesses at the cause."""
     if CANNOT_IMPORT in str(error) and (found := _EXCEPTION.findall(str(error).partition(CANNOT_IMPORT)[2])):
         return found[0]
-    if isinstance(error, RayTaskError):
+    if isinstance(error, exceptions.RayTaskError):
         return f"{type(error.cause).__name__}: {first_line(error.cause)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, RayActorError) and error.actor_init_failed:
+    if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         return lines[-1]
     telling = [line for line in lines if line.startswith("The actor ") and "unexpectedly before" not in line]
     return _GUESSES.split((telling or lines[-1:] or [type(error).__name__])[0])[0].strip()
@@ -172,7 +155,7 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
                 raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
             GcsClient(address=address)
         ray.init(address=address, namespace=f"arena-{uuid.uuid4().hex}", logging_level=logging.WARNING, **own)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
+    except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
         way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
         reason = first_line(error).partition(". ")[0]
         message = f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}"
@@ -203,7 +186,7 @@ class RayEngine:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         check = _remote(num_cpus=0, max_retries=0)
         # Made once: Ray sends each remote function to the cluster by itself, and a cluster may have many nodes.
-        problem_there = check(problem_of_node)
+        problem_there = check(claim_server.problem_of_node)
 
         def ask(node: dict[str, Any]) -> Any:
             return problem_there.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
@@ -224,16 +207,16 @@ class RayEngine:
                 try:
                     told = ray.get(reference)
                     break
-                except WorkerCrashedError as error:
+                except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
                     told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
                     reference = ask(node)
-                except (NodeDiedError, TaskUnschedulableError) as error:
+                except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
                     # Ray lists a node that has gone for a while.
                     _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
                     told = None
                     break
-                except RayError as error:
+                except exceptions.RayError as error:
                     lacks = "it lacks this package or has another version of it"
                     told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
                     break
@@ -288,13 +271,13 @@ class RayEngine:
         actor = self._actors.pop(self._running.pop(reference), None)
         try:
             return ray.get(reference)
-        except RayTaskError as error:
+        except exceptions.RayTaskError as error:
             if not isinstance(error.cause, RefusedError):
                 return error.cause if isinstance(error.cause, Exception) else error
             refused = str(error.cause)
-        except RayError as error:
+        except exceptions.RayError as error:
             if CANNOT_IMPORT not in str(error) or actor is None:
-                return RankDiedError(why(error))
+                return claim_server.RankDiedError(why(error))
             # The node cannot load the code of the rank.
             refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
         refusal = RefusedError(refused)

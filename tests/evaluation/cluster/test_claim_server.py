@@ -21,11 +21,11 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     ClaimServer,
     Life,
     NodeNeeds,
+    RemoteLedger,
     RunOrders,
     answered,
     interval_s,
 )
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
@@ -51,9 +51,7 @@ ATTEMPT = Attempt(
     machine=Node(host="here", cpu="", cores=1, platform=""),
     jobs=(AttemptEntry(job="coins"),),
 )
-NEEDS = NodeNeeds(
-    program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
-)
+NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
 ORDERS = RunOrders(
     run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, num_ranks=2, node_directory=None
 )

@@ -86,7 +86,7 @@ def test_another_address_than_that_of_the_head_is_named(said):
 
 def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
     def refuse(**_: object) -> None:
-        raise ray_engine.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
+        raise ray_engine.exceptions.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
 
     monkeypatch.setattr(ray_engine.ray, "init", refuse)
     message = said("auto")

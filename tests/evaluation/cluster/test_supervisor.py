@@ -8,8 +8,8 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
+from isaaclab_arena.evaluation.cluster import RankSupervisor
 from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, RankDiedError, RefusedError
-from isaaclab_arena.evaluation.cluster.driver import RankSupervisor
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
 from isaaclab_arena.evaluation.process import Interruption
 from tests.evaluation.cluster.test_claim_server import ORDERS
