@@ -11,7 +11,7 @@ from typing import Any
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.errors import DamagedFileError
-from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import storage_error, storage_errors
@@ -185,7 +185,7 @@ class Suspects:
     jobs: Mapping[int, DividedJob]
     _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
     # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
-    _begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
+    begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
     _begun_jobs: set[int] = field(default_factory=set)
     _deaths_of_jobs: dict[int, tuple[Death, ...]] = field(default_factory=dict)
 
@@ -201,22 +201,18 @@ class Suspects:
     def begin(self, rank: int, claim: Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
         # A suspect runs alone, even if the rank's messages about its other pieces have not arrived.
-        before = {} if claim.suspects else self._begun.get(rank, {})
+        before = {} if claim.suspects else self.begun.get(rank, {})
         others = {key: begun for key, begun in before.items() if not begun[0].suspects}
-        self._begun[rank] = {**others, claim.key: (claim, first, last)}
+        self.begun[rank] = {**others, claim.key: (claim, first, last)}
         self._begun_jobs.add(claim.job_index)
         self._deaths_of_jobs.pop(claim.job_index, None)
 
     def finish(self, rank: int, claim: Claim) -> bool:
         """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
-        self._begun.get(rank, {}).pop(claim.key, None)
+        self.begun.get(rank, {}).pop(claim.key, None)
         self._clear(claim.key, of_ranges(claim.suspects))
         played = of_ranges(claim.committed) | of_ranges(claim.suspects)
         return not claim.suspects or of_ranges(self.jobs[claim.job_index].pieces[claim.piece] or ()) <= played
-
-    def leave(self, rank: int) -> None:
-        """Forget the running episodes of a rank that has ended."""
-        self._begun.pop(rank, None)
 
     def die(
         self,
@@ -227,7 +223,7 @@ class Suspects:
         num_machines: int,  # all on which ranks of the run have been
     ) -> list[Blamed]:
         """Note a death, and return the episode and the jobs that are to blame."""
-        blamed, begun = [], self._begun.pop(death.rank, {})
+        blamed, begun = [], self.begun.pop(death.rank, {})
         running: list[tuple[_Key, int]] = []
         for key in (key for key in pieces if key in begun):
             ended, (_, first, last) = committed(key), begun[key]
@@ -285,7 +281,7 @@ class _Claimed:
     owner: int | None = None  # rank that made the claim, None while unknown
     is_held: bool = False  # by this rank
     has_lapsed: bool = False  # another rank may take it over
-    is_given_back: bool = False  # lapsed by `ClaimTable.give_back` or `release`
+    is_given_back: bool = False  # lapsed by `ClaimTable.give_back`
 
 
 @dataclass(eq=False)
@@ -335,10 +331,34 @@ class ClaimTable:
         if since is None or since > 5.0:
             self._watching_since = at
         self._refreshed_at = at
-        if self.watch is not None:
-            self._read_names(at)
-            self._find_lapsed(at, self.watch.look())
         self._order = None
+        if self.watch is None:
+            return
+        self._read_names(at)
+
+        # Mark the claims whose owners have lost them; a rank is not silent for longer than this table has watched it.
+        # Only the files of claims under way are read, each once.
+        lost = {
+            report.rank
+            for report in self.watch.look()
+            if report.fate is not RankFate.WORKING or min(report.silent_s, at - self._watching_since) >= self.lease_s
+        }
+        for (job_index, piece), claimed in self._claimed.items():
+            if claimed.is_held or claimed.is_given_back:
+                continue
+            if claimed.owner is None:
+                # The owner may have died before it wrote the file, or still be writing.
+                claim = Claim(job_index=job_index, piece=piece, generation=claimed.generation)
+                content = self._read(claim_name(claim))
+                rank = content.get("rank")
+                if isinstance(rank, int) and content.get("run_id") == self.attempt.run_id:
+                    claimed.owner = rank
+            if claimed.owner is None:
+                claimed.has_lapsed = at - claimed.first_seen_s >= self.lease_s
+            else:
+                # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
+                claimed.has_lapsed = claimed.owner == self.rank or claimed.owner in lost
+            (self._open[job_index].add if claimed.has_lapsed else self._open[job_index].discard)(piece)
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
         """Claim a piece of the next job for `rank` (None: this rank). None if no piece is free."""
@@ -428,23 +448,20 @@ class ClaimTable:
         self._failed.add(job_index)
         self._create(f"j{job_index:06d}.failed", {"rank": self.rank, "failed_at": now()})
 
-    def give_back(self, rank: int) -> list[tuple[int, int]]:
-        """Release all claims of a rank that were made here; return their (job index, piece)."""
-        given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
+    def give_back(self, rank: int, claim: Claim | None = None) -> list[tuple[int, int]]:
+        """Let any rank take over one claim or all claims that were made here for a rank; return (job index, piece)."""
+        given = [
+            key
+            for key, claimed in self._claimed.items()
+            if claimed.is_held and claimed.owner == rank
+            if claim is None or (key == claim.key and claimed.generation == claim.generation)
+        ]
         for key in given:
-            self._let_go(key, self._claimed[key])
+            claimed = self._claimed[key]
+            claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
+            self._open[key[0]].add(key[1])
+        self._order = None if given else self._order
         return given
-
-    def release(self, claim: Claim) -> None:
-        """Let any rank take over a piece that was claimed here and of which a part has not run."""
-        claimed = self._claimed.get(claim.key)
-        if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
-            self._let_go(claim.key, claimed)
-
-    def _let_go(self, key: tuple[int, int], claimed: _Claimed) -> None:
-        claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
-        self._open[key[0]].add(key[1])
-        self._order = None
 
     def open_pieces(self, job_index: int) -> set[int]:
         """Return the pieces of a job that no rank has claimed."""
@@ -536,35 +553,6 @@ class ClaimTable:
         self._done.add(key)
         self._claimed.pop(key, None)
         self._open[key[0]].discard(key[1])
-
-    def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
-        """Mark the claims whose owners have lost them. Read only the files of claims under way, each once."""
-        watched_s = at - self._watching_since
-        # A rank is not silent for longer than this table has watched it.
-        lost = {
-            report.rank
-            for report in reports
-            if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self.lease_s
-        }
-        for key, claimed in self._claimed.items():
-            if claimed.is_held or claimed.is_given_back:
-                continue
-            if claimed.owner is None:
-                # The owner may have died before it wrote the file, or still be writing.
-                claim = Claim(job_index=key[0], piece=key[1], generation=claimed.generation)
-                content = self._read(claim_name(claim))
-                rank = content.get("rank")
-                if isinstance(rank, int) and content.get("run_id") == self.attempt.run_id:
-                    claimed.owner = rank
-            if claimed.owner is None:
-                claimed.has_lapsed = at - claimed.first_seen_s >= self.lease_s
-            else:
-                # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
-                claimed.has_lapsed = claimed.owner == self.rank or claimed.owner in lost
-            if claimed.has_lapsed:
-                self._open[key[0]].add(key[1])
-            else:
-                self._open[key[0]].discard(key[1])
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Create a file exclusively; return False if it exists."""

@@ -231,7 +231,8 @@ class DynamicQueue:
             self._built_environment = None
             self.claims.give_up(job.config.index)
         elif current is not None and not self.stop_requested():
-            current.finish_pieces()
+            for piece in list(current.held):
+                current.finish(piece)
 
 
 class ClaimedEpisodes(Observer):
@@ -261,7 +262,7 @@ class ClaimedEpisodes(Observer):
         # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
-        self._held: dict[int, _HeldPiece] = {}
+        self.held: dict[int, _HeldPiece] = {}
         self._num_running = 0
         self._episodes, self._env_steps, self._since = 0, 0, clock()
         self._hold(first)
@@ -271,7 +272,7 @@ class ClaimedEpisodes(Observer):
         """Episodes of the claimed pieces that have not ended; None if the job's episodes are not known beforehand."""
         if self._divided.pieces[0] is None:
             return None
-        return sum(held.num_left for held in self._held.values())
+        return sum(held.num_left for held in self.held.values())
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that this rank has claimed or can claim; see `EpisodeSupply`."""
@@ -284,7 +285,7 @@ class ClaimedEpisodes(Observer):
                 continue
             if self.ends_early():
                 return
-            held = self._held.get(piece)
+            held = self.held.get(piece)
             if held is None and not self._is_alone:
                 claim = self._claims.claim(self._divided.index, piece)
                 held = None if claim is None else self._hold(claim)
@@ -338,11 +339,6 @@ class ClaimedEpisodes(Observer):
             )
         return not held.is_lost
 
-    def finish_pieces(self) -> None:
-        """Finish all claimed pieces: the job has ended on this rank."""
-        for piece in list(self._held):
-            self._finish(piece)
-
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
@@ -367,7 +363,7 @@ class ClaimedEpisodes(Observer):
             return
         held.num_left -= 1
         if held.num_left == 0:
-            self._finish(held.claim.piece)
+            self.finish(held.claim.piece)
 
     def _piece_of(self, index: int) -> int | None:
         """Return the piece of an episode, None if the episode finished before this attempt."""
@@ -379,7 +375,7 @@ class ClaimedEpisodes(Observer):
 
     def _held_piece_of(self, index: int) -> "_HeldPiece | None":
         piece = self._piece_of(index)
-        return None if piece is None else self._held.get(piece)
+        return None if piece is None else self.held.get(piece)
 
     def _hold(self, claim: Claim) -> "_HeldPiece":
         committed, episodes = of_ranges(claim.committed), self._divided.pieces[claim.piece]
@@ -392,11 +388,12 @@ class ClaimedEpisodes(Observer):
             finished = of_ranges(episodes) & committed
             num_left = self._divided.num_episodes[claim.piece] - len(finished)
             held = _HeldPiece(claim=claim, finished=finished, num_left=num_left)
-        self._held[claim.piece] = held
+        self.held[claim.piece] = held
         return held
 
-    def _finish(self, piece: int) -> None:
-        held = self._held.pop(piece)
+    def finish(self, piece: int) -> None:
+        """Finish a claimed piece: the last of its episodes, or the whole job, has ended on this rank."""
+        held = self.held.pop(piece)
         now = self._clock()
         measured = Measured(episodes=self._episodes, env_steps=self._env_steps, seconds=round(now - self._since, 3))
         self._episodes, self._env_steps, self._since = 0, 0, now

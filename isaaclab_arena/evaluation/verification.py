@@ -482,7 +482,18 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     elif difference is not None and (
         difference.field == ACTIONS or (difference.step is None and not difference.at_start)
     ):
-        explanation = _explanation(before, now, is_deterministic=is_deterministic)
+        policy = resolve_policy_class(before.job.config.policy_type)
+        because, because_now = (
+            [report.plan_because for report in each.reports if report.plan_because is not None]
+            for each in (before, now)
+        )
+        reasons = []
+        other_num_envs = before.job.config.num_envs != now.job.config.num_envs
+        if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
+            reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
+        if not policy.traits.reproducible and not because:
+            reasons.append("this policy does not say that it is reproducible")
+        explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
@@ -503,22 +514,6 @@ def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | 
         return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
     first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
     return result_difference(first, second)
-
-
-def _explanation(before: _RecordedJob, now: _RecordedJob, *, is_deterministic: bool) -> str | None:
-    """Return the reason why a policy may act otherwise this time, None if there is none."""
-    policy = resolve_policy_class(before.job.config.policy_type)
-    because, because_now = (
-        [report.plan_because for report in each.reports if report.plan_because is not None] for each in (before, now)
-    )
-    reasons = []
-    other_num_envs = before.job.config.num_envs != now.job.config.num_envs
-    if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
-        reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-    if not policy.traits.reproducible and not because:
-        reasons.append("this policy does not say that it is reproducible")
-    reasons += dict.fromkeys([*because, *because_now])
-    return "; ".join(reasons) or None
 
 
 if __name__ == "__main__":

@@ -293,7 +293,7 @@ class ClaimServer:
         if self._suspects.finish(life.rank, claim):
             self._table.finish(claim, measured)
         else:
-            self._table.release(claim)
+            self._table.give_back(life.rank, claim)
 
     def give_up(self, life: Life, job_index: int) -> None:
         """Note that a job has failed on a rank."""
@@ -348,7 +348,7 @@ class ClaimServer:
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         for each in blamed:
             self._blame(life, each)
-        self._suspects.leave(rank)
+        self._suspects.begun.pop(rank, None)
         self._lives[rank] = life.number + 1
         self._machines.pop(rank, None)
         self._fruitful.discard(rank)
