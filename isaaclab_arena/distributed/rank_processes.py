@@ -24,12 +24,7 @@ from typing import BinaryIO
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
 
-from isaaclab_arena.distributed.context import (
-    leave_process,
-    set_torchrunx_log_directory,
-    thread_variables,
-    variables_of_rank,
-)
+from isaaclab_arena.distributed import context
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
@@ -230,7 +225,7 @@ class _RankProcesses(LogsSpecs):
         self._finishing = threading.Event()
 
         shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
-        envs = {rank: {**variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
+        envs = {rank: {**context.variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
@@ -469,7 +464,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         )
         raise ConfigError(missing, key="--launcher") from error
     wants_files = launch.wants_files and launch.log_directory is not None
-    set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
+    context.set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
 
     # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
     logger = logging.getLogger("torchrunx")
@@ -488,7 +483,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         workers_per_host=launch.num_processes,
         backend=None,
         # Ranks end with their launcher only if this torchrun variable names the launch.
-        extra_env_vars={**thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
+        extra_env_vars={**context.thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
     )
     try:
         codes = launcher.run(call_main, launch.module, launch.arguments).results["localhost"]
@@ -513,5 +508,5 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
         # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective. Therefore
         # the process ends at once.
         time.sleep(_HAND_OVER_S)
-        leave_process(code)
+        context.leave_process(code)
     return code

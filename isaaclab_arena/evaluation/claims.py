@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
@@ -44,14 +45,9 @@ def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
     return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
-def is_taken_over(directory: Path, claim: Claim) -> bool:
-    """Whether another rank has claimed the piece after `claim`. `directory` holds the claims of the attempt."""
-    return (directory / claim_name(replace(claim, generation=claim.generation + 1))).exists()
-
-
-def claim_name(claim: Claim) -> str:
-    """Return the file name of a claim."""
-    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation}"
+def claim_name(claim: Claim, *, generations_on: int = 0) -> str:
+    """Return the file name of a claim, or of a later one on the same piece."""
+    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation + generations_on}"
 
 
 # Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
@@ -428,7 +424,7 @@ class ClaimTable:
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        return not is_taken_over(self._directory, claim)
+        return not (self._directory / claim_name(claim, generations_on=1)).exists()
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Mark a piece as finished, unless it was taken over; then its new owner does."""
@@ -492,10 +488,8 @@ class ClaimTable:
         return divided.pieces != ((),) and self.is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
-        ranks_at: dict[int, set[int | None]] = {}
-        for (job_index, _), claimed in self._claimed.items():
-            if not claimed.has_lapsed:
-                ranks_at.setdefault(job_index, set()).add(claimed.owner)
+        owners = {(key[0], claimed.owner) for key, claimed in self._claimed.items() if not claimed.has_lapsed}
+        num_ranks = Counter(job_index for job_index, _ in owners)
         for job_index, divided in self.jobs.items():
             if not self.open_pieces(job_index):
                 continue
@@ -511,7 +505,7 @@ class ClaimTable:
                 job_index=job_index,
                 expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
                 piece_s=expected_s(known, episodes=of_piece or episodes, env_steps=env_steps),
-                num_ranks=len(ranks_at.get(job_index, ())),
+                num_ranks=num_ranks[job_index],
                 environment_key=divided.environment_key,
             )
 

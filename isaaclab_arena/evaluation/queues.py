@@ -12,22 +12,12 @@ from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
+from isaaclab_arena.evaluation import planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
-from isaaclab_arena.evaluation.planning import (
-    DividedJob,
-    RunRequest,
-    answer_watch,
-    divided_jobs,
-    home_index,
-    jobs_taking_turns,
-    round_size,
-    rounds_of,
-    split_shares,
-    unfinished,
-)
+from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
@@ -86,29 +76,29 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank and take turns, round by round; any other job has a single round.
-    turns, finished = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
+    turns, finished = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
     for index in finished:
-        first_rank = home_index(index, turns) % attempt.world_size
+        first_rank = planning.home_index(index, turns) % attempt.world_size
         members = [member for member in turns.get(index, (index,)) if member in finished]
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
-        size = round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
+        size = planning.round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
             length = jobs[member].config.num_episodes
             left = None if length is None else remaining_episodes(length, finished[member])
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
-                {0: left} if left and index not in turns else dict(rounds_of(left or (), size)) or {-1: left}
+                {0: left} if left and index not in turns else dict(planning.rounds_of(left or (), size)) or {-1: left}
             )
 
         for number in sorted({number for each in rounds.values() for number in each}):
             for member in (member for member in members if number in rounds[member]):
                 job, share = jobs[member], rounds[member][number]
                 if split and share:
-                    share = split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
+                    share = planning.split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
                     is_assigned = bool(share)
                 else:
                     is_assigned = rank == first_rank
@@ -120,7 +110,7 @@ def jobs_of_rank(
     return assigned
 
 
-# Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
+# Give a rank jobs whose episodes it claims as it goes: idle ranks take over planning.unfinished episodes of others.
 #
 # Every rank cuts the jobs into the same pieces. A file in the claim table settles which rank runs a piece. No rank
 # asks another one, so the ranks that are left finish the run, including the work of a dead rank.
@@ -135,39 +125,30 @@ class Claims(Protocol):
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
-        ...
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim this piece, None if it is not free."""
-        ...
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Announce episodes that may run from now on, by the first and last index; they are suspected if it dies."""
-        ...
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        ...
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Record that a piece is finished."""
-        ...
 
     def give_up(self, job_index: int) -> None:
         """Record that a job has failed."""
-        ...
 
     def open_episodes(self, job_index: int) -> int:
         """Count the episodes of a job in pieces on which no rank works."""
-        ...
 
     def num_unfinished_jobs(self) -> int:
         """Count the jobs with pieces that are free or under way."""
-        ...
 
     def pieces_of_others(self) -> int:
         """Count the pieces on which other ranks work."""
-        ...
 
 
 @dataclass(eq=False)
@@ -462,7 +443,7 @@ def work_of_rank(
     """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
     finished = {work.job: work.finished for work in attempt.jobs}
-    watch = answer_watch(
+    watch = planning.answer_watch(
         output_directory,
         request.questions,
         finished,
@@ -471,7 +452,7 @@ def work_of_rank(
     )
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
-            divided_jobs(request.jobs, attempt, request.questions),
+            planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
             RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),

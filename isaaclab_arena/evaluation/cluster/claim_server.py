@@ -492,8 +492,8 @@ class RemoteLedger:
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
-        taken = self._claims_directory is not None and claims.is_taken_over(self._claims_directory, claim)
-        return self.failure is None and not taken
+        directory, later = self._claims_directory, claims.claim_name(claim, generations_on=1)
+        return self.failure is None and (directory is None or not (directory / later).exists())
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Report a finished piece, after its episodes."""
