@@ -12,7 +12,7 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import nn
 
-from isaaclab_arena.distributed.collectives import average_over_ranks_, gather_from_ranks
+from isaaclab_arena.distributed.ranks import average_over_ranks_, gather_from_ranks
 
 
 class GradientExchange:

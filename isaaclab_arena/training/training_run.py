@@ -17,8 +17,7 @@ from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job

@@ -29,7 +29,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
 )
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     RequestError,
     WorkerError,
     WorkerOptions,
