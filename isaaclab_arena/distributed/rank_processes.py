@@ -41,6 +41,9 @@ _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
 """Exit codes that a rank may also have because another one failed."""
 
 
+_SIGNAL_NAMES = {each.value: each.name for each in signal.Signals}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """A program to start as ranks: its command line, their number, and the directory for their output."""
@@ -101,9 +104,9 @@ class Failure:
         if self.exit_code is None:
             how = "failed"
         elif self.exit_code < 0:
-            how = f"was killed by {_signal_name(-self.exit_code)}"
+            how = f"was killed by {_SIGNAL_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
         elif self.exit_code - 128 in _STOPPING:
-            how = f"was stopped by {_signal_name(self.exit_code - 128)}"
+            how = f"was stopped by {_SIGNAL_NAMES[self.exit_code - 128]}"
         else:
             how = f"failed with exit code {self.exit_code}"
         where = "" if log_file is None else f"; its output is in {log_file}"
@@ -137,13 +140,6 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     for rank, code in failed.items():
         return Failure(rank=rank, exit_code=code, record=None)
     return None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 # Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.

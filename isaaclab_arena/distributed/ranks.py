@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Literal, TypeAlias
 
 import torch
@@ -690,7 +691,9 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     if not dist.is_initialized():
         return values.clone()
     if _CONNECTED:
-        return _sum_by_rank(_CONNECTED[-1].gather(values.cpu())).to(values.device, copy=True)
+        # In the order of ranks, the same on all of them. The sum overwrites the first tensor.
+        total = reduce(torch.Tensor.add_, _CONNECTED[-1].gather(values.cpu()))
+        return total.to(values.device, copy=True)
     total = values.to(_device(), copy=True)
     dist.all_reduce(total)
     return total.to(values.device)
@@ -701,7 +704,7 @@ def average_over_ranks_(values: torch.Tensor) -> None:
     if not dist.is_initialized():
         return
     if _CONNECTED:
-        values.copy_(_sum_by_rank(_CONNECTED[-1].gather(values)))
+        values.copy_(reduce(torch.Tensor.add_, _CONNECTED[-1].gather(values)))
     else:
         dist.all_reduce(values)
     values /= dist.get_world_size()
@@ -734,14 +737,6 @@ def gather_bytes_to_rank_zero(content: bytes) -> list[bytes]:
     if gathered is None:
         return []
     return [each.cpu()[:size].numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
-
-
-def _sum_by_rank(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum in rank order, the same order on all ranks. Overwrites the first tensor."""
-    total = tensors[0]
-    for each in tensors[1:]:
-        total += each
-    return total
 
 
 def _device() -> torch.device:

@@ -161,7 +161,11 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
         message = f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}"
         raise ConfigError(Problem(message, key="--ray_address")) from error
     try:
-        yield RayEngine(is_local=address == "local")
+        is_copied = ray.get_runtime_context().runtime_env.get("working_dir")
+        yield RayEngine(
+            is_local=address == "local",
+            working_directory=None if is_copied else os.getcwd(),  # noqa: PTH109
+        )
     finally:
         ray.shutdown()
 
@@ -171,16 +175,12 @@ class RayEngine:
     """A Ray cluster that runs the processes of a run; see `connected`."""
 
     is_local: bool  # begun for this run, on this node
+    working_directory: str | None  # of the command; None if Ray copies a working directory to each node
     ask: Ask = lambda _: None  # of the claim server, once it is started
     _orders: RunOrders = field(init=False)
     _claim_server: Any = field(init=False)
     _actors: dict[Life, Any] = field(default_factory=dict, init=False)
     _running: dict[Any, Life] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        # None if Ray copies a working directory to each node.
-        is_copied = ray.get_runtime_context().runtime_env.get("working_dir")
-        self.working_directory = None if is_copied else os.getcwd()  # noqa: PTH109
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
