@@ -40,6 +40,16 @@ class Claim:
         return self.job_index, self.piece
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimState:
+    """The state of all claims, as one rank sees them."""
+
+    job_index: int | None = None  # of the job in question, None if there is none
+    open_pieces: EpisodeRanges = ()  # of that job, claimed by no rank
+    num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
+    pieces_of_others: int = 0  # under way on other ranks; 0 with a job in question, as only idle ranks use it
+
+
 def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
     """Return the directory of an attempt's claims."""
     return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
@@ -463,23 +473,21 @@ class ClaimTable:
         """Return the pieces of a job that no rank has claimed."""
         return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
 
-    def open_episodes(self, job_index: int) -> int:
-        """Return the number of episodes in a job's open pieces."""
-        return sum(self.jobs[job_index].num_episodes[piece] for piece in self.open_pieces(job_index))
-
-    def num_unfinished_jobs(self) -> int:
-        """Return the number of jobs with pieces that are open or under way."""
-        free = {job_index for job_index in self._open if self.open_pieces(job_index)}
-        return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
-
-    def pieces_of_others(self, rank: int | None = None) -> int:
-        """Return the number of pieces under way on ranks other than `rank` (None: other than all that claim here)."""
+    def state(self, job_index: int | None = None, *, rank: int | None = None) -> ClaimState:
+        """Return the state of the claims for `rank` (None: for all ranks that claim here)."""
+        unfinished = {job for job in self._open if self.open_pieces(job)} | {job for job, _ in self._claimed}
         # Pieces of failed jobs do not count, nor lapsed ones of a job that ends early.
-        return sum(
+        others = (
             (not claimed.is_held or (rank is not None and claimed.owner != rank))
             and key[0] not in self._failed
             and not (claimed.has_lapsed and self._ends_early(key[0]))
             for key, claimed in self._claimed.items()
+        )
+        return ClaimState(
+            job_index=job_index,
+            open_pieces=() if job_index is None else as_ranges(self.open_pieces(job_index)),
+            num_unfinished_jobs=len(unfinished - self._failed),
+            pieces_of_others=sum(others) if job_index is None else 0,
         )
 
     def _ends_early(self, job_index: int) -> bool:
@@ -491,16 +499,17 @@ class ClaimTable:
         owners = {(key[0], claimed.owner) for key, claimed in self._claimed.items() if not claimed.has_lapsed}
         num_ranks = Counter(job_index for job_index, _ in owners)
         for job_index, divided in self.jobs.items():
-            if not self.open_pieces(job_index):
+            open_pieces = self.open_pieces(job_index)
+            if not open_pieces:
                 continue
             config = divided.job.config
-            episodes, env_steps = self.open_episodes(job_index), 0
+            episodes, env_steps = sum(divided.num_episodes[piece] for piece in open_pieces), 0
             if divided.pieces[0] is None and config.num_steps is not None:
                 env_steps = config.num_steps * config.num_envs * config.num_rebuilds
             elif divided.pieces[0] is None:
                 # Only the policy knows the length; one episode in every env slot is a guess.
                 episodes = config.num_envs
-            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self.open_pieces(job_index))]
+            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(open_pieces)]
             yield OpenWork(
                 job_index=job_index,
                 expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),

@@ -13,7 +13,7 @@ from typing import Protocol
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
 from isaaclab_arena.evaluation import planning
-from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured, slots_to_use
+from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
@@ -141,14 +141,8 @@ class Claims(Protocol):
     def give_up(self, job_index: int) -> None:
         """Record that a job has failed."""
 
-    def open_episodes(self, job_index: int) -> int:
-        """Count the episodes of a job in pieces on which no rank works."""
-
-    def num_unfinished_jobs(self) -> int:
-        """Count the jobs with pieces that are free or under way."""
-
-    def pieces_of_others(self) -> int:
-        """Count the pieces on which other ranks work."""
+    def state(self, job_index: int | None = None) -> ClaimState:
+        """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
 
 
 @dataclass(eq=False)
@@ -176,7 +170,7 @@ class DynamicQueue:
             if claim is not None:
                 break
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
-            pieces = self.claims.pieces_of_others()
+            pieces = self.claims.state().pieces_of_others
             if not pieces:
                 return None
             if not self._said_that_it_waits:
@@ -289,11 +283,13 @@ class ClaimedEpisodes(Observer):
         elif len(self._divided.pieces) == 1:
             self._num_slots = num_envs
         else:
+            state = self._claims.state(self._divided.index)
+            is_open = sum(self._divided.num_episodes[piece] for piece in of_ranges(state.open_pieces))
             self._num_slots = slots_to_use(
                 num_envs,
-                open_episodes=self._claims.open_episodes(self._divided.index) + (self.num_missing or 0),
+                open_episodes=is_open + (self.num_missing or 0),
                 world_size=self._world_size,
-                unfinished_jobs=self._claims.num_unfinished_jobs(),
+                unfinished_jobs=state.num_unfinished_jobs,
             )
         return self._num_slots
 

@@ -28,10 +28,10 @@ from isaaclab_arena.distributed.context import (
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, contain, of_ranges
+from isaaclab_arena.episode_ranges import as_ranges, contain, of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation import claims, planning
-from isaaclab_arena.evaluation.claims import Claim, Measured
+from isaaclab_arena.evaluation.claims import Claim, ClaimState, Measured
 from isaaclab_arena.evaluation.heartbeat import in_a_thread, status_path
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.job_run import ready_to_run
@@ -185,12 +185,9 @@ def interval_s(num_ranks: int) -> float:
 class ClaimAnswer:
     """The answer to a rank's question for a piece, or for the state of the claims."""
 
-    claim: Claim | None = None  # None if the rank got no piece
-    job_index: int | None = None  # of the job in question, which is that of the claim; None if there is none
-    open_pieces: EpisodeRanges = ()  # of that job, claimed by no rank
-    num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
-    pieces_of_others: int = 0  # under way on other ranks
-    settled: str | None = None  # content of the job's ``settled.json``, None if missing
+    claim: Claim | None  # None if the rank got no piece
+    state: ClaimState  # the job in question is that of the claim, else that of the rank's question
+    settled: str | None  # content of the job's ``settled.json``, None if missing
 
 
 class ClaimServer:
@@ -247,18 +244,11 @@ class ClaimServer:
             path = self._output_directory / self._table.jobs[claim.job_index].job.config.name / layout.SETTLED_FILE
             settled = path.read_text(encoding="utf-8") if job_index is None and path.exists() else None
             claim, job_index = self._suspects.give(claim), claim.job_index
-        open_pieces = set[int]()
-        if job_index is not None:
-            open_pieces = self._table.open_pieces(job_index) - self._suspects.pieces(job_index)
-        return ClaimAnswer(
-            claim=claim,
-            job_index=job_index,
-            open_pieces=as_ranges(open_pieces),
-            num_unfinished_jobs=self._table.num_unfinished_jobs(),
-            # Only ranks without work use it, and it iterates over every claim.
-            pieces_of_others=self._table.pieces_of_others(life.rank) if job_index is None else 0,
-            settled=settled,
-        )
+        state = self._table.state(job_index, rank=life.rank)
+        suspected = frozenset[int]() if job_index is None else self._suspects.pieces(job_index)
+        if suspected:
+            state = replace(state, open_pieces=as_ranges(of_ranges(state.open_pieces) - suspected))
+        return ClaimAnswer(claim=claim, state=state, settled=settled)
 
     def begin(self, life: Life, claim: Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
@@ -361,7 +351,7 @@ class ClaimServer:
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
         self._table.refresh()
-        return self._table.num_unfinished_jobs()
+        return self._table.state().num_unfinished_jobs
 
     def _check(self, life: Life) -> None:
         if self._lives.get(life.rank, 0) != life.number:
@@ -436,7 +426,7 @@ class RemoteLedger:
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
     jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
-    _said: ClaimAnswer = field(default=ClaimAnswer(), init=False)  # the last answer
+    _said: ClaimState = field(default_factory=ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
     # Calls that are to be made, each with the file of its content.
     _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
@@ -473,8 +463,8 @@ class RemoteLedger:
         """Claim a piece of the next job; None if no piece is free."""
         answer = self._hear(built_environment)
         # Without the run's directory the rank needs a copy of the job's settled batch size.
-        if answer.job_index is not None and answer.settled is not None and self.is_own:
-            name = self.jobs[answer.job_index].job.config.name
+        if answer.claim is not None and answer.settled is not None and self.is_own:
+            name = self.jobs[answer.claim.job_index].job.config.name
             atomic.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
@@ -503,18 +493,9 @@ class RemoteLedger:
         """Report a failed job."""
         self._outbox.append(("give_up", (self.life, job_index), None))
 
-    def open_episodes(self, job_index: int) -> int:
-        """Return the number of episodes in open pieces of the current job, 0 for another job."""
-        open_pieces = self._said.open_pieces if job_index == self._said.job_index else ()
-        return sum(self.jobs[job_index].num_episodes[piece] for piece in of_ranges(open_pieces))
-
-    def num_unfinished_jobs(self) -> int:
-        """Return the number of jobs with pieces that are open or under way."""
-        return self._said.num_unfinished_jobs
-
-    def pieces_of_others(self) -> int:
-        """Return the number of pieces under way on other ranks."""
-        return self._said.pieces_of_others
+    def state(self, job_index: int | None = None) -> ClaimState:
+        """Return the last state that the claim server told; of a job that it was not about nothing is open."""
+        return self._said if job_index in (None, self._said.job_index) else replace(self._said, open_pieces=())
 
     def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
         """Hand a finished episode of a job over, with its file on this node; see `EpisodeCommits.commit`."""
@@ -574,8 +555,9 @@ class RemoteLedger:
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
         told = self.ask([("claim", (self.life, built, job_index, piece), None)])
-        self._said, self._said_at = adapter(ClaimAnswer).validate_python(told), self.clock()
-        return self._said
+        answer = adapter(ClaimAnswer).validate_python(told)
+        self._said, self._said_at = answer.state, self.clock()
+        return answer
 
 
 def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:

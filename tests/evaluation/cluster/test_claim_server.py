@@ -157,7 +157,7 @@ def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home,
         rank.ledger.deliver()
     assert committed(home) == list(range(8))
     assert ranks[0].ledger.claim_next(None) is None
-    assert (ranks[0].ledger.pieces_of_others(), claim_server.num_unfinished_jobs()) == (0, 0)
+    assert (ranks[0].ledger.state().pieces_of_others, claim_server.num_unfinished_jobs()) == (0, 0)
 
 
 def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path, home, claim_server):
@@ -209,7 +209,7 @@ def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, clai
         assert len(rank.asked) == asked
     clock_s[0] = 1.0
     assert rank.ledger.claim(0, other.piece) is None
-    assert (len(rank.asked), rank.ledger.open_episodes(0)) == (3, 5)
+    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (3, 5)
 
 
 @pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
@@ -350,7 +350,7 @@ def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster
     rank.ledger.begin(claim, 0, 2)
     cluster.die(0)
     life = cluster.ranks[1].life
-    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).open_pieces)
+    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).state.open_pieces)
     assert cluster.claim_server.claim(life, None, 0, claim.piece).claim is None
 
 
