@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ _HOW_IT_LETS_US_IN = (
     "this cluster has a token: copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
 )
 
+_on = partial(NodeAffinitySchedulingStrategy, soft=False)
 _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
 
@@ -296,10 +298,6 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
         jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
     again = f", life {life.number + 1}" if life.number else ""
     return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
-
-
-def _on(node: str) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:
