@@ -41,11 +41,6 @@ class Evaluated:
     schema_version: int = SCHEMA_VERSION
 
 
-def run_directory(directory: Path, step: int) -> Path:
-    """Return the directory of a checkpoint's run, below that of the watch."""
-    return directory / f"step_{step}"
-
-
 def read_records(directory: Path) -> dict[int, Evaluated]:
     """Return the records of a watch by step, in their order; `ConfigError` if one is damaged."""
     paths = directory.glob("watch/step_*/evaluated.json")
@@ -130,7 +125,7 @@ def points_of(run: Path, step: int) -> list[Point]:
 def points_of_watch(directory: Path) -> list[Point]:
     """Return the success of each job of every evaluated checkpoint, in the order of their steps."""
     done = [step for step, record in read_records(directory).items() if record.is_done]
-    return [point for step in done for point in points_of(run_directory(directory, step), step)]
+    return [point for step in done for point in points_of(directory / f"step_{step}", step)]
 
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
@@ -292,7 +287,7 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
                 [point.episodes],
                 label=str(point.step),
                 x=(point.step - steps[0]) / width if width else 0.5,
-                address=address(run_directory(directory, point.step)),
+                address=address(directory / f"step_{point.step}"),
             )
             for point in sorted(points, key=lambda point: point.step)
             if point.job == job
@@ -303,7 +298,7 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     chosen = best_of(scores_of(points))
     best, scores = best_of_watch(directory, chosen), []
     if chosen is not None:
-        run = run_directory(directory, chosen.step)
+        run = directory / f"step_{chosen.step}"
         scores.append(("in the episodes that it was chosen by", chosen, address(run)))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))

@@ -26,7 +26,7 @@ from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.seeding import MAX_SEED
@@ -119,14 +119,10 @@ def jobs_of_checkpoint(
         options[next((name for name in OPTIONS if name in named), usual)] = str(settings.training)
         job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": settings.pattern}
     made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
-
-    def rooted(reference: Any) -> Any:
-        # An interpolation must be absolute itself.
-        is_path = isinstance(reference, str) and "${" not in reference
-        return str(settings.eval_jobs_config.parent.absolute() / reference) if is_path else reference
-
+    base = settings.eval_jobs_config.parent.absolute()
     for block in (made, defaults, *jobs):
-        _change(block, _CONDITIONS, rooted)
+        # An interpolation must be absolute itself.
+        _change(block, _CONDITIONS, lambda path: str(base / path) if type(path) is str and "${" not in path else path)
     if seed_offset:
         shift_seeds(made, seed_offset)
     return made
@@ -150,20 +146,16 @@ OTHER_SEED = 1_000_003
 
 def shift_seeds(document: dict[str, Any], offset: int) -> None:
     """Add `offset` to every seed of a job file in place, including those of conditions and sweeps."""
+    # A value that is not a number yet, such as an interpolation, stays.
     for block in (document, document["defaults"], *document["jobs"]):
         for key in ("seed", "arena_env_args.placement_seed"):
-            _change(block, key, lambda seed: _shifted(seed, offset))
+            _change(block, key, lambda seed: (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed)
     # An explicit null counts as no seed: the job takes the default seed, which is `offset` if there is none.
     for job in document["jobs"]:
         if job.get("seed", offset) is None:
             del job["seed"]
     if document["defaults"].get("seed") is None:
         document["defaults"]["seed"] = offset
-
-
-def _shifted(seed: Any, offset: int) -> Any:
-    """Return another seed; a value that is not a number yet, such as an interpolation, stays."""
-    return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
 
 
 # Evaluate one checkpoint by the runner of job files, in a process of its own.
@@ -215,7 +207,7 @@ def run_checkpoint(
     for before, word in zip(("", *runner_options), runner_options, strict=False):
         name, is_joined, value = ("", "", word) if before in names else word.partition("=")
         is_seed = value.isdecimal() and (before in names or name in names)
-        options.append(f"{name}{is_joined}{_shifted(int(value), seed_offset)}" if is_seed else word)
+        options.append(f"{name}{is_joined}{(int(value) + seed_offset) % (MAX_SEED + 1)}" if is_seed else word)
     is_begun = (directory / RUN_PLAN_FILE).is_file()
     command = [
         *(["nice", "-n", str(settings.nice)] if settings.nice else []),
@@ -284,7 +276,7 @@ def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names
     verdict = None
     if before is not None:
         renamed = {f"{job}-{before.step}": f"{job}-{score.step}" for job in names}
-        runs = [run_directory(watch, step) for step in (before.step, score.step)]
+        runs = [watch / f"step_{step}" for step in (before.step, score.step)]
         question = Question(alpha=0.05, margin=None)
         try:
             report = compare_directories(runs, question, baseline=None, names=renamed, partial=False)
@@ -397,7 +389,7 @@ class Watch:
 
             new = [step for step in done if step not in self._points]
             for step in new:
-                self._points[step] = curve.points_of(run_directory(self._directory, step), step)
+                self._points[step] = curve.points_of(self._directory / f"step_{step}", step)
                 for score in curve.scores_of(self._points[step]).values():
                     self.say(f"step {step}: {score.in_words}")
             if new:
@@ -428,7 +420,7 @@ class Watch:
         if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
             return False
         why_not = self._readiness.why_not(checkpoint.path)
-        if why_not is None and not _is_free(run_directory(self._directory, step)):
+        if why_not is None and not _is_free(self._directory / f"step_{step}"):
             why_not = "an earlier evaluation of it is still at work"
         if why_not is not None:
             self._log_once(logging.INFO, f"waiting for {checkpoint.path}", why_not)
@@ -444,7 +436,7 @@ class Watch:
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""
         path, step, before = checkpoint.path, checkpoint.step, self._records.get(checkpoint.step)
-        fingerprint, run = self._readiness.fingerprint(path), run_directory(self._directory, step)
+        fingerprint, run = self._readiness.fingerprint(path), self._directory / f"step_{step}"
         if before is not None and before.fingerprint != fingerprint:
             # The episodes so far belong to other weights.
             shutil.rmtree(run, ignore_errors=True)

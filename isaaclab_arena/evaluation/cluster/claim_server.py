@@ -324,9 +324,9 @@ class ClaimServer:
         return self._stop_signal, [name for name in self._names if self._watch.is_over(name)]
 
     def end(self, life: Life, reason: str = "") -> tuple[int, bool, int]:
-        """Open the unfinished pieces of a rank that has ended. Return their number, its success, deaths explained."""
-        # A rank has success if it finished something in that life. The deaths over an episode that is now an error, or
-        # over a job that has failed, are explained.
+        """Open the pieces of a rank that has ended; return their number, its success, and the deaths explained."""
+        # A rank has success if it finished something in that life. Deaths are explained by an episode that is now an
+        # error, or by a job that has failed.
         rank = life.rank
         if self._lives.get(rank, 0) != life.number:
             return 0, False, 0
@@ -494,7 +494,7 @@ class RemoteLedger:
         self._outbox.append(("give_up", (self.life, job_index), None))
 
     def state(self, job_index: int | None = None) -> ClaimState:
-        """Return the last state that the claim server told; of a job that it was not about nothing is open."""
+        """Return the latest state from the claim server, without open pieces unless it is about this job."""
         return self._said if job_index in (None, self._said.job_index) else replace(self._said, open_pieces=())
 
     def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
