@@ -125,24 +125,31 @@ class Claims(Protocol):
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
+        ...
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim this piece, None if it is not free."""
+        ...
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Announce episodes that may run from now on, by the first and last index; they are suspected if it dies."""
+        ...
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
+        ...
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Record that a piece is finished."""
+        ...
 
     def give_up(self, job_index: int) -> None:
         """Record that a job has failed."""
+        ...
 
     def state(self, job_index: int | None = None) -> ClaimState:
         """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
+        ...
 
 
 @dataclass(eq=False)
