@@ -265,7 +265,7 @@ def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names
             # A record of an earlier version has the fingerprint only.
             found = look_at(source).fingerprint if record.content is None else content_of(copy)
             if not copy.exists() or found != (record.content or record.fingerprint):
-                _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, source)
+                _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
                 return None
             shutil.rmtree(copies, ignore_errors=True)
             temporary.replace(copies)
