@@ -47,9 +47,9 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import atomic, layout, ledger
+from isaaclab_arena.storage import disk, layout, ledger
 from isaaclab_arena.storage.contents import changes, shown
-from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.disk import adapter, json_line
 from isaaclab_arena.storage.ledger import Attempt, CommitLine
 from isaaclab_arena.storage.recovery import EpisodeCommits
 from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report
@@ -199,7 +199,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self.lock = atomic.RunLock(output_directory).hold(alone=False)
+        self.lock = disk.RunLock(output_directory).hold(alone=False)
         self._watch = planning.answer_watch(
             output_directory,
             request.questions,
@@ -269,7 +269,7 @@ class ClaimServer:
         commits = self._commits.get((life, name))
         if commits is None:
             commits = self._commits[life, name] = EpisodeCommits(self._output_directory / name, life.rank)
-        commits.commit(line, text, None if content is None else lambda path: atomic.write_bytes(path, content))
+        commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
         self._fruitful.add(life.rank)
@@ -304,7 +304,7 @@ class ClaimServer:
             # Each life has its own log.
             target = target.with_stem(f"rank{life.rank}_life{life.number}")
         if offset is not None:
-            atomic.write_at(target, offset, content)
+            disk.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
             try:
                 report = adapter(JobReport).validate_json(content)
@@ -314,7 +314,7 @@ class ClaimServer:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
             write_job_report(target.parent, report)
         elif path.name != layout.SETTLED_FILE or not target.exists():
-            atomic.write_bytes(target, content, overwrite=True)
+            disk.write_bytes(target, content, overwrite=True)
 
     def beat(self, life: Life, machine: str) -> tuple[int | None, list[str]]:
         """Note that a rank is at work, and where. Return the signal that stops the run, and the jobs that are over."""
@@ -465,7 +465,7 @@ class RemoteLedger:
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.claim is not None and answer.settled is not None and self.is_own:
             name = self.jobs[answer.claim.job_index].job.config.name
-            atomic.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
+            disk.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
@@ -636,7 +636,7 @@ _OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*"
 def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
     pid, machine = os.getpid(), f"{zlib.crc32(machine_identity().encode()):08x}"
-    with atomic.storage_errors("make a directory in", root):
+    with disk.storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
         for path in root.glob(f"{_OF_PROCESS}*"):
             owner = _OWNER.fullmatch(path.name)

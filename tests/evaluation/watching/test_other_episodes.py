@@ -9,7 +9,7 @@ from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
 from isaaclab_arena.evaluation.watch import WatchSettings, run_checkpoint, shift_seeds
 from isaaclab_arena.seeding import MAX_SEED
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text
 
 
 def shifted(job: dict[str, Any], defaults: dict[str, Any] | None = None, **document: Any) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from isaaclab_arena.evaluation.learning_curve import (
     points_of_watch,
     scores_of,
 )
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text, write_text
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 
 
