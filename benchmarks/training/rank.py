@@ -18,9 +18,8 @@ import torch.distributed
 
 from benchmarks.harness.workers import serve
 from benchmarks.training.processes import LearningStopwatch
-from isaaclab_arena.distributed.collectives import Neighbours, between_neighbours
 from isaaclab_arena.distributed.context import DistributedContext, limit_threads
-from isaaclab_arena.distributed.ranks import initialise
+from isaaclab_arena.distributed.ranks import Neighbours, between_neighbours, initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module

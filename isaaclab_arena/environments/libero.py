@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps
-from isaaclab_arena.workers.worker_process import REMEMBERED
+from isaaclab_arena.workers import REMEMBERED
 
 # Find a checkout of LIBERO through its environment variable.
 

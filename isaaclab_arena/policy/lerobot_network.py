@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     PolicyElsewhere,
     RequestError,
     WorkerError,

@@ -17,7 +17,7 @@ from rsl_rl.utils import compile_model, resolve_class, resolve_obs_groups, resol
 from tensordict import TensorDict
 from torch import nn
 
-from isaaclab_arena.distributed.collectives import average_over_ranks_, gather_from_ranks
+from isaaclab_arena.distributed.ranks import average_over_ranks_, gather_from_ranks
 
 # The exchange of gradients and of the statistics of samples between ranks.
 

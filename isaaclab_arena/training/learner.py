@@ -20,8 +20,8 @@ from tensordict import TensorDict
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.collectives import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs

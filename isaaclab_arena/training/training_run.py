@@ -17,8 +17,7 @@ from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
@@ -418,7 +417,7 @@ def _evaluation(
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
         jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
-        ranks.agree("jobs of the evaluation", jobs.config_hash)
+        ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.

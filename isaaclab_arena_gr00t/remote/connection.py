@@ -12,7 +12,7 @@ from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
+from isaaclab_arena.workers import PolicyElsewhere, patience_s
 from isaaclab_arena_gr00t.remote.protocols import (
     KEY_FILE_OPTION,
     AnswerError,

@@ -9,16 +9,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.collectives import (
+from isaaclab_arena.distributed.context import DistributedContext, leave_process
+from isaaclab_arena.distributed.ranks import (
+    Ranks,
     average_over_ranks_,
     between_neighbours,
     gather_bytes_to_rank_zero,
     gather_from_ranks,
     highest_of_ranks,
+    initialise,
     sum_over_ranks,
 )
-from isaaclab_arena.distributed.context import DistributedContext, leave_process
-from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked

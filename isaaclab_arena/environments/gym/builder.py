@@ -27,7 +27,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     RequestError,
     WorkerError,
     WorkerOptions,

@@ -15,7 +15,7 @@ import numpy as np
 from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     RequestError,
     WorkerError,
     WorkerOptions,
