@@ -303,10 +303,10 @@ def plan_run(
     )
 
 
-def plan_differences(
-    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
-) -> list[Problem]:
-    """Return a problem for each key that forbids to resume a run with the options of now."""
+def resumed_plan(
+    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]
+) -> tuple[RunPlan, list[Problem]]:
+    """Return the plan of a resumed run, the same object if nothing changes, and a problem per key that forbids it."""
     # Values missing in both plans are equal.
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
@@ -320,8 +320,13 @@ def plan_differences(
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
 
-    for name in [name for name in wanted if name in known]:
-        for key, (was, is_now) in _changes(known[name], wanted[name]).items():
+    revised: dict[str, PlanEntry] = {}
+    for name, new in wanted.items():
+        old = known.get(name)
+        if old is None:
+            continue
+        changed, config, policy_config = _changes(old, new), old.config, old.policy_config
+        for key, (was, is_now) in changed.items():
             # Another num_envs may be allowed, which only the built job shows. A job that has recorded nothing may have
             # another policy.
             if key == "num_envs" or (key in _OF_POLICY and not has_recorded(name)):
@@ -329,26 +334,14 @@ def plan_differences(
             why = ""
             if key == "num_episodes" and None not in (was, is_now):
                 # A job may grow.
-                if was < is_now and known[name].config.num_rebuilds == 1:
+                if was < is_now and config.num_rebuilds == 1:
                     continue
                 why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
             message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
             problems.append(Problem(message, job=name, key=key))
-    return problems
-
-
-def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]) -> RunPlan:
-    """Return the plan of a resumed run; the same object if nothing changes."""
-    # `plan_differences` must have found none. The hash stays that of the first plan, which marks the run's recordings.
-    wanted = {job.name: job for job in now.jobs}
-    jobs = []
-    for job in before.jobs:
-        new = wanted[job.name]
-        changed = _changes(job, new).keys()
-        config, policy_config = job.config, job.policy_config
         if "num_episodes" in changed:
             config = replace(config, num_episodes=new.config.num_episodes)
-        if changed & {*_OF_POLICY, "num_envs"} and not has_recorded(job.name):
+        if changed.keys() & {*_OF_POLICY, "num_envs"} and not has_recorded(name):
             # No result depends on them yet.
             config = replace(
                 config,
@@ -357,17 +350,13 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
                 num_envs=new.config.num_envs,
             )
             policy_config = new.policy_config
-        is_same = (config, policy_config) == (job.config, job.policy_config)
-        jobs.append(job if is_same else replace(job, config=config, policy_config=policy_config))
-    if tuple(jobs) == before.jobs:
-        return before
-    return replace(
-        before,
-        jobs=tuple(jobs),
-        source_file=now.source_file,
-        command_line=now.command_line,
-        working_directory=now.working_directory,
-    )
+        revised[name] = replace(old, config=config, policy_config=policy_config)
+    jobs = tuple(revised.get(job.name, job) for job in before.jobs)
+    if jobs == before.jobs:
+        return before, problems
+    # The hash stays that of the first plan, which marks the run's recordings.
+    origin = {name: getattr(now, name) for name in ("source_file", "command_line", "working_directory")}
+    return replace(before, jobs=jobs, **origin), problems
 
 
 def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
@@ -384,14 +373,10 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
     for each in (old, new):
         apart = {*WITHOUT_RESULT, "num_envs"}
         each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-
-    def is_changed(key: str) -> bool:
-        # The values are compared as read back from a file, so that a tuple equals a list.
-        was, is_now = (json.loads(json_line(each.get(key))) for each in (old, new))
-        return was != is_now
-
-    keys = sorted(old.keys() | new.keys())
-    return {key: (old.get(key), new.get(key)) for key in keys if key not in WITHOUT_RESULT and is_changed(key)}
+    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*WITHOUT_RESULT})}
+    # The values are compared as read back from a file, so that a tuple equals a list.
+    as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
+    return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -83,7 +83,9 @@ class Played:
 class Host(ABC):
     """Runs jobs on ranks, and decides about the output of the run besides its results."""
 
-    context: DistributedContext
+    ranks: Ranks  # within a name that no other run of theirs has, see `Ranks.within`
+    # Of ranks that come later, each with the plan of this process; None if the ranks are here.
+    devices_to_come: Sequence[str] | None = None
     # Whether the process does nothing else: then its last words are the run's, with the command to type.
     is_whole_program: bool = False
     shows_progress: bool = True  # on stderr
@@ -93,10 +95,6 @@ class Host(ABC):
     ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
     listen: Callable[[], AbstractContextManager[Interruption]] = staticmethod(watch_for_interruption)
-
-    @abstractmethod
-    def begin(self, request: RunRequest) -> StartedRun:
-        """Begin the run, or go on with it."""
 
     @abstractmethod
     def ready(
@@ -109,8 +107,9 @@ class Host(ABC):
 def run(request: RunRequest, host: Host) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
-    started = host.begin(request)
-    directory, attempt, context, options = started.output_directory, started.attempt, host.context, request.options
+    context, options = host.ranks.context, request.options
+    started = start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
         if attempt is None and not context.is_rank_zero:
@@ -163,44 +162,35 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
 # Ranks that have found each other: a program under torchrun or the launcher, one process, or a part of a caller's.
 
 
+@dataclass(kw_only=True)
 class RankHost(Host):
     """Runs this rank's jobs in this process, beside the other ranks of a process group."""
 
-    # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
-    def __init__(
-        self,
-        ranks: Ranks,
-        *,
-        is_whole_program: bool = False,
-        shows_progress: bool = True,
-        shows_results: bool = True,
-        writes_report: bool = False,
-        listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption,
-    ) -> None:
-        self.context, self._ranks, self.listen = ranks.context, ranks, listen
-        self.is_whole_program, self.writes_report = is_whole_program, writes_report
-        self.shows_progress, self.shows_results = shows_progress, shows_results
-
-    def begin(self, request: RunRequest) -> StartedRun:
-        """Agree with the other ranks on the run and its directory."""
-        return start_run(request, self.context, self._ranks)
+    # The request is the same on all.
+    ranks: Ranks = field(kw_only=False)
+    is_whole_program: bool = False
+    shows_progress: bool = True
+    shows_results: bool = True
+    writes_report: bool = False
+    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @contextmanager
     def ready(
         self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
     ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Start the policy servers and publish this rank's status; yield what runs its jobs, and what waits."""
-        directory, rank, stop_requested = started.output_directory, self.context.rank, interruption.stop_requested
+        directory, context, stop_requested = started.output_directory, self.ranks.context, interruption.stop_requested
+        rank = context.rank
         work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
         to_run = {entry.job for entry in attempt.jobs}
         with ExitStack() as stack:
-            servers = running_policy_servers(request.jobs, to_run, request.options, self._ranks, directory)
+            servers = running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
             publisher, play = stack.enter_context(
                 ready_to_run(
                     work,
                     request,
                     attempt,
-                    self.context,
+                    context,
                     directory,
                     config_hash=started.plan.config_hash,
                     stop_requested=stop_requested,

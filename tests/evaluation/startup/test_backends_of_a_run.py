@@ -93,7 +93,7 @@ def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
     def begin(ranks: Ranks, device: str) -> StartedRun:
         context = replace(ranks.context, device=torch.device(device), local_world_size=len(devices))
         ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
-        return start_run(request, context, ranks)
+        return start_run(request, ranks)
 
     with ThreadPoolExecutor(len(devices)) as threads:
         started = list(threads.map(begin, ranks_in_threads(len(devices)), devices))

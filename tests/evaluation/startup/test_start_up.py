@@ -34,7 +34,7 @@ def test_a_rank_with_another_version_is_named(other):
 def refusal_of(requests: list[RunRequest]) -> str:
     def refusal(request: RunRequest, ranks: Ranks) -> str:
         with pytest.raises(ConfigError) as refused:
-            start_run(request, ranks.context, ranks)
+            start_run(request, ranks)
         return str(refused.value)
 
     with ThreadPoolExecutor() as threads:
