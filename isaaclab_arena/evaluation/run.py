@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from isaaclab_arena.config.loading import limited
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.context import (
     DistributedContext,
     command_of_parent,
@@ -20,7 +23,7 @@ from isaaclab_arena.distributed.context import (
     limit_threads,
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launch import leave_last_words, without_launch_options
+from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
@@ -37,11 +40,12 @@ from isaaclab_arena.evaluation.heartbeat import (
 )
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
-from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs
+from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.queues import work_of_rank
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.garbage import collect_from_now_on, join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.ledger import Attempt
@@ -230,9 +234,9 @@ class RankHost(Host):
             yield play, wait
 
 
-@contextmanager
-def joined(context: DistributedContext, options: RunOptions) -> Iterator[RankHost]:
-    """Make this process a rank of a program that does nothing else, for a ``with`` block; yield its host."""
+def execute(request: RunRequest, context: DistributedContext) -> int:
+    """Run jobs as a rank of a program that does nothing else, and return the exit code."""
+    options = request.options
     if context.launched_by_torchrun:
         die_with_parent()
     check_trackers(options.tracking, key="tracking")
@@ -241,7 +245,44 @@ def joined(context: DistributedContext, options: RunOptions) -> Iterator[RankHos
     if options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=options.process_group) as ranks:
-        yield RankHost(ranks, is_whole_program=True, writes_report=True)
+        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
+
+
+def run_as_asked(
+    options: RunOptions,
+    *,
+    module: str,  # the program that a launcher starts on each rank
+    arguments: Sequence[str],  # its command line
+    request_of: Callable[[DistributedContext], RunRequest],
+    elsewhere: Callable[[RunRequest], int] | None = None,  # runs the request on ranks that are not started here
+) -> int:
+    """Run what a command line asks for, on this rank or on ranks that it starts, and return the exit code."""
+    launched = launch_if_asked(options, module=module, arguments=arguments)
+    if launched is not None:
+        return launched
+    options.check()
+    context = DistributedContext.from_environment(device=options.device)
+    request = request_of(context)
+    collect_from_now_on()
+    if options.list_variations:
+        return show_variations(request.jobs)
+    return execute(request, context) if elsewhere is None else elsewhere(request)
+
+
+def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> RunRequest:
+    """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
+    # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
+    # of `RunRequest`.
+    jobs_file = limited(jobs_file, options.limit)
+    jobs = resolve_jobs(
+        jobs_file,
+        overrides={"policy_device": options.policy_device, "policy_device_id": options.policy_device_id},
+        policy_batch=options.fixed_policy_batch(),
+        device=options.device,
+        may_import=may_import,
+        policy=others.pop("policy", None),
+    )
+    return RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
 
 
 # Show a run while it goes on, and write its tables at the end.
