@@ -58,19 +58,17 @@ class BuildCache(Generic[Built]):
     def __init__(self) -> None:
         self._entries: list[tuple[str, Built, bool]] = []
 
-    def get(
-        self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
-    ) -> Sequence[Built]:
-        """Return one object per key. Reuse the longest prefix of equal keys, close the rest, and build the others."""
-        # `build` gets the objects before it. If `are_lent`, their owner closes them, not this cache.
+    def reuse(self, keys: Sequence[str]) -> list[Built]:
+        """Return the objects of the longest prefix of equal keys, and close the rest."""
         num_kept = 0
         while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
             num_kept += 1
         self.clear(keep=num_kept)
-        for key in keys[num_kept:]:
-            built = build([built for _, built, _ in self._entries])
-            self._entries.append((key, built, are_lent))
         return [built for _, built, _ in self._entries]
+
+    def keep(self, key: str, built: Built, *, is_lent: bool = False) -> None:
+        """Keep an object after those before it. If it `is_lent`, its owner closes it, not this cache."""
+        self._entries.append((key, built, is_lent))
 
     def clear(self, *, keep: int = 0) -> None:
         """Close all but the first objects. An error is only logged, because the next job did not cause it."""
@@ -268,24 +266,27 @@ class BuiltGroups:
     network: ServedNetwork | None = None  # in the run's policy server, None for a network in this process
 
 
+@dataclass(eq=False)
 class GroupBuilder:
     """Builds environments and policies job by job, and reuses them for the next job with equal keys."""
 
-    def __init__(self, settings: RankSettings) -> None:
-        self._settings = settings
-        self.set_by_code = Settings()  # process-wide settings that foreign code changes
-        self._taking_turns: tuple[str, ...] = ()
-        # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
-        self._kept: defaultdict[tuple[str, str], BuildCache[Any]] = defaultdict(BuildCache)
-        self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
-        self._probed_environments: dict[tuple[str, bool], str | None] = {}
-        self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
-        self._has_built = False
-        self._has_new_environment = self._has_new_policy = False
+    settings: RankSettings
+    set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
+    _taking_turns: tuple[str, ...] = field(default=(), init=False)
+    # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
+    _kept: defaultdict[tuple[str, str], BuildCache[Any]] = field(
+        default_factory=partial(defaultdict, BuildCache), init=False
+    )
+    _probed: dict[tuple[str, str, int, bool], ProbeResult] = field(default_factory=dict, init=False)
+    _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
+    _networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = field(default_factory=dict, init=False)
+    _has_built: bool = field(default=False, init=False)
+    _has_new_environment: bool = field(default=False, init=False)
+    _has_new_policy: bool = field(default=False, init=False)
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
-        settings, config = self._settings, job.config
+        settings, config = self.settings, job.config
         taking_turns = settings.turns.get(config.name, ())
         # The first build imports modules, which stay, so no garbage is collected. A later one may need the freed
         # memory.
@@ -299,15 +300,15 @@ class GroupBuilder:
             sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
-            def new_environment(others: Sequence[Environment]) -> Environment:
-                self._has_new_environment = True
-                own = jobs[len(others)]
-                return own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
-
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if taking_turns else ""]
-                environments = kept.get([each.environment_key for each in jobs], new_environment)
+                environments = kept.reuse([each.environment_key for each in jobs])
+                for own in jobs[len(environments) :]:
+                    self._has_new_environment = True
+                    built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
+                    kept.keep(own.environment_key, built)
+                    environments.append(built)
             start_up.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
@@ -349,8 +350,8 @@ class GroupBuilder:
         # A network's last digits change with the batch size, so the size belongs to the job. On some processors they
         # also change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe
         # tests whether places still matter. Results are `bitwise` only if they do not.
-        fixed, traits = self._settings.options.fixed_policy_batch(), job.policy_traits
-        device = self._settings.context.device.type
+        fixed, traits = self.settings.options.fixed_policy_batch(), job.policy_traits
+        device = self.settings.context.device.type
         num_envs = fixed or max(environment.num_envs for environment in environments)
         make = partial(self._make_policies, job, environments, [])
 
@@ -429,7 +430,7 @@ class GroupBuilder:
 
         # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
         chosen, problem = batch if result.passes else sizes[0], None
-        counts = self._settings.entries[job.config.name].policy_batch
+        counts = self.settings.entries[job.config.name].policy_batch
         try:
             counts = counts or settle(directory, SettledBatch(policy_batch=chosen)).policy_batch
             if counts < num_envs:
@@ -462,7 +463,7 @@ class GroupBuilder:
 
     def _batch_sizes(self, job: Job, directory: Path, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
         """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-        earlier = self._settings.entries[job.config.name].policy_batch
+        earlier = self.settings.entries[job.config.name].policy_batch
         if earlier is None:
             # `_settled_batch` reports a damaged file.
             with suppress(ConfigError):
@@ -481,15 +482,15 @@ class GroupBuilder:
         # Policies in `begun` have seen their environment. A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
-
-        def new_policy(others: Sequence[PolicyBase]) -> PolicyBase:
+        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
+        policies = kept.reuse([each.policy_key for each in jobs])
+        for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
-            own, sharing = jobs[len(others)], others[0].with_own_memory() if others else None
-            return own.build_policy(self._network_of(own)) if sharing is None else sharing
-
-        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
-        policies = kept.get([each.policy_key for each in jobs], new_policy, are_lent=job.lent is not None)
+            sharing = policies[0].with_own_memory() if policies else None
+            built = own.build_policy(self._network_of(own)) if sharing is None else sharing
+            kept.keep(own.policy_key, built, is_lent=job.lent is not None)
+            policies.append(built)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
                 policy.reset()
@@ -506,7 +507,7 @@ class GroupBuilder:
             return None
         key = job.network_key, server
         if key not in self._networks:
-            self._networks[key] = ServedNetwork(self._settings.policy_servers[server], job.network_key)
+            self._networks[key] = ServedNetwork(self.settings.policy_servers[server], job.network_key)
         return self._networks[key]
 
     def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
