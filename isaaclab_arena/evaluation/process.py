@@ -565,12 +565,11 @@ class Settings:
             self._told.update((by, change) for change in new)
 
 
-@dataclass(eq=False)
 class Imports:
     """Puts back the process-wide changes of imported modules, until jobs use them."""
 
-    _before: _Values = field(default_factory=lambda: _look(), init=False)
-    _modules: set[str] = field(default_factory=lambda: set(sys.modules), init=False)
+    def __init__(self) -> None:
+        self._before, self._modules = _look(), set(sys.modules)
 
     def settle(self, by: str) -> None:
         """Put back the changes of modules that were imported; `Settings.of` with the same `by` applies them again."""

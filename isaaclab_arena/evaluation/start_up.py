@@ -367,7 +367,8 @@ def start_run(
             lock = lock.hold(alone=False)
     if others is not None:
         said = others.share_from_rank_zero("attempt", said)
-        lock = lock or RunLock(path).hold(alone=False)
+    lock = lock or RunLock(path).hold(alone=False)
+    if others is not None:
         # No rank may leave before all of them hold the lock.
         others.gather("lock", "held")
     attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
