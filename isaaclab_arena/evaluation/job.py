@@ -142,11 +142,6 @@ class Job:
         for doubt in dict.fromkeys((*self.doubts, *doubts)):
             _LOG.warning("job '%s': %s", self.config.name, doubt)
 
-    def environment_option(self, name: str) -> str | None:
-        """Return an option of the environment as text, such as ``object``; None if it has no such option."""
-        value = getattr(self.environment_config, name, None)
-        return None if value is None else str(value)
-
 
 # What a job evaluates, by content.
 

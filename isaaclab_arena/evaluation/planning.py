@@ -270,14 +270,16 @@ def plan_run(
         task = config.labels.get("task")
         if task is None:
             task = builder.task_name(job.environment_config)
+        values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
+        of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is JobStatus.PENDING
         entries.append(
             PlanEntry(
                 config=config,
                 rank=home_index(config.index, turns) % world_size if has_rank else None,
                 task=task or config.environment,
-                embodiment=builder.robot_name(job.environment_config) or job.environment_option("embodiment"),
-                object=job.environment_option("object"),
+                embodiment=builder.robot_name(job.environment_config) or of_environment["embodiment"],
+                object=of_environment["object"],
                 policy_config=job.policy_options,
                 variations=spelled(job.variations),
                 conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),

@@ -519,12 +519,9 @@ def left_alone() -> Iterator[None]:
 class Settings:
     """The process-wide settings of a run's policies and environments, which last as long as these do."""
 
-    _set_by: defaultdict[str, _Set] = field(default_factory=partial(defaultdict, dict), init=False)
+    # What lasts of the code that `of` ran, by key and by setting: the values before and after.
+    set_by: defaultdict[str, _Set] = field(default_factory=partial(defaultdict, dict), init=False)
     _told: set[tuple[str, str]] = field(default_factory=set, init=False)
-
-    def has_any(self, key: str) -> bool:
-        """Whether code that `of` ran under this key has set something that lasts."""
-        return bool(self._set_by.get(key))
 
     @contextmanager
     def of(self, by: str, key: str) -> Iterator[None]:
@@ -534,7 +531,7 @@ class Settings:
         specs, by_imports = _SET_BY_IMPORT.get(by, ({}, {}))
         if any(getattr(sys.modules.get(name), "__spec__", None) is not spec for name, spec in specs.items()):
             by_imports = {}
-        for known in (by_imports, self._set_by.get(key, {})):
+        for known in (by_imports, self.set_by.get(key, {})):
             for each in [each for each in _SHARED if each.name in known]:
                 values = known[each.name]
                 _attempt(*((each.repeat, *values) if each.repeat else (each.write, values[1])))
@@ -555,8 +552,8 @@ class Settings:
                 if each.is_runners:
                     _attempt(each.write, value)
                 else:
-                    first, _ = self._set_by[key].get(each.name, (value, now))
-                    self._set_by[key][each.name] = first, now
+                    first, _ = self.set_by[key].get(each.name, (value, now))
+                    self.set_by[key][each.name] = first, now
                     if enclosing is not None:
                         # Do not blame the enclosing block's code for this change.
                         enclosing[each.name] = now

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
@@ -142,7 +143,7 @@ _PARSER = threading.Lock()
 def modules_of_class(found: type) -> list[str]:
     """Return the modules of a class and its bases that are neither this package's nor Python's, each once."""
     names = dict.fromkeys(base.__module__ for base in found.__mro__)
-    return [name for name in names if _top(name) not in _OWN and _file(name) is not None]
+    return [name for name in names if name.partition(".")[0] not in _OWN and _file(name) is not None]
 
 
 def modules_of_object(found: object) -> list[str]:
@@ -153,7 +154,7 @@ def modules_of_object(found: object) -> list[str]:
             names.update(dict.fromkeys(modules_of_class(value)))
         elif callable(value):
             name = getattr(getattr(value, "func", value), "__module__", None)
-            if isinstance(name, str) and _top(name) not in _OWN and _file(name) is not None:
+            if isinstance(name, str) and name.partition(".")[0] not in _OWN and _file(name) is not None:
                 names[name] = None
     return list(names)
 
@@ -170,7 +171,7 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
     waiting = [(name, file) for name in modules if (file := _file(name)) is not None]
     while waiting:
         name, file = waiting.pop()
-        if name in found or _top(name) in _OWN:
+        if name in found or name.partition(".")[0] in _OWN:
             continue
         found[name] = file
         # Dotted names count from the directory above the module's top package.
@@ -196,10 +197,6 @@ def _file(module: str) -> Path | None:
     return file
 
 
-def _top(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def _imports(module: str, file: Path) -> Iterator[str]:
     """Yield every dotted name that a file may import, and its parent packages, whose code runs first."""
     try:
@@ -212,18 +209,12 @@ def _imports(module: str, file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _with_parents(alias.name)
+                yield from accumulate(alias.name.split("."), "{}.{}".format)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             # A relative name counts from the package of the file, or from one above it.
             if node.level:
                 parts = package.split(".")
                 base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            yield from _with_parents(base)
+            yield from accumulate(filter(None, base.split(".")), "{}.{}".format)
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    parts = [part for part in name.split(".") if part]
-    for length in range(1, len(parts) + 1):
-        yield ".".join(parts[:length])

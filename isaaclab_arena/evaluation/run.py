@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_c
 from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.evaluation.heartbeat import (
     RankFate,
-    RankReport,
     RankState,
     RankWatch,
     in_a_thread,
@@ -145,7 +144,25 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
             live_tracking = imported("isaaclab_arena.tracking.watched_run:LiveTracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
         play, wait = stack.enter_context(host.ready(request, started, attempt, watch, interruption))
-        with shown_while_it_runs(request, directory, host, watch.look) if context.is_rank_zero else nullcontext():
+        with ExitStack() as meanwhile:
+            if context.is_rank_zero:
+                _LOG.info("writing to %s", directory)
+            if context.is_rank_zero and host.shows_progress:
+                meanwhile.enter_context(shown(watch.look))
+            if context.is_rank_zero and host.writes_report and not options.no_report:
+                # The page links films, since embedding reads all of them again.
+                meanwhile.enter_context(
+                    in_a_thread(
+                        lambda closing: keep_writing(
+                            # It loads pandas, see `merge_and_show`.
+                            lambda: imported("isaaclab_arena.report.writing:write_report")(
+                                [directory], embed_mb=0.0, running=True
+                            ),
+                            closing.wait,
+                        ),
+                        name="report",
+                    )
+                )
             played = wait(play())
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.
@@ -295,26 +312,6 @@ def full_disk_explained() -> Iterator[None]:
         yield
     except DiskUnusableError as error:
         raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
-
-
-@contextmanager
-def shown_while_it_runs(
-    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[RankReport]]
-) -> Iterator[None]:
-    """Show the progress of all ranks, and update the run's page, within a `with` block."""
-
-    def write_page() -> None:
-        from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
-
-        # The page links films, since embedding reads all of them again.
-        writing.write_report([output_directory], embed_mb=0.0, running=True)
-
-    _LOG.info("writing to %s", output_directory)
-    is_page_wanted = host.writes_report and not request.options.no_report
-    with shown(look) if host.shows_progress else nullcontext():
-        keep_page = in_a_thread(lambda closing: keep_writing(write_page, closing.wait), name="report")
-        with keep_page if is_page_wanted else nullcontext():
-            yield
 
 
 def merge_and_show(
