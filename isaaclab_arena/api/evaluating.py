@@ -217,25 +217,16 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     missing = [name for name in ("environment", "policy") if given.get(name) is None]
     if num_ranks is not None and num_ranks < 1:
         raise ConfigError(f"must be at least 1, got {num_ranks}", key="num_ranks")
+    if jobs is not None and len(missing) < 2:
+        raise ConfigError("give either this or an environment and a policy", key="jobs")
     if jobs is not None:
-        if len(missing) < 2:
-            raise ConfigError("give either this or an environment and a policy", key="jobs")
         return Asked(jobs_file=str(given_path(jobs)), given=given)
     if missing:
         message = "is missing; give a job file, or an environment and a policy"
         raise ConfigError([Problem(message, key=name) for name in missing])
-    return _one_job(**given)
 
-
-def _one_job(
-    *,
-    environment: str,
-    policy: PolicyLike,
-    policy_config: Mapping[str, Any] | None = None,
-    environment_args: Mapping[str, Any] | None = None,
-    **given: Any,
-) -> Asked:
     # A class that other processes cannot import, and an object that is lent, are only here.
+    policy, policy_config = given.pop("policy"), given.pop("policy_config", None) or {}
     policy_type: str = policy if isinstance(policy, str) else name_of_lent(policy)
     only_here: type[PolicyBase] | LentPolicy | None = None
     lent = None
@@ -252,24 +243,19 @@ def _one_job(
             raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
 
     # Arguments are options of the run, keys of the job, or else options of the environment.
-    option_names = {option.name for option in fields(RunOptions)}
-    options: dict[str, Any] = {}
-    of_job: dict[str, Any] = {}
-    of_environment = {"environment": environment, **(environment_args or {})}
-    for name, value in given.items():
-        if name in option_names:
-            options[name] = value
-        elif name not in {"name", "variations", "language_instruction", "conditions"}:
-            of_environment[name] = value
-        elif value is not None:
-            of_job[name] = value
-    if "conditions" in of_job:
-        of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
-    arguments, config = (
-        {name: plain_value(value) for name, value in each.items()} for each in (of_environment, policy_config or {})
-    )
-    described = {"arena_env_args": arguments, "policy_type": policy_type, "policy_config_dict": config}
-    block = {"name": environment, **of_job, **described}
+    environment, environment_args = given.pop("environment"), given.pop("environment_args", None) or {}
+    of_run = {option.name for option in fields(RunOptions)}
+    of_job = {"name", "variations", "language_instruction", "conditions"}
+    own = {name: value for name, value in given.items() if name not in of_run | of_job}
+    arguments = {"environment": environment, **environment_args, **own}
+    block: dict[str, Any] = {"name": environment}
+    block |= {name: value for name, value in given.items() if name in of_job - of_run and value is not None}
+    if "conditions" in block:
+        block["conditions"] = str(Path(block["conditions"]).absolute())
+    block["arena_env_args"] = {name: plain_value(value) for name, value in arguments.items()}
+    block["policy_type"] = policy_type
+    block["policy_config_dict"] = {name: plain_value(value) for name, value in policy_config.items()}
+    options = {name: value for name, value in given.items() if name in of_run}
     return Asked(block=block, given=options, policy=lent, only_here=only_here)
 
 
@@ -348,10 +334,41 @@ def evaluate(
     asked = asked_for(jobs, {**options, "output_dir": output_dir}, num_ranks=num_ranks)
     if num_ranks is not None and num_ranks > 1:
         return _on_ranks(asked, num_ranks, shows_progress=show_progress)
-    results, signal_number = _here(asked, alone=num_ranks == 1, shows_progress=show_progress)
-    if signal_number is not None:
+    size, of_run = group_size() or 1, run_options(asked, is_guest=True)
+    device, is_alone = of_run.device, num_ranks == 1 or size == 1
+    with left_alone(), ExitStack() as stack:
+        # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
+        if is_alone and device is None and torch.cuda.is_initialized():
+            device = f"cuda:{torch.cuda.current_device()}"
+        variables = {} if is_alone else context.variables_of_group(dist.get_rank(), size)
+        own = context.DistributedContext.from_environment(variables, device=device)
+        ranks = ranks_of_one(own) if is_alone else stack.enter_context(initialise(own))
+        if show_progress:
+            set_up_console_logging(own.rank)
+        owned = _temporary_directory(asked) if own.is_rank_zero else None
+        chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
+        of_run = replace(of_run, output_dir=chosen) if chosen else of_run
+        request = request_of(asked, of_run, world_size=own.world_size)
+        context.limit_threads(of_run.torch_threads)
+        if of_run.deterministic:
+            calculate_deterministically()
+        host = RankHost(
+            ranks, shows_progress=show_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
+        )
+        with modules_at_rest(asked.policy):
+            outcome = run(request, host)
+        path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
+        if not (path / RUN_PLAN_FILE).is_file():
+            message = (
+                f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
+            )
+            raise ConfigError(message, key="--output_dir")
+        results = Results(read(path), path, owned=owned)
+        # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
+        ranks.gather("results", "read")
+    if outcome.signal_number is not None:
         # Process-wide state is restored, so the signal has its usual effect in the caller's program.
-        signal.raise_signal(signal_number)
+        signal.raise_signal(outcome.signal_number)
     return results
 
 
@@ -414,43 +431,6 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         if code != 0 and not (path / RESULTS_FILE).is_file():
             raise ArenaError(f"the ranks ended with exit code {code}: {reason}")
         return Results(read(path), path, owned=owned)
-
-
-def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, int | None]:
-    options = run_options(asked, is_guest=True)
-    size, device = group_size() or 1, options.device
-    is_alone = alone or size == 1
-    with left_alone(), ExitStack() as stack:
-        # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
-        if is_alone and device is None and torch.cuda.is_initialized():
-            device = f"cuda:{torch.cuda.current_device()}"
-        variables = {} if is_alone else context.variables_of_group(dist.get_rank(), size)
-        own = context.DistributedContext.from_environment(variables, device=device)
-        ranks = ranks_of_one(own) if is_alone else stack.enter_context(initialise(own))
-        if shows_progress:
-            set_up_console_logging(ranks.context.rank)
-        owned = _temporary_directory(asked) if ranks.context.is_rank_zero else None
-        chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
-        options = replace(options, output_dir=chosen) if chosen else options
-        request = request_of(asked, options, world_size=ranks.context.world_size)
-        context.limit_threads(options.torch_threads)
-        if options.deterministic:
-            calculate_deterministically()
-        host = RankHost(
-            ranks, shows_progress=shows_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
-        )
-        with modules_at_rest(asked.policy):
-            outcome = run(request, host)
-        path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
-        if not (path / RUN_PLAN_FILE).is_file():
-            message = (
-                f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
-            )
-            raise ConfigError(message, key="--output_dir")
-        results = Results(read(path), path, owned=owned)
-        # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
-        ranks.gather("results", "read")
-        return results, outcome.signal_number
 
 
 def _temporary_directory(asked: Asked) -> "tempfile.TemporaryDirectory[str] | None":

@@ -14,14 +14,7 @@ from typing import Any, Generic, TypeVar
 from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation.batching import (
-    MULTIPLES,
-    ProbeResult,
-    filled_up,
-    on_fixed_batch,
-    probe_policy,
-    unlike_itself,
-)
+from isaaclab_arena.evaluation import batching
 from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
@@ -277,7 +270,7 @@ class GroupBuilder:
     _kept: defaultdict[tuple[str, str], BuildCache[Any]] = field(
         default_factory=partial(defaultdict, BuildCache), init=False
     )
-    _probed: dict[tuple[str, str, int, bool], ProbeResult] = field(default_factory=dict, init=False)
+    _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
     _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
     _networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = field(default_factory=dict, init=False)
     _has_built: bool = field(default=False, init=False)
@@ -394,7 +387,7 @@ class GroupBuilder:
         wide = fixed if batch is None or own is not None else batch
         if batch is None and not (is_invariant or policies[0].is_remote):
             batch = own or num_envs
-        return [on_fixed_batch(policy, wide) for policy in policies], batch, because
+        return [batching.on_fixed_batch(policy, wide) for policy in policies], batch, because
 
     def _settled_batch(
         self,
@@ -407,16 +400,16 @@ class GroupBuilder:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
         continues = job.latency is not None and job.latency.continues
 
-        def probe(batch: int) -> ProbeResult:
+        def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.
             policy, key = made(batch)[0], (job.policy_key, job.environment_key, batch, continues)
             if key not in self._probed:
-                self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
+                self._probed[key] = batching.probe_policy(policy, environment, batch=batch, continues=continues)
             return self._probed[key]
 
         # The size is the stored one, or the first at which places in the batch make no difference.
         earlier, sizes = self._batch_sizes(job, directory, num_envs)
-        batch, result = sizes[0], ProbeResult(passes=False)
+        batch, result = sizes[0], batching.ProbeResult(passes=False)
         for batch in sizes:
             result = probe(batch)
             if result.passes or result.error is not None:
@@ -446,10 +439,11 @@ class GroupBuilder:
             name = type(made(counts)[0]).__name__
             _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
 
-        if problem is None and counts > 1 and counts % MULTIPLES[0]:
+        if problem is None and counts > 1 and counts % batching.MULTIPLES[0]:
             problem = (
                 f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no "
-                f"multiple of {MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
+                f"multiple of {batching.MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run "
+                "fills it up"
             )
         elif problem is None and not result.passes:
             *most, last = map(str, sizes)
@@ -473,7 +467,7 @@ class GroupBuilder:
             return earlier, (earlier,)
         # Committed episodes without a stored size were played without padding: one call for all env slots.
         is_begun = any(directory.glob(COMMIT_FILE_PATTERN))
-        return earlier, (num_envs,) if is_begun else filled_up(num_envs)
+        return earlier, (num_envs,) if is_begun else batching.filled_up(num_envs)
 
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
@@ -518,5 +512,5 @@ class GroupBuilder:
         key = job.environment_key, job.policy_traits.pictures != "none"
         if key not in self._probed_environments:
             with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
-                self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
+                self._probed_environments[key] = batching.unlike_itself(environment, sees_pictures=key[1])
         return self._probed_environments[key]

@@ -32,20 +32,12 @@ from isaaclab_arena.config.schema import (
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation import policy_client, provenance
 from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.evaluation.policy_client import (
-    DEVICE_OPTION,
-    NetworkOrder,
-    PolicyServer,
-    ServedNetwork,
-    ServerAddress,
-    ServerOrders,
-)
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
@@ -623,7 +615,7 @@ def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
 @contextmanager
 def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
-) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
+) -> Iterator[Mapping[PolicyServerConfig, policy_client.ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
     # Every rank lists the same servers and networks in the same order.
     asking: dict[PolicyServerConfig, list[Job]] = {}
@@ -632,7 +624,7 @@ def running_policy_servers(
             asking.setdefault(job.config.policy_server, []).append(job)
     orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
 
-    addresses: dict[PolicyServerConfig, ServerAddress] = {}
+    addresses: dict[PolicyServerConfig, policy_client.ServerAddress] = {}
     context = ranks.context
     with ExitStack() as running:
         for number, config in enumerate(orders):
@@ -646,10 +638,12 @@ def running_policy_servers(
                 if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
                     host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
-                server = running.enter_context(closing(PolicyServer(orders[config], host=host, log_file=log_file)))
+                server = running.enter_context(
+                    closing(policy_client.PolicyServer(orders[config], host=host, log_file=log_file))
+                )
                 told = json.dumps(asdict(server.address))
             said = ranks.gather(f"address of policy server {number}", told)[owner]
-            addresses[config] = ServerAddress(**json.loads(said))
+            addresses[config] = policy_client.ServerAddress(**json.loads(said))
             _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
         yield addresses
 
@@ -666,14 +660,14 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         # The next start clears away a file of this name if this process dies.
         log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
-        server = running.enter_context(closing(PolicyServer(orders, host=None, log_file=log_file)))
-        network = running.enter_context(closing(ServedNetwork(server.address, job.network_key)))
+        server = running.enter_context(closing(policy_client.PolicyServer(orders, host=None, log_file=log_file)))
+        network = running.enter_context(closing(policy_client.ServedNetwork(server.address, job.network_key)))
         yield running.enter_context(closing(job.build_policy(network)))
 
 
-def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
+def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
     """Return the orders to the policy server of these jobs."""
-    networks: dict[str, NetworkOrder] = {}
+    networks: dict[str, policy_client.NetworkOrder] = {}
     for job in jobs:
         asked = dict(job.policy_options)
         if "num_envs" in asked:
@@ -681,9 +675,9 @@ def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions
             asked["num_envs"] = config.max_batch
         device = config.device or options.policy_device
         if device is not None:
-            asked[DEVICE_OPTION] = device
-        networks[job.network_key] = NetworkOrder(policy_type=job.config.policy_type, options=asked)
-    return ServerOrders(
+            asked[policy_client.DEVICE_OPTION] = device
+        networks[job.network_key] = policy_client.NetworkOrder(policy_type=job.config.policy_type, options=asked)
+    return policy_client.ServerOrders(
         networks=networks,
         max_batch=config.max_batch,
         max_wait_ms=config.max_wait_ms,

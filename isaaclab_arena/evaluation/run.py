@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,10 @@ from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
+from isaaclab_arena.evaluation import heartbeat
 from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.console import as_text, show_results
-from isaaclab_arena.evaluation.heartbeat import (
-    RankFate,
-    RankState,
-    RankWatch,
-    in_a_thread,
-    keep_writing,
-    shown,
-    wait_for_ranks,
-)
+from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
@@ -47,15 +40,9 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.garbage import collect_from_now_on, join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
+from isaaclab_arena.storage import reports
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.recovery import consolidate_leftovers
-from isaaclab_arena.storage.reports import (
-    ReportedStatus,
-    failed_report,
-    read_job_reports,
-    tables_are_current,
-    write_job_report,
-)
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -101,7 +88,12 @@ class Host(ABC):
 
     @abstractmethod
     def ready(
-        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+        self,
+        request: RunRequest,
+        started: StartedRun,
+        attempt: Attempt,
+        watch: RankWatch,
+        interruption: Interruption,
     ) -> AbstractContextManager[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Get ready; yield what plays the episodes that are left, and what waits for the other ranks after that."""
         # The context ends after the tables are written.
@@ -144,25 +136,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
             live_tracking = imported("isaaclab_arena.tracking.watched_run:LiveTracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
         play, wait = stack.enter_context(host.ready(request, started, attempt, watch, interruption))
-        with ExitStack() as meanwhile:
-            if context.is_rank_zero:
-                _LOG.info("writing to %s", directory)
-            if context.is_rank_zero and host.shows_progress:
-                meanwhile.enter_context(shown(watch.look))
-            if context.is_rank_zero and host.writes_report and not options.no_report:
-                # The page links films, since embedding reads all of them again.
-                meanwhile.enter_context(
-                    in_a_thread(
-                        lambda closing: keep_writing(
-                            # It loads pandas, see `merge_and_show`.
-                            lambda: imported("isaaclab_arena.report.writing:write_report")(
-                                [directory], embed_mb=0.0, running=True
-                            ),
-                            closing.wait,
-                        ),
-                        name="report",
-                    )
-                )
+        with shown_while_it_runs(request, directory, host, watch.look) if context.is_rank_zero else nullcontext():
             played = wait(play())
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.
@@ -197,7 +171,12 @@ class RankHost(Host):
 
     @contextmanager
     def ready(
-        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+        self,
+        request: RunRequest,
+        started: StartedRun,
+        attempt: Attempt,
+        watch: RankWatch,
+        interruption: Interruption,
     ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Start the policy servers and publish this rank's status; yield what runs its jobs, and what waits."""
         directory, context, stop_requested = started.output_directory, self.ranks.context, interruption.stop_requested
@@ -228,12 +207,12 @@ class RankHost(Host):
                 # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its
                 # place. If no rank hears this rank's status, they wait for it, and its exit tells them.
                 while not failed and not merges:
-                    reports = watch.look()
-                    if not reports[0].alive and tables_are_current(directory):
+                    ranks = watch.look()
+                    if not ranks[0].alive and reports.tables_are_current(directory):
                         break
-                    if next((report.rank for report in reports if report.alive), rank) >= rank:
+                    if next((each.rank for each in ranks if each.alive), rank) >= rank:
                         stalled_after_s = work.stalled_after_s
-                        wait_for_ranks(
+                        heartbeat.wait_for_ranks(
                             watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
                         )
                         merges = True
@@ -244,7 +223,7 @@ class RankHost(Host):
                 if failed and self.is_whole_program:
                     leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
                 others = [report for report in watch.look() if report.rank != rank] if merges else []
-                at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+                at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
                 all_ended = not (at_work or stop_requested())
                 return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
@@ -312,6 +291,23 @@ def full_disk_explained() -> Iterator[None]:
         yield
     except DiskUnusableError as error:
         raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
+
+
+@contextmanager
+def shown_while_it_runs(
+    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[heartbeat.RankReport]]
+) -> Iterator[None]:
+    """Show the progress of all ranks, and update the run's page, within a `with` block."""
+    _LOG.info("writing to %s", output_directory)
+    # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
+    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+    with heartbeat.shown(look) if host.shows_progress else nullcontext():
+        keep_page = heartbeat.in_a_thread(
+            lambda end: heartbeat.keep_writing(lambda: imported(writer)([output_directory], **on_page), end.wait),
+            name="report",
+        )
+        with keep_page if host.writes_report and not request.options.no_report else nullcontext():
+            yield
 
 
 def merge_and_show(
@@ -389,13 +385,13 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        reports, _ = read_job_reports(directory, job, attempt.run)
-        if any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports):
+        told, _ = reports.read_job_reports(directory, job, attempt.run)
+        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in told):
             continue
         _LOG.error("job '%s' has failed: %s", job, loss)
         device = attempt.devices[rank]
-        report = failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
-        write_job_report(directory, report)
+        report = reports.failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        reports.write_job_report(directory, report)
 
 
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.

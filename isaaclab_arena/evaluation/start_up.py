@@ -31,13 +31,6 @@ from isaaclab_arena.evaluation.output_directory import (
     make_output_directory,
     named_directory,
 )
-from isaaclab_arena.evaluation.planning import (
-    Machinery,
-    policy_as_served,
-    refuse_slow_backends,
-    settle_backends,
-    settle_latencies,
-)
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
@@ -437,7 +430,7 @@ def begin_attempt(
     """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
-    machinery = Machinery(
+    machinery = planning.Machinery(
         devices=plan.devices,
         num_threads=num_threads,
         num_groups=options.pipeline,
@@ -454,7 +447,7 @@ def begin_attempt(
         measured = {job.name: job.latency for job in going_on.jobs if job.latency is not None}
         anew = jobs_to_run_anew(path, going_on, plan, options.rerun, has_recorded)
         # Refuse before the old results are set aside.
-        refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, machinery)
+        planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, machinery)
         number, jobs = take_up(
             path, begun, going_on, options, anew=anew, played_with=played_with, has_recorded=has_recorded
         )
@@ -470,10 +463,10 @@ def begin_attempt(
     watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
     left = {work.job for work in jobs}
     to_run = [job for job in request.jobs if job.config.name in left]
-    settled = settle_backends(to_run, machinery, known=known, watch=watch)
-    asked = partial(policy_as_served, options=options, output_directory=path)
-    latencies = settle_latencies(to_run, machinery, known=measured, asked=asked, watch=watch)
-    refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
+    settled = planning.settle_backends(to_run, machinery, known=known, watch=watch)
+    asked = partial(planning.policy_as_served, options=options, output_directory=path)
+    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=watch)
+    planning.refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
     if going_on is None:

@@ -15,15 +15,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage import episodes
 from isaaclab_arena.storage.dataset import flat_array, write_robomimic_file
-from isaaclab_arena.storage.episodes import (
-    find_recordings,
-    index_episodes,
-    locate_episodes,
-    read_all_attributes,
-    read_env_args,
-    read_episode,
-)
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_of_dataset
 from isaaclab_arena.storage.ledger import read_run_plan
 
@@ -137,7 +130,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         names = [job.name for job in read_run_plan(run).jobs]
         if unknown := [name for name in jobs if name not in names]:
             raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
-        located = {name: locate_episodes(run / name, name)[0] for name in jobs or names}
+        located = {name: episodes.locate_episodes(run / name, name)[0] for name in jobs or names}
         if not any(located.values()):
             raise ConfigError(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN)
         recorded = {
@@ -149,9 +142,9 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         # A job's directory, or files alone, have no plan, so their name is that of the job.
         if jobs:
             raise ConfigError(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB)
-        found = find_recordings(str(run), key=_RUN)
+        found = episodes.find_recordings(str(run), key=_RUN)
         name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
-        recorded = {name: index_episodes(found, key=_RUN)}
+        recorded = {name: episodes.index_episodes(found, key=_RUN)}
 
     for name, files in recorded.items():
         yield export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
@@ -163,14 +156,14 @@ def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import:
     sound: dict[int, Path] = {}
     for file in dict.fromkeys(files.values()):
         indices = [index for index, place in files.items() if place == file]
-        for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+        for index, attributes in zip(indices, episodes.read_all_attributes(file, indices), strict=True):
             if attributes.get("outcome") != Outcome.ERROR:
                 sound[index] = file
     sound = dict(sorted(sound.items()))
     if not sound:
         raise ConfigError("holds no episode without an error", file=str(next(iter(files.values()))))
     source = next(iter(sound.values()))
-    env_args = read_env_args(source)
+    env_args = episodes.read_env_args(source)
 
     # Only the environment knows the bounds of the actions.
     job = recorded_environment_job(env_args, source=str(source), num_envs=1, cameras=False, may_import=may_import)
@@ -188,8 +181,8 @@ def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import:
     variations = {"variations": env_args["variations"]} if env_args.get("variations") else {}
     kwargs = {**env_args["env_kwargs"], "environment": env_args["env_name"], **variations}
     made_by = {"env_name": f"{__name__}.robomimic_ids:{ROBOMIMIC_ID}", "type": 2, "env_kwargs": kwargs}
-    episodes = (read_episode(file, index) for index, file in sound.items())
-    masks = write_robomimic_file(target, episodes, made_by, scaled=scaled)
+    recordings = (episodes.read_episode(file, index) for index, file in sound.items())
+    masks = write_robomimic_file(target, recordings, made_by, scaled=scaled)
     shown, num_errors = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items()), len(files) - len(sound)
     left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
     return f"{target}: {len(sound)} episodes ({shown}){left_out}"
