@@ -45,11 +45,11 @@ _LOG = logging.getLogger(__name__)
 Built = TypeVar("Built", bound=Environment | PolicyBase)
 
 
+@dataclass(eq=False)
 class BuildCache(Generic[Built]):
     """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[str, Built, bool]] = []
+    _entries: list[tuple[str, Built, bool]] = field(default_factory=list, init=False)
 
     def reuse(self, keys: Sequence[str]) -> list[Built]:
         """Return the objects of the longest prefix of equal keys, and close the rest."""

@@ -69,17 +69,12 @@ class Consolidations:
         default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
     )
     _job: str | None = field(default=None, init=False)
-    _underway: Future[None] | None = field(default=None, init=False)
+    _underway: Future[object] | None = field(default=None, init=False)
 
     def begin(self, job: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-
-        def run() -> None:
-            with heard_by(partial(self.hear, job)):
-                finish()
-
-        self._job, self._underway = job, self._pool.submit(run)
+        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.hear, job))(finish))
 
     def wait(self, job: str | None = None) -> None:
         """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""

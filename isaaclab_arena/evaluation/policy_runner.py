@@ -25,7 +25,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import option_names
-from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
+from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation.console import program
@@ -74,14 +74,18 @@ def main(
     with program() as ended:
         take_rank_of_scheduler()
         options, rest = read_command_line(options_class, arguments, program=typed_as)
-
-        def request_of(context: DistributedContext) -> RunRequest:
-            # A rank without a part of the one job would be idle.
-            asked = dataclasses.replace(options, split_jobs=True) if context.world_size > 1 else options
-            command_line = (PROGRAM, *arguments)
-            return job_request(asked, job_block(asked, rest), command_line=command_line, import_s=import_s)
-
-        return run_as_asked(options, module=PROGRAM, arguments=arguments, request_of=request_of)
+        return run_as_asked(
+            options,
+            module=PROGRAM,
+            arguments=arguments,
+            request_of=lambda context: job_request(
+                # A rank without a part of the one job would be idle.
+                dataclasses.replace(options, split_jobs=options.split_jobs or context.world_size > 1),
+                job_block(options, rest),
+                command_line=(PROGRAM, *arguments),
+                import_s=import_s,
+            ),
+        )
     return ended.code
 
 

@@ -92,14 +92,10 @@ def watch_as_guest() -> AbstractContextManager[Interruption]:
     """Listen as `watch_for_interruption` does, within another program; outside the main thread do not listen."""
     if threading.current_thread() is not threading.main_thread():
         return nullcontext(Interruption())
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
     # A second signal calls the handler of the program.
-    def insist(signal_number: int, frame: FrameType | None) -> None:
-        handler = before[signal.Signals(signal_number)]
-        (handler if callable(handler) else _leave)(signal_number, frame)
-
-    return watch_for_interruption(insist)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {int(number): handler if callable(handler) else _leave for number, handler in before.items()}
+    return watch_for_interruption(lambda number, frame: handlers[number](number, frame))
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
@@ -251,6 +247,7 @@ class _Shared:
 
 
 _CUDNN = torch.backends.cudnn
+_TENSORS: Any = vars(torch)["_tensor_str"]
 _WARNINGS: Any = warnings  # its list of filters may be another one later
 _OF_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
@@ -325,11 +322,6 @@ def _write_logging(value: tuple[Any, ...]) -> None:
         logger.propagate, logger.handlers = propagates, [*handlers]
 
 
-def _print_options() -> tuple[dict[str, Any], dict[str, Any]]:
-    tensors: Any = torch
-    return dict(vars(tensors._tensor_str.PRINT_OPTS)), dict(np.get_printoptions())
-
-
 _SHARED = (
     # First, because everything else may need the recursion depth.
     _Shared("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -387,7 +379,7 @@ _SHARED = (
     _Shared("NumPy's handling of errors", np.geterr, lambda value: np.seterr(**value)),
     _Shared(
         "how arrays are printed",
-        _print_options,
+        lambda: (dict(vars(_TENSORS.PRINT_OPTS)), dict(np.get_printoptions())),
         lambda value: (torch.set_printoptions(**value[0]), np.set_printoptions(**value[1])),
     ),
     _Shared(

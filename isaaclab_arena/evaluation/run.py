@@ -8,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
@@ -70,10 +69,11 @@ class Played:
     all_ended: bool = False
 
 
+@dataclass(kw_only=True)
 class Host(ABC):
     """Runs jobs on ranks, and decides about the output of the run besides its results."""
 
-    ranks: Ranks  # within a name that no other run of theirs has, see `Ranks.within`
+    ranks: Ranks = field(kw_only=False)  # within a name that no other run of theirs has, see `Ranks.within`
     # Of ranks that come later, each with the plan of this process; None if the ranks are here.
     devices_to_come: Sequence[str] | None = None
     # Whether the process does nothing else: then its last words are the run's, with the command to type.
@@ -84,7 +84,7 @@ class Host(ABC):
     # On other nodes, where they never make datasets; one without a status may wait for resources, and is not dead.
     ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
-    listen: Callable[[], AbstractContextManager[Interruption]] = staticmethod(watch_for_interruption)
+    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @abstractmethod
     def ready(
@@ -157,17 +157,8 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
 # Ranks that have found each other: a program under torchrun or the launcher, one process, or a part of a caller's.
 
 
-@dataclass(kw_only=True)
 class RankHost(Host):
-    """Runs this rank's jobs in this process, beside the other ranks of a process group."""
-
-    # The request is the same on all.
-    ranks: Ranks = field(kw_only=False)
-    is_whole_program: bool = False
-    shows_progress: bool = True
-    shows_results: bool = True
-    writes_report: bool = False
-    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
+    """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     @contextmanager
     def ready(
@@ -353,10 +344,7 @@ def merge_and_show(
             _LOG.warning("there is no page of this run: %s", error)
     if merged.complete or not host.is_whole_program:
         last_line = ""
-
-    def show(console: Console) -> None:
-        print_summary(merged, output_directory, console, report=page, last_line=last_line)
-
+    show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
     if host.shows_results:
         show_results(show)
     if last_line:

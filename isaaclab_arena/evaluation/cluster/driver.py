@@ -71,12 +71,11 @@ def execute_on_cluster(
 class ClusterHost(Host):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
-    is_whole_program = writes_report = ranks_are_elsewhere = True
-
     def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
         num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
-        self.ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
-        self.devices_to_come = [device] * num_ranks
+        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
+        super().__init__(ranks, devices_to_come=[device] * num_ranks, is_whole_program=True, writes_report=True)
+        self.ranks_are_elsewhere = True
         self._cluster, self._options, self._needs = cluster, options, needs
 
     @contextmanager
