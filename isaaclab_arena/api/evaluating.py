@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, overloa
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.api.results import Results
+from isaaclab_arena.api import Results
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed import context
 from isaaclab_arena.distributed.devices import calculate_deterministically, selectable_gpu_count

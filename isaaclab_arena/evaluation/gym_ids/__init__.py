@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
 import torch
 
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv, default_form
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.validation import recorded_environment_job
@@ -58,6 +59,46 @@ def make_vector_env(
 def make_single_env(environment: str, *, render_mode: str | None = None, **options: Any) -> SingleEnv:
     """Build an environment with one env slot; ``options`` are those of `make_vector_env`."""
     return SingleEnv(make_vector_env(environment, **options), render_mode=render_mode)
+
+
+def make(
+    environment: str,
+    *,
+    num_envs: int = 1,
+    enable_cameras: bool = False,
+    variations: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    observations: Literal["flat", "dict", "nested"] = "nested",
+    **options: Any,
+) -> EnvironmentVectorEnv:
+    """Build an environment as a Gymnasium vector environment that never resets by itself.
+
+    Args:
+        environment: Its name, as in a job file.
+        num_envs: Number of env slots.
+        enable_cameras: Whether observations include the pictures of its cameras.
+        variations: Variations between episodes, as in a job file.
+        seed: Seed of the episodes until a reset gives another.
+        device: ``cpu``, ``cuda`` or ``cuda:<index>``; None for a GPU if there is one.
+        observations: ``nested`` is groups of terms, as policies see them; ``dict`` one dict of terms; ``flat`` one
+            vector of group ``policy``.
+        options: The environment's own, as in ``arena_env_args``.
+
+    Raises:
+        ConfigError: If there is no such environment, or it refuses its options.
+    """
+    return make_vector_env(
+        environment,
+        num_envs=num_envs,
+        seed=seed,
+        observations=observations,
+        enable_cameras=enable_cameras,
+        variations=variations,
+        device=str(DistributedContext.from_environment({}, device=device).device),
+        allow_import=True,
+        **options,
+    )
 
 
 # Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
