@@ -15,11 +15,10 @@ from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching
-from isaaclab_arena.evaluation.job import ContentReader, Job
+from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of_object
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.evaluation.provenance import modules_of_object
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.announced import announced_pictures

@@ -32,7 +32,7 @@ from isaaclab_arena.config.schema import (
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import policy_client, provenance
+from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
@@ -47,7 +47,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
-from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
@@ -286,9 +286,9 @@ def plan_run(
         source_file=request.source_file,
         command_line=request.command_line,
         world_size=world_size,
-        versions=provenance.versions(),
-        git_revision=provenance.git_revision(Path.cwd()),
-        machine=provenance.node(),
+        versions=versions(),
+        git_revision=git_revision(Path.cwd()),
+        machine=node(),
         devices=tuple(devices),
         jobs=tuple(entries),
         settings=request.options.result_settings(),

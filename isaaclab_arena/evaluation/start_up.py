@@ -21,7 +21,7 @@ from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.evaluation import planning, provenance
+from isaaclab_arena.evaluation import planning
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import (
@@ -36,7 +36,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.atomic import RunLock, move_aside
-from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents
+from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents, versions
 from isaaclab_arena.storage.episodes import locate_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
 from isaaclab_arena.storage.ledger import read_commits
@@ -379,7 +379,7 @@ def agree_on_request(ranks: Ranks, request: planning.RunRequest) -> list[str]:
     options = {**request.options.result_settings(), "assignment": request.options.mode}
     options |= {name: getattr(request.options, name) for name in names}
     ranks.agree_on("jobs and options", {**jobs, **{f"--{name}": str(value) for name, value in options.items()}})
-    agree_on_versions(ranks, provenance.versions())
+    agree_on_versions(ranks, versions())
     devices = ranks.gather("device", str(ranks.context.device))
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
     if ranks.context.is_rank_zero and 0 < len(on_cpu) < len(devices):

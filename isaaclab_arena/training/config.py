@@ -13,12 +13,12 @@ import yaml
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_into, refuse
-from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.nested import overlaid, set_at, value_at
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.contents import versions
 from isaaclab_arena.training.tasks import TASKS
 
 

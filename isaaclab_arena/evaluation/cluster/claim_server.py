@@ -17,7 +17,6 @@ from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, M
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
-from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.running_episodes import ranks_lost
 from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
@@ -25,7 +24,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
-from isaaclab_arena.storage.contents import Provenance, changes, shown
+from isaaclab_arena.storage.contents import Provenance, changes, shown, versions
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
