@@ -1,4 +1,4 @@
-"""The results of a run as data frames and typed numbers, and the comparison of two runs."""
+"""The Python interface: results as data frames and typed numbers, the comparison of two runs, and evaluation."""
 
 import io
 import shutil
@@ -15,12 +15,11 @@ from rich.console import Console
 from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, Question, Verdict, compare_directories
 from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.errors import ConfigError, did_you_mean
-from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import scored_episodes
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import make_output_directory, storage_errors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
-from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy
 from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
@@ -36,6 +35,7 @@ from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent
 from isaaclab_arena.results.merge import read
+from isaaclab_arena.storage.atomic import make_output_directory
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.reports import RESULTS_FILE
 from isaaclab_arena.workers.worker_process import stop_kept_workers

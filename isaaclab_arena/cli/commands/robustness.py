@@ -15,9 +15,9 @@ from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVE
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console
-from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.console import drawn
+from isaaclab_arena.storage.atomic import make_output_directory
 
 PROGRAM = "isaaclab-arena robustness"
 
