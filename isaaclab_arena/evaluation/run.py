@@ -226,7 +226,6 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     options = request.options
     if context.launched_by_torchrun:
         die_with_parent()
-    check_trackers(options.tracking, key="tracking")
     limit_threads(options.torch_threads)
     join_freed_memory_at_once()
     if options.deterministic:
@@ -253,7 +252,10 @@ def run_as_asked(
     collect_from_now_on()
     if options.list_variations:
         return show_variations(request.jobs)
-    return execute(request, context) if elsewhere is None else elsewhere(request)
+    if elsewhere is not None:
+        return elsewhere(request)
+    check_trackers(options.tracking, key="tracking")
+    return execute(request, context)
 
 
 def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> RunRequest:
