@@ -214,16 +214,18 @@ def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import:
     finally:
         environment.close()
 
-    def scaled(actions: np.ndarray) -> np.ndarray:
-        return scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy()
-
     # For robomimic's ``create_env_from_metadata``: Gym imports the module before the colon, which registers the id.
     # Type 2 is `EnvGym`.
     variations = {"variations": env_args["variations"]} if env_args.get("variations") else {}
     kwargs = {**env_args["env_kwargs"], "environment": env_args["env_name"], **variations}
     made_by = {"env_name": f"{__name__}.robomimic_ids:{ROBOMIMIC_ID}", "type": 2, "env_kwargs": kwargs}
     recordings = (episodes.read_episode(file, index) for index, file in sound.items())
-    masks = write_robomimic_file(target, recordings, made_by, scaled=scaled)
+    masks = write_robomimic_file(
+        target,
+        recordings,
+        made_by,
+        scaled=lambda actions: scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy(),
+    )
     shown, num_errors = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items()), len(files) - len(sound)
     left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
     return f"{target}: {len(sound)} episodes ({shown}){left_out}"
