@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import atomic, ledger
+from isaaclab_arena.storage import disk, ledger
 from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents, versions
 from isaaclab_arena.storage.episodes import locate_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
@@ -41,7 +41,7 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
     # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once. Rank 0
     # puts a file into the directory, and names both.
     host, machine = socket.gethostname(), machine_identity()
-    probe = None if made is None else made / atomic.PROBE_PATTERN.replace("*", str(os.getpid()))
+    probe = None if made is None else made / disk.PROBE_PATTERN.replace("*", str(os.getpid()))
     said = ""
     if probe is not None:
         probe.touch()
@@ -50,9 +50,9 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
 
     # The others look for the file. Only rank 0 knows the name of a dated directory.
     there = Path(path)
-    candidates = [there, atomic.named_directory(options.output_base_dir) / there.name]
+    candidates = [there, disk.named_directory(options.output_base_dir) / there.name]
     if options.output_dir is not None:
-        candidates = [atomic.named_directory(options.output_dir)]
+        candidates = [disk.named_directory(options.output_dir)]
     # A network file system may show a new file to other nodes only after seconds.
     deadline = time.monotonic() + (0.0 if machine == its_machine else delay_s)
     seen = made or next((candidate for candidate in candidates if (candidate / name).exists()), None)
@@ -90,11 +90,11 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
     if options.resume:
         return _directory_of_run(Path(options.resume), option="--resume")
     if options.output_dir is not None:
-        path = atomic.named_directory(options.output_dir)
-        return None if atomic.holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+        path = disk.named_directory(options.output_dir)
+        return None if disk.holds_no_run(path) else _directory_of_run(path, option="--output_dir")
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
-    base = atomic.named_directory(options.output_base_dir)
+    base = disk.named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
@@ -279,7 +279,7 @@ def take_up(
     for name in begin:
         directory = output_directory / name
         if (directory / SETTLED_FILE).exists():
-            atomic.move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
+            disk.move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
     return number, tuple(
         replace(
             job,
@@ -301,7 +301,7 @@ class StartedRun:
     output_directory: Path  # as this rank sees it
     plan: ledger.RunPlan  # as written when the run began
     attempt: ledger.Attempt | None  # None if everything is done and intact
-    lock: atomic.RunLock  # held by this rank until it exits
+    lock: disk.RunLock  # held by this rank until it exits
 
 
 def start_run(
@@ -333,10 +333,10 @@ def start_run(
         run_id = uuid.uuid4().hex
         plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
         resumed = None if options.resume is None else directory_to_resume(options, plan)
-        path = resumed or atomic.make_output_directory(
+        path = resumed or disk.make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        lock = atomic.RunLock(path).hold(alone=True)
+        lock = disk.RunLock(path).hold(alone=True)
     if others is not None or path is None:
         path = common_directory(ranks, options, path)
     said = ""
@@ -354,7 +354,7 @@ def start_run(
             lock = lock.hold(alone=False)
     if others is not None:
         said = others.share_from_rank_zero("attempt", said)
-    lock = lock or atomic.RunLock(path).hold(alone=False)
+    lock = lock or disk.RunLock(path).hold(alone=False)
     if others is not None:
         # No rank may leave before all of them hold the lock.
         others.gather("lock", "held")
@@ -449,7 +449,7 @@ def begin_attempt(
         if not jobs:
             return None
     else:
-        atomic.clear_unbegun(path)
+        disk.clear_unbegun(path)
 
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.

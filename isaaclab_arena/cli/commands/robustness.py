@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.console import drawn
-from isaaclab_arena.storage.atomic import make_output_directory
+from isaaclab_arena.storage.disk import make_output_directory
 
 PROGRAM = "isaaclab-arena robustness"
 

@@ -7,8 +7,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versions, start_run
-from isaaclab_arena.storage.atomic import clear_unbegun, holds_no_run
 from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.disk import clear_unbegun, holds_no_run
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 
