@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
+    from isaaclab_arena.api import Comparison, JobResults, Results, compare, load_results
     from isaaclab_arena.api.evaluating import evaluate
-    from isaaclab_arena.api.making import make
-    from isaaclab_arena.api.results import Comparison, JobResults, Results, compare, load_results
     from isaaclab_arena.errors import ArenaError, ConfigError, PolicyLostError, Problem, StorageError
+    from isaaclab_arena.evaluation.gym_ids import make
 
 __all__ = [
     "ArenaError",
@@ -29,9 +29,9 @@ _HOMES = {
     **dict.fromkeys(
         ("ArenaError", "ConfigError", "PolicyLostError", "Problem", "StorageError"), "isaaclab_arena.errors"
     ),
-    **dict.fromkeys(("Comparison", "JobResults", "Results", "compare", "load_results"), "isaaclab_arena.api.results"),
+    **dict.fromkeys(("Comparison", "JobResults", "Results", "compare", "load_results"), "isaaclab_arena.api"),
     "evaluate": "isaaclab_arena.api.evaluating",
-    "make": "isaaclab_arena.api.making",
+    "make": "isaaclab_arena.evaluation.gym_ids",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

@@ -57,9 +57,9 @@ def command_line(options: Any) -> str:
 
 def processor() -> str:
     """Return the processor of this machine and the number of cores of this process."""
-    from isaaclab_arena.evaluation import provenance  # noqa: PLC0415  processes that measure imports load this file
+    from isaaclab_arena.storage import contents  # noqa: PLC0415  processes that measure imports load this file
 
-    here = provenance.node()
+    here = contents.node()
     return f"{here.cpu}, {here.cores} cores"
 
 

@@ -19,9 +19,9 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.job_run import JobRunner, RankSettings
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import now
+from isaaclab_arena.storage.contents import node
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.reports import ReportedStatus
 

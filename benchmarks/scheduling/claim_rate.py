@@ -20,6 +20,7 @@ import ray
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import ranks_of_one
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
 from isaaclab_arena.evaluation.cluster.claim_server import (
@@ -34,7 +35,7 @@ from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, C
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
-from isaaclab_arena.evaluation.start_up import start_run_alone
+from isaaclab_arena.evaluation.start_up import start_run
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.disk import adapter, json_line, json_text
 from isaaclab_arena.storage.ledger import CommitLine, read_commits
@@ -208,7 +209,7 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
     request = asked_for(words, may_import=True)
     needs = needs_of(request, ClusterOptions(cluster="ray"), working_directory=str(place))
     context = DistributedContext(world_size=num_ranks, local_world_size=num_ranks)
-    started = start_run_alone(request, context, ["cpu"] * num_ranks)
+    started = start_run(request, ranks_of_one(context), devices_to_come=["cpu"] * num_ranks)
     assert started.attempt is not None
     orders = json_line(
         RunOrders(

@@ -6,26 +6,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.api.results import Results
+from isaaclab_arena.api import Results
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed import context
 from isaaclab_arena.distributed.devices import calculate_deterministically, selectable_gpu_count
-from isaaclab_arena.distributed.ranks import Ranks, initialise, ranks_of_one
+from isaaclab_arena.distributed.ranks import initialise, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
-from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy
 from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
@@ -36,6 +35,7 @@ from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent
 from isaaclab_arena.results.merge import read
+from isaaclab_arena.storage.disk import make_output_directory
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.reports import RESULTS_FILE
 from isaaclab_arena.workers import stop_kept_workers
@@ -129,19 +129,29 @@ class JobKeywords(RunKeywords, total=False):
     motion_file: "str | PathLike[str] | None"
 
 
-# Turn keyword arguments into the options of a run, and those into a command line.
-
-_Options = TypeVar("_Options", bound=RunOptions)
-
-OPTION_NAMES = frozenset(field.name for field in fields(RunOptions))
+# The request for an evaluation from Python: the jobs of a file, or one policy in one environment.
 
 
-def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_guest: bool) -> _Options:
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The jobs of a file, or one policy in one environment, with the options of the run by name."""
+
+    given: Mapping[str, Any]
+    jobs_file: str | None = None
+    block: Mapping[str, Any] = field(default_factory=dict)  # without a file: the job as a job file would describe it
+    policy: Any = None  # an object that the caller lends, None for a policy that is built
+    # The policy's class if no other process could import it, or the policy that is lent.
+    only_here: type[PolicyBase] | LentPolicy | None = None
+
+
+def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
     """Check options by name like the command line; ConfigError lists the unknown, ill-typed and contradictory ones."""
     # Values may be path objects, and ``resume=True`` means the run in ``output_dir``.
-    known = {field.name for field in fields(options_class)}
-    unknown = [f"--{name}" for name in given if name not in known]
-    refuse_unknown(unknown, options_class)
+    options_class, given = RunOptions, asked.given
+    if asked.jobs_file is not None:
+        options_class, given = EvalOptions, {**given, "eval_jobs_config": asked.jobs_file}
+    known = {option.name for option in fields(options_class)}
+    refuse_unknown([f"--{name}" for name in given if name not in known], options_class)
     plain = {name: plain_value(value) for name, value in given.items() if value is not None}
     if isinstance(plain.get("resume"), bool):
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
@@ -149,29 +159,50 @@ def run_options(options_class: type[_Options], given: Mapping[str, Any], *, is_g
         raise ConfigError("does not say which run; name its directory, here or as output_dir", key="--resume")
     # A guest runs in the caller's process, which the watchdog must not end.
     without_watchdog = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
-    wanted = {**(without_watchdog if is_guest else {}), **plain}
     try:
-        options = read_options(options_class, wanted, owner="evaluate")
+        options = read_options(options_class, {**(without_watchdog if is_guest else {}), **plain}, owner="evaluate")
     except ConfigError as error:
         raise ConfigError([replace(each, key=f"--{each.key}") for each in error.problems]) from error
     if options.list_variations:
         raise ConfigError("shows, and runs nothing; use isaaclab-arena", key="--list_variations")
     options.check()
+    lent = asked.only_here
+    if isinstance(lent, LentPolicy) and options.pipeline > 1 and "with_own_memory" not in lent.policy.offers:
+        message = "needs a policy of its own for each group, and one object was given; name a class instead"
+        raise ConfigError(message, key="--pipeline")
     return options
+
+
+def request_of(asked: Asked, options: RunOptions, *, world_size: int) -> RunRequest:
+    """Return the checked request; see `jobs_request` and `job_request`."""
+    if isinstance(options, EvalOptions):
+        return jobs_request(options, (), as_arguments(options), import_s=None, may_import=not options.no_import)
+    given = asked.only_here
+    is_lent = isinstance(given, LentPolicy)
+    if options.resume is not None and is_lent and "unknown" in given.content.stated.values():
+        message = (
+            "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
+            "or name a class"
+        )
+        raise ConfigError(message, key="--resume")
+    if given is None:
+        options_of_policy(asked.block["policy_type"], may_import=not options.no_import)
+    options = replace(options, split_jobs=True) if world_size > 1 else options
+    return job_request(options, asked.block, policy=given)
 
 
 def as_arguments(options: RunOptions) -> list[str]:
     """Return the command line that gives these options."""
     arguments: list[str] = []
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value == field.default or value is None:
+    for option in fields(options):
+        name, value = option.name, getattr(options, option.name)
+        if value == option.default or value is None:
             continue
         if value is True:
-            arguments.append(f"--{field.name}")
+            arguments.append(f"--{name}")
         else:
             for each in value if isinstance(value, tuple) else (value,):
-                arguments += [f"--{field.name}", str(Path(each).absolute()) if field.name == "resume" else str(each)]
+                arguments += [f"--{name}", str(Path(each).absolute()) if name == "resume" else str(each)]
     return arguments
 
 
@@ -180,109 +211,22 @@ def plain_value(value: Any) -> Any:
     return fspath(value) if isinstance(value, PathLike) else value
 
 
-# The request for an evaluation from Python: the jobs of a file, or one policy in one environment.
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobFileAsked:
-    """The jobs of a file, with the options of the run by name (``given``)."""
-
-    path: str
-    given: Mapping[str, Any]
-    policy: None = None  # no object of this process takes part
-
-    def options(self, *, is_guest: bool) -> EvalOptions:
-        """Return the options of the run; see `run_options`."""
-        return run_options(EvalOptions, {**self.given, "eval_jobs_config": self.path}, is_guest=is_guest)
-
-    def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
-        """Return the checked request; see `jobs_request`."""
-        del world_size
-        if not isinstance(options, EvalOptions):
-            raise TypeError("options of a job file are those that `options` has returned")
-        return jobs_request(options, (), as_arguments(options), import_s=None, may_import=not options.no_import)
-
-    def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
-        """Return the command line of the evaluation runner that requests the same."""
-        del directory
-        return as_arguments(options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneJobAsked:
-    """One policy in one environment."""
-
-    block: Mapping[str, Any]  # the job as a job file would describe it
-    given: Mapping[str, Any]  # options of the run by name
-    policy: Any = None  # an object that the caller lends, None for a policy that is built
-    # The policy's class if no other process could import it, or the policy that is lent.
-    only_here: type[PolicyBase] | LentPolicy | None = None
-
-    def options(self, *, is_guest: bool) -> RunOptions:
-        """Return the options of the run (see `run_options`); ConfigError if a lent object cannot serve them."""
-        options = run_options(RunOptions, self.given, is_guest=is_guest)
-        lent = self.only_here if isinstance(self.only_here, LentPolicy) else None
-        if lent is not None and options.pipeline > 1 and "with_own_memory" not in lent.policy.offers:
-            message = "needs a policy of its own for each group, and one object was given; name a class instead"
-            raise ConfigError(message, key="--pipeline")
-        return options
-
-    def request(self, options: RunOptions, *, world_size: int) -> RunRequest:
-        """Return the checked request; see `job_request`."""
-        given = self.only_here
-        is_lent = isinstance(given, LentPolicy)
-        if options.resume is not None and is_lent and "unknown" in given.content.stated.values():
-            message = (
-                "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
-                "or name a class"
-            )
-            raise ConfigError(message, key="--resume")
-        if given is None:
-            options_of_policy(self.block["policy_type"], may_import=not options.no_import)
-        options = replace(options, split_jobs=True) if world_size > 1 else options
-        return job_request(options, self.block, policy=given)
-
-    def arguments_for_ranks(self, options: RunOptions, directory: Path) -> list[str]:
-        """Write the job file, and return the runner's command line; ConfigError if only this process has the policy."""
-        if self.only_here is not None:
-            message = (
-                f"'{self.block['policy_type']}' lives in this process alone and cannot be sent to others; name a class "
-                "that can be imported, or evaluate on the ranks of a process group, each with its own"
-            )
-            raise ConfigError(message, key="num_ranks")
-        path = directory / "job.json"
-        path.write_text(json.dumps({"jobs": [self.block]}), encoding="utf-8")
-        return ["--eval_jobs_config", str(path), "--split_jobs", *as_arguments(replace(options, split_jobs=False))]
-
-
-Asked: TypeAlias = JobFileAsked | OneJobAsked
-
-
 def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, num_ranks: int | None) -> Asked:
     """Return the request of `evaluate`'s arguments; ConfigError unless it is a job file or environment and policy."""
     given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
     missing = [name for name in ("environment", "policy") if given.get(name) is None]
     if num_ranks is not None and num_ranks < 1:
         raise ConfigError(f"must be at least 1, got {num_ranks}", key="num_ranks")
+    if jobs is not None and len(missing) < 2:
+        raise ConfigError("give either this or an environment and a policy", key="jobs")
     if jobs is not None:
-        if len(missing) < 2:
-            raise ConfigError("give either this or an environment and a policy", key="jobs")
-        return JobFileAsked(path=str(given_path(jobs)), given=given)
+        return Asked(jobs_file=str(given_path(jobs)), given=given)
     if missing:
         message = "is missing; give a job file, or an environment and a policy"
         raise ConfigError([Problem(message, key=name) for name in missing])
-    return _one_job(**given)
 
-
-def _one_job(
-    *,
-    environment: str,
-    policy: PolicyLike,
-    policy_config: Mapping[str, Any] | None = None,
-    environment_args: Mapping[str, Any] | None = None,
-    **given: Any,
-) -> OneJobAsked:
     # A class that other processes cannot import, and an object that is lent, are only here.
+    policy, policy_config = given.pop("policy"), given.pop("policy_config", None) or {}
     policy_type: str = policy if isinstance(policy, str) else name_of_lent(policy)
     only_here: type[PolicyBase] | LentPolicy | None = None
     lent = None
@@ -299,24 +243,20 @@ def _one_job(
             raise ConfigError("has no effect on an object; it has its options already", key="policy_config")
 
     # Arguments are options of the run, keys of the job, or else options of the environment.
-    options: dict[str, Any] = {}
-    of_job: dict[str, Any] = {}
-    of_environment = {"environment": environment, **(environment_args or {})}
-    for name, value in given.items():
-        if name in OPTION_NAMES:
-            options[name] = value
-        elif name not in {"name", "variations", "language_instruction", "conditions"}:
-            of_environment[name] = value
-        elif value is not None:
-            of_job[name] = value
-    if "conditions" in of_job:
-        of_job["conditions"] = str(Path(of_job["conditions"]).absolute())
-    arguments, config = (
-        {name: plain_value(value) for name, value in each.items()} for each in (of_environment, policy_config or {})
-    )
-    described = {"arena_env_args": arguments, "policy_type": policy_type, "policy_config_dict": config}
-    block = {"name": environment, **of_job, **described}
-    return OneJobAsked(block=block, given=options, policy=lent, only_here=only_here)
+    environment, environment_args = given.pop("environment"), given.pop("environment_args", None) or {}
+    of_run = {option.name for option in fields(RunOptions)}
+    of_job = {"name", "variations", "language_instruction", "conditions"}
+    own = {name: value for name, value in given.items() if name not in of_run | of_job}
+    arguments = {"environment": environment, **environment_args, **own}
+    block: dict[str, Any] = {"name": environment}
+    block |= {name: value for name, value in given.items() if name in of_job - of_run and value is not None}
+    if "conditions" in block:
+        block["conditions"] = str(Path(block["conditions"]).absolute())
+    block["arena_env_args"] = {name: plain_value(value) for name, value in arguments.items()}
+    block["policy_type"] = policy_type
+    block["policy_config_dict"] = {name: plain_value(value) for name, value in policy_config.items()}
+    options = {name: value for name, value in given.items() if name in of_run}
+    return Asked(block=block, given=options, policy=lent, only_here=only_here)
 
 
 # The ranks of an evaluation called from Python: this process alone, a process group, or started processes.
@@ -325,21 +265,6 @@ def _one_job(
 def group_size() -> int | None:
     """Return the number of ranks of this process's group, None if there is no group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
-
-
-@contextmanager
-def ranks_here(*, device: str | None, alone: bool) -> Iterator[Ranks]:
-    """Yield the ranks of the open process group, or this process alone (`alone`); ConfigError on a mismatch."""
-    size = group_size()
-    if alone or size is None or size == 1:
-        # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
-        if device is None and torch.cuda.is_initialized():
-            device = f"cuda:{torch.cuda.current_device()}"
-        yield ranks_of_one(context.DistributedContext.from_environment({}, device=device))
-        return
-    variables = context.variables_of_group(dist.get_rank(), size)
-    with initialise(context.DistributedContext.from_environment(variables, device=device)) as ranks:
-        yield ranks
 
 
 @overload
@@ -409,16 +334,47 @@ def evaluate(
     asked = asked_for(jobs, {**options, "output_dir": output_dir}, num_ranks=num_ranks)
     if num_ranks is not None and num_ranks > 1:
         return _on_ranks(asked, num_ranks, shows_progress=show_progress)
-    results, signal_number = _here(asked, alone=num_ranks == 1, shows_progress=show_progress)
-    if signal_number is not None:
+    size, of_run = group_size() or 1, run_options(asked, is_guest=True)
+    device, is_alone = of_run.device, num_ranks == 1 or size == 1
+    with left_alone(), ExitStack() as stack:
+        # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
+        if is_alone and device is None and torch.cuda.is_initialized():
+            device = f"cuda:{torch.cuda.current_device()}"
+        variables = {} if is_alone else context.variables_of_group(dist.get_rank(), size)
+        own = context.DistributedContext.from_environment(variables, device=device)
+        ranks = ranks_of_one(own) if is_alone else stack.enter_context(initialise(own))
+        if show_progress:
+            set_up_console_logging(own.rank)
+        owned = _temporary_directory(asked) if own.is_rank_zero else None
+        chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
+        of_run = replace(of_run, output_dir=chosen) if chosen else of_run
+        request = request_of(asked, of_run, world_size=own.world_size)
+        context.limit_threads(of_run.torch_threads)
+        if of_run.deterministic:
+            calculate_deterministically()
+        host = RankHost(
+            ranks, shows_progress=show_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
+        )
+        with modules_at_rest(asked.policy):
+            outcome = run(request, host)
+        path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
+        if not (path / RUN_PLAN_FILE).is_file():
+            message = (
+                f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
+            )
+            raise ConfigError(message, key="--output_dir")
+        results = Results(read(path), path, owned=owned)
+        # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
+        ranks.gather("results", "read")
+    if outcome.signal_number is not None:
         # Process-wide state is restored, so the signal has its usual effect in the caller's program.
-        signal.raise_signal(signal_number)
+        signal.raise_signal(outcome.signal_number)
     return results
 
 
 def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
     """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
-    options = asked.options(is_guest=False)
+    options = run_options(asked, is_guest=False)
     owned = _temporary_directory(asked)
     named = options.output_dir or options.resume
     if owned is not None:
@@ -428,9 +384,20 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
     else:
         path = make_output_directory(output_dir=None, output_base_dir=options.output_base_dir)
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_job_") as directory, left_alone():
-        arguments = asked.arguments_for_ranks(options, Path(directory))
+        if asked.only_here is not None:
+            message = (
+                f"'{asked.block['policy_type']}' lives in this process alone and cannot be sent to others; name a "
+                "class that can be imported, or evaluate on the ranks of a process group, each with its own"
+            )
+            raise ConfigError(message, key="num_ranks")
+        # The ranks run the evaluation runner, on the job file or on one that is written for them.
+        arguments = as_arguments(replace(options, split_jobs=options.split_jobs and asked.jobs_file is not None))
+        if asked.jobs_file is None:
+            job_file = Path(directory, "job.json")
+            job_file.write_text(json.dumps({"jobs": [asked.block]}), encoding="utf-8")
+            arguments = ["--eval_jobs_config", str(job_file), "--split_jobs", *arguments]
         # Find mistakes here, where their exception reaches the caller.
-        asked.request(options, world_size=num_ranks)
+        request_of(asked, options, world_size=num_ranks)
         if options.output_dir is None and options.resume is None:
             arguments += ["--output_dir", str(path)]
         if context.is_a_rank() or group_size() is not None:
@@ -464,35 +431,6 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         if code != 0 and not (path / RESULTS_FILE).is_file():
             raise ArenaError(f"the ranks ended with exit code {code}: {reason}")
         return Results(read(path), path, owned=owned)
-
-
-def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, int | None]:
-    options = asked.options(is_guest=True)
-    with left_alone(), ranks_here(device=options.device, alone=alone) as ranks:
-        if shows_progress:
-            set_up_console_logging(ranks.context.rank)
-        owned = _temporary_directory(asked) if ranks.context.is_rank_zero else None
-        chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
-        options = replace(options, output_dir=chosen) if chosen else options
-        request = asked.request(options, world_size=ranks.context.world_size)
-        context.limit_threads(options.torch_threads)
-        if options.deterministic:
-            calculate_deterministically()
-        host = RankHost(
-            ranks, shows_progress=shows_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
-        )
-        with modules_at_rest(asked.policy):
-            outcome = run(request, host)
-        path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))
-        if not (path / RUN_PLAN_FILE).is_file():
-            message = (
-                f"rank 0 has written to '{path}', which this rank does not see; name a directory that all ranks share"
-            )
-            raise ConfigError(message, key="--output_dir")
-        results = Results(read(path), path, owned=owned)
-        # Rank 0's temporary directory may disappear with its results, so wait until every rank has read them.
-        ranks.gather("results", "read")
-        return results, outcome.signal_number
 
 
 def _temporary_directory(asked: Asked) -> "tempfile.TemporaryDirectory[str] | None":

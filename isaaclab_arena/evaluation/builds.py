@@ -14,19 +14,11 @@ from typing import Any, Generic, TypeVar
 from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation.batching import (
-    MULTIPLES,
-    ProbeResult,
-    filled_up,
-    on_fixed_batch,
-    probe_policy,
-    unlike_itself,
-)
-from isaaclab_arena.evaluation.job import ContentReader, Job
+from isaaclab_arena.evaluation import batching
+from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of_object
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.evaluation.provenance import modules_of_object
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.announced import announced_pictures
@@ -51,25 +43,23 @@ _LOG = logging.getLogger(__name__)
 Built = TypeVar("Built", bound=Environment | PolicyBase)
 
 
+@dataclass(eq=False)
 class BuildCache(Generic[Built]):
     """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[str, Built, bool]] = []
+    _entries: list[tuple[str, Built, bool]] = field(default_factory=list, init=False)
 
-    def get(
-        self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
-    ) -> Sequence[Built]:
-        """Return one object per key. Reuse the longest prefix of equal keys, close the rest, and build the others."""
-        # `build` gets the objects before it. If `are_lent`, their owner closes them, not this cache.
+    def reuse(self, keys: Sequence[str]) -> list[Built]:
+        """Return the objects of the longest prefix of equal keys, and close the rest."""
         num_kept = 0
         while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
             num_kept += 1
         self.clear(keep=num_kept)
-        for key in keys[num_kept:]:
-            built = build([built for _, built, _ in self._entries])
-            self._entries.append((key, built, are_lent))
         return [built for _, built, _ in self._entries]
+
+    def keep(self, key: str, built: Built, *, is_lent: bool = False) -> None:
+        """Keep an object after those before it. If it `is_lent`, its owner closes it, not this cache."""
+        self._entries.append((key, built, is_lent))
 
     def clear(self, *, keep: int = 0) -> None:
         """Close all but the first objects. An error is only logged, because the next job did not cause it."""
@@ -267,24 +257,27 @@ class BuiltGroups:
     network: ServedNetwork | None = None  # in the run's policy server, None for a network in this process
 
 
+@dataclass(eq=False)
 class GroupBuilder:
     """Builds environments and policies job by job, and reuses them for the next job with equal keys."""
 
-    def __init__(self, settings: RankSettings) -> None:
-        self._settings = settings
-        self.set_by_code = Settings()  # process-wide settings that foreign code changes
-        self._taking_turns: tuple[str, ...] = ()
-        # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
-        self._kept: defaultdict[tuple[str, str], BuildCache[Any]] = defaultdict(BuildCache)
-        self._probed: dict[tuple[str, str, int, bool], ProbeResult] = {}
-        self._probed_environments: dict[tuple[str, bool], str | None] = {}
-        self._networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = {}
-        self._has_built = False
-        self._has_new_environment = self._has_new_policy = False
+    settings: RankSettings
+    set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
+    _taking_turns: tuple[str, ...] = field(default=(), init=False)
+    # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
+    _kept: defaultdict[tuple[str, str], BuildCache[Any]] = field(
+        default_factory=partial(defaultdict, BuildCache), init=False
+    )
+    _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
+    _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
+    _networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = field(default_factory=dict, init=False)
+    _has_built: bool = field(default=False, init=False)
+    _has_new_environment: bool = field(default=False, init=False)
+    _has_new_policy: bool = field(default=False, init=False)
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
-        settings, config = self._settings, job.config
+        settings, config = self.settings, job.config
         taking_turns = settings.turns.get(config.name, ())
         # The first build imports modules, which stay, so no garbage is collected. A later one may need the freed
         # memory.
@@ -298,15 +291,15 @@ class GroupBuilder:
             sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
-            def new_environment(others: Sequence[Environment]) -> Environment:
-                self._has_new_environment = True
-                own = jobs[len(others)]
-                return own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
-
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if taking_turns else ""]
-                environments = kept.get([each.environment_key for each in jobs], new_environment)
+                environments = kept.reuse([each.environment_key for each in jobs])
+                for own in jobs[len(environments) :]:
+                    self._has_new_environment = True
+                    built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
+                    kept.keep(own.environment_key, built)
+                    environments.append(built)
             start_up.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
@@ -348,8 +341,8 @@ class GroupBuilder:
         # A network's last digits change with the batch size, so the size belongs to the job. On some processors they
         # also change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe
         # tests whether places still matter. Results are `bitwise` only if they do not.
-        fixed, traits = self._settings.options.fixed_policy_batch(), job.policy_traits
-        device = self._settings.context.device.type
+        fixed, traits = self.settings.options.fixed_policy_batch(), job.policy_traits
+        device = self.settings.context.device.type
         num_envs = fixed or max(environment.num_envs for environment in environments)
         make = partial(self._make_policies, job, environments, [])
 
@@ -392,7 +385,7 @@ class GroupBuilder:
         wide = fixed if batch is None or own is not None else batch
         if batch is None and not (is_invariant or policies[0].is_remote):
             batch = own or num_envs
-        return [on_fixed_batch(policy, wide) for policy in policies], batch, because
+        return [batching.on_fixed_batch(policy, wide) for policy in policies], batch, because
 
     def _settled_batch(
         self,
@@ -405,16 +398,16 @@ class GroupBuilder:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
         continues = job.latency is not None and job.latency.continues
 
-        def probe(batch: int) -> ProbeResult:
+        def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.
             policy, key = made(batch)[0], (job.policy_key, job.environment_key, batch, continues)
             if key not in self._probed:
-                self._probed[key] = probe_policy(policy, environment, batch=batch, continues=continues)
+                self._probed[key] = batching.probe_policy(policy, environment, batch=batch, continues=continues)
             return self._probed[key]
 
         # The size is the stored one, or the first at which places in the batch make no difference.
         earlier, sizes = self._batch_sizes(job, directory, num_envs)
-        batch, result = sizes[0], ProbeResult(passes=False)
+        batch, result = sizes[0], batching.ProbeResult(passes=False)
         for batch in sizes:
             result = probe(batch)
             if result.passes or result.error is not None:
@@ -428,7 +421,7 @@ class GroupBuilder:
 
         # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
         chosen, problem = batch if result.passes else sizes[0], None
-        counts = self._settings.entries[job.config.name].policy_batch
+        counts = self.settings.entries[job.config.name].policy_batch
         try:
             counts = counts or settle(directory, SettledBatch(policy_batch=chosen)).policy_batch
             if counts < num_envs:
@@ -444,10 +437,11 @@ class GroupBuilder:
             name = type(made(counts)[0]).__name__
             _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
 
-        if problem is None and counts > 1 and counts % MULTIPLES[0]:
+        if problem is None and counts > 1 and counts % batching.MULTIPLES[0]:
             problem = (
                 f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no "
-                f"multiple of {MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
+                f"multiple of {batching.MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run "
+                "fills it up"
             )
         elif problem is None and not result.passes:
             *most, last = map(str, sizes)
@@ -461,7 +455,7 @@ class GroupBuilder:
 
     def _batch_sizes(self, job: Job, directory: Path, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
         """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-        earlier = self._settings.entries[job.config.name].policy_batch
+        earlier = self.settings.entries[job.config.name].policy_batch
         if earlier is None:
             # `_settled_batch` reports a damaged file.
             with suppress(ConfigError):
@@ -471,7 +465,7 @@ class GroupBuilder:
             return earlier, (earlier,)
         # Committed episodes without a stored size were played without padding: one call for all env slots.
         is_begun = any(directory.glob(COMMIT_FILE_PATTERN))
-        return earlier, (num_envs,) if is_begun else filled_up(num_envs)
+        return earlier, (num_envs,) if is_begun else batching.filled_up(num_envs)
 
     def _make_policies(
         self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
@@ -480,15 +474,15 @@ class GroupBuilder:
         # Policies in `begun` have seen their environment. A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
-
-        def new_policy(others: Sequence[PolicyBase]) -> PolicyBase:
+        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
+        policies = kept.reuse([each.policy_key for each in jobs])
+        for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
-            own, sharing = jobs[len(others)], others[0].with_own_memory() if others else None
-            return own.build_policy(self._network_of(own)) if sharing is None else sharing
-
-        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
-        policies = kept.get([each.policy_key for each in jobs], new_policy, are_lent=job.lent is not None)
+            sharing = policies[0].with_own_memory() if policies else None
+            built = own.build_policy(self._network_of(own)) if sharing is None else sharing
+            kept.keep(own.policy_key, built, is_lent=job.lent is not None)
+            policies.append(built)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
                 policy.reset()
@@ -505,7 +499,7 @@ class GroupBuilder:
             return None
         key = job.network_key, server
         if key not in self._networks:
-            self._networks[key] = ServedNetwork(self._settings.policy_servers[server], job.network_key)
+            self._networks[key] = ServedNetwork(self.settings.policy_servers[server], job.network_key)
         return self._networks[key]
 
     def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
@@ -516,5 +510,5 @@ class GroupBuilder:
         key = job.environment_key, job.policy_traits.pictures != "none"
         if key not in self._probed_environments:
             with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
-                self._probed_environments[key] = unlike_itself(environment, sees_pictures=key[1])
+                self._probed_environments[key] = batching.unlike_itself(environment, sees_pictures=key[1])
         return self._probed_environments[key]

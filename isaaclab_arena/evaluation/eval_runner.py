@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.garbage import collect_from_now_on, collect_later
+from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
@@ -19,11 +19,10 @@ if __name__ == "__main__":
 
 from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.expansion.suites import written_robustness
-from isaaclab_arena.config.loading import limited, load_jobs_file
+from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
-from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import (
@@ -33,9 +32,9 @@ from isaaclab_arena.evaluation.options import (
     read_command_line,
     refuse_unknown,
 )
-from isaaclab_arena.evaluation.planning import RunRequest, show_variations
-from isaaclab_arena.evaluation.run import joined, run
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import request_for, run_as_asked
+from isaaclab_arena.evaluation.validation import robustness_arms
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
@@ -78,22 +77,19 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
         check_cluster(options)
-        launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
-        if launched is not None:
-            return launched
-        options.check()
-        context = DistributedContext.from_environment(device=options.device)
-        request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
-        collect_from_now_on()
-        if options.list_variations:
-            return show_variations(request.jobs)
+        may_import, elsewhere = not options.no_import, None
         if options.cluster is not None:
             # Only a run on a cluster loads what drives one.
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
 
-            return execute_on_cluster(request, options)
-        with joined(context, options) as host:
-            return run(request, host).exit_code
+            elsewhere = partial(execute_on_cluster, options=options)
+        return run_as_asked(
+            options,
+            module=PROGRAM,
+            arguments=arguments,
+            request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s, may_import=may_import),
+            elsewhere=elsewhere,
+        )
     return ended.code
 
 
@@ -136,21 +132,12 @@ def jobs_request(
         arms=partial(robustness_arms, may_import=may_import),
         partly=True,
     )
-    jobs_file = limited(read, options.limit)
-    jobs = resolve_jobs(
-        jobs_file,
-        overrides=options.policy_overrides(),
-        policy_batch=options.fixed_policy_batch(),
-        device=options.device,
+    return request_for(
+        read,
+        replace(options, tracking=tuple(dict.fromkeys((*read.tracking, *options.tracking)))),
         may_import=may_import,
-    )
-    return RunRequest.of(
-        jobs,
-        jobs_file.config_hash,
-        source_file=jobs_file.path,
+        source_file=read.path,
         command_line=(PROGRAM, *arguments),
-        questions=jobs_file.questions,
-        options=replace(options, tracking=tuple(dict.fromkeys((*jobs_file.tracking, *options.tracking)))),
         import_s=import_s,
     )
 

@@ -1,14 +1,19 @@
-"""A job that was checked, what it evaluates by content, its episodes, and their supply to a rank."""
+"""A job that was checked, what it evaluates by content and source files, its episodes, and their supply to a rank."""
 
+import ast
 import hashlib
 import json
 import logging
 import sys
+import sysconfig
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import takewhile
+from importlib import metadata
+from itertools import accumulate, takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, Self
 
 import torch
@@ -16,7 +21,6 @@ import torch
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus
 from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
@@ -26,7 +30,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, content_hash
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, content_hash, node, versions
 from isaaclab_arena.storage.disk import json_line
 
 _LOG = logging.getLogger(__name__)
@@ -142,10 +146,141 @@ class Job:
         for doubt in dict.fromkeys((*self.doubts, *doubts)):
             _LOG.warning("job '%s': %s", self.config.name, doubt)
 
-    def environment_option(self, name: str) -> str | None:
-        """Return an option of the environment as text, such as ``object``; None if it has no such option."""
-        value = getattr(self.environment_config, name, None)
-        return None if value is None else str(value)
+
+# Find the source files that determine a class: its module, those of its bases, and their local imports.
+#
+# Imports are read from the source text, also those inside functions. Nothing is imported to find them, so the answer
+# does not depend on the modules that a process has loaded.
+
+_OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t", "arena_wire"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+# Python 3.11 counts the depth of all syntax trees in one place, so concurrent parsing fails now and then.
+_PARSER = threading.Lock()
+
+
+def modules_of_class(found: type) -> list[str]:
+    """Return the modules of a class and its bases that are neither this package's nor Python's, each once."""
+    names = dict.fromkeys(base.__module__ for base in found.__mro__)
+    return [name for name in names if name.partition(".")[0] not in _OWN and _file(name) is not None]
+
+
+def modules_of_object(found: object) -> list[str]:
+    """Return the modules of an object's class, and of the classes and functions in its attributes."""
+    names = dict.fromkeys(modules_of_class(type(found)))
+    for value in vars(found).values() if hasattr(found, "__dict__") else ():
+        if isinstance(value, type):
+            names.update(dict.fromkeys(modules_of_class(value)))
+        elif callable(value):
+            name = getattr(getattr(value, "func", value), "__module__", None)
+            if isinstance(name, str) and name.partition(".")[0] not in _OWN and _file(name) is not None:
+                names[name] = None
+    return list(names)
+
+
+def is_installed(module: str) -> bool:
+    """Whether an imported module belongs to an installed package, not to the user's own files."""
+    file = _file(module)
+    return file is not None and not _INSTALLED.isdisjoint(file.parts)
+
+
+def source_files(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the source files of modules and of their local imports, recursively, by dotted name."""
+    found: dict[str, Path] = {}
+    waiting = [(name, file) for name in modules if (file := _file(name)) is not None]
+    while waiting:
+        name, file = waiting.pop()
+        if name in found or name.partition(".")[0] in _OWN:
+            continue
+        found[name] = file
+        # Dotted names count from the directory above the module's top package.
+        depth = name.count(".") + (file.name == "__init__.py")
+        root = file.parents[min(depth, len(file.parents) - 1)]
+        for each in _imports(name, file):
+            path = root.joinpath(*each.split("."))
+            candidates = path.with_name(f"{path.name}.py"), path / "__init__.py"
+            if (beside := next(filter(Path.is_file, candidates), None)) is not None:
+                waiting.append((each, beside))
+    return dict(sorted(found.items()))
+
+
+def _file(module: str) -> Path | None:
+    """Return the Python file of an imported module, None if it has none or is Python's own."""
+    loaded: ModuleType | None = sys.modules.get(module)
+    name = getattr(loaded, "__file__", None)
+    if not isinstance(name, str) or not name.endswith(".py"):
+        return None
+    file = Path(name).resolve()
+    if file.is_relative_to(_STANDARD_LIBRARY) and _INSTALLED.isdisjoint(file.parts):
+        return None
+    return file
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Yield every dotted name that a file may import, and its parent packages, whose code runs first."""
+    try:
+        with _PARSER:
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, OSError):
+        # A file that cannot be parsed has no imports, but its content still counts.
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield from accumulate(alias.name.split("."), "{}.{}".format)
+        elif isinstance(statement, ast.ImportFrom):
+            base = statement.module or ""
+            # A relative name counts from the package of the file, or from one above it.
+            if statement.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - statement.level + 1], *([base] if base else [])])
+            yield from accumulate(filter(None, base.split(".")), "{}.{}".format)
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in statement.names if alias.name != "*")
+
+
+@cache
+def package_content(package: str) -> str | None:
+    """Return version, revision and file hash of the package behind an import name; None if there is none."""
+    # The hash covers the file hashes in the package's record, so a rebuild under the same version is another content.
+    providers = _packages_by_import_name().get(package)
+    if not providers:
+        return None
+    contents = []
+    for name in sorted(set(providers)):
+        found = metadata.distribution(name)
+        parts = [f"{name} {found.version}"]
+        try:
+            origin = json.loads(found.read_text("direct_url.json") or "{}")
+        except ValueError:
+            origin = {}
+        revision = origin.get("vcs_info", {}).get("commit_id") if isinstance(origin, dict) else None
+        if revision:
+            parts.append(f"commit {revision}")
+        files = sorted(
+            f"{file.as_posix()} {file.hash.value}"
+            for file in found.files or ()
+            # The installer's own files differ from one directory to the next.
+            if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
+        )
+        if files:
+            parts.append(f"files {hashlib.sha256(chr(10).join(files).encode()).hexdigest()[:16]}")
+        contents.append(", ".join(parts))
+    return "; ".join(contents)
+
+
+# Cached, because it reads the metadata of all installed packages.
+_packages_by_import_name = cache(metadata.packages_distributions)
+
+
+def provenance_on(device: torch.device) -> Provenance:
+    """Return the provenance of this process's results on a simulation device."""
+    return Provenance.of(
+        versions(),
+        node(),
+        # Equal GPUs are interchangeable: the name of a GPU counts, and its index does not.
+        device="cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})",
+    )
 
 
 # What a job evaluates, by content.
@@ -168,7 +303,7 @@ class ContentReader:
 
     def __init__(self, hash_file: Callable[[Path], str] = content_hash) -> None:
         self._hash_file = cache(hash_file)
-        self._source_files = cache(provenance.source_files)
+        self._source_files = cache(source_files)
         self._of_policy: dict[str, Contents] = {}
         self._of_environment: dict[str, Mapping[str, str]] = {}
 
@@ -181,7 +316,7 @@ class ContentReader:
             if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
                 # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
-            policy = self._contents(sources, provenance.modules_of_class(policy_class))
+            policy = self._contents(sources, modules_of_class(policy_class))
             self._of_policy[key] = Contents(policy=policy, checkpoint=sources.checkpoint)
         return replace(self._of_policy[key], environment=self.environment(job))
 
@@ -192,7 +327,7 @@ class ContentReader:
             options = sources_in_options(job.config.environment_args)
             known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, provenance.modules_of_object(job.builder.own))
+            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
         if job.saved_conditions is None:
             return self._of_environment[key]
         saved = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
@@ -200,7 +335,7 @@ class ContentReader:
 
     def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
         all_modules = dict.fromkeys([*modules, *sources.modules])
-        installed = [name for name in all_modules if provenance.is_installed(name)]
+        installed = [name for name in all_modules if is_installed(name)]
         found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
             # A changed file is not imported again, so what was imported runs, under its own hash. A new spec means that
@@ -220,7 +355,7 @@ class ContentReader:
                     content = known
             found[f"module {name}"] = content
         for package in dict.fromkeys([*(name.partition(".")[0] for name in installed), *sources.packages]):
-            content = None if package in _COMPARED_IN_EVERY_RUN else provenance.package_content(package)
+            content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
             if content is not None:
                 found[f"package {package}"] = content
         return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}

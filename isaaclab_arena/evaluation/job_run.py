@@ -25,12 +25,11 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableErr
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher
-from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, with_length
+from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, put_back
-from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
@@ -59,24 +58,21 @@ if TYPE_CHECKING:
 # Consolidate jobs whose episodes have ended in a separate thread, while the rank runs its next job.
 
 
+@dataclass(eq=False)
 class Consolidations:
-    """Consolidates one job at a time beside the next one. `hear(job, progress)` gets its progress, None at its end."""
+    """Consolidates one job at a time beside the next one."""
 
-    def __init__(self, hear: Callable[[str, LongWork | None], None]) -> None:
-        self._hear = hear
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="consolidation")
-        self._job: str | None = None
-        self._underway: Future[None] | None = None
+    hear: Callable[[str, LongWork | None], None]  # gets the job and its progress, None at its end
+    _pool: ThreadPoolExecutor = field(
+        default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
+    )
+    _job: str | None = field(default=None, init=False)
+    _underway: Future[object] | None = field(default=None, init=False)
 
     def begin(self, job: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-
-        def run() -> None:
-            with heard_by(partial(self._hear, job)):
-                finish()
-
-        self._job, self._underway = job, self._pool.submit(run)
+        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.hear, job))(finish))
 
     def wait(self, job: str | None = None) -> None:
         """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
@@ -115,30 +111,27 @@ class _Turn:
         return self.supply.still_holds(episode_index)
 
 
+@dataclass(eq=False)
 class JobRun:
     """One job under way, and its results so far."""
 
-    def __init__(self, job: Job, settings: RankSettings, builder: GroupBuilder, start_up: StartUpClock) -> None:
-        self.job, self._settings, self._builder, self.start_up = job, settings, builder, start_up
-        self.stopwatch, self._started_at = Stopwatch(), now()
-        self._turn, self._files = _Turn(), JobFiles()
-        self.instructions, self._query_times = _InstructionWatch(job.config), QueryTimes()
-        self._num_episodes: int | None = job.config.num_episodes
-        self._pictures_drawn = 0
-        self._server_usage: ServerUsage | None = None
-        self.results: list[RolloutResult] = []
-        self._built: BuiltGroups | None = None
-        self._simulated_by: dict[str, str] | None = None
-        self._metrics: tuple[Metric, ...] = ()
-
-    @contextmanager
-    def closed_if_it_fails(self) -> Iterator[None]:
-        """Close the job's files if a `with` block raises."""
-        try:
-            yield
-        except BaseException:
-            self.end(is_whole=False)
-            raise
+    job: Job
+    settings: RankSettings
+    builder: GroupBuilder
+    start_up: StartUpClock
+    instructions: "_InstructionWatch"
+    stopwatch: Stopwatch = field(default_factory=Stopwatch, init=False)
+    results: list[RolloutResult] = field(default_factory=list, init=False)
+    _started_at: str = field(default_factory=now, init=False)
+    _turn: _Turn = field(default_factory=_Turn, init=False)
+    _files: JobFiles = field(default_factory=JobFiles, init=False)
+    _query_times: QueryTimes = field(default_factory=QueryTimes, init=False)
+    _num_episodes: int | None = field(default=None, init=False)  # as far as only the policy knows it
+    _pictures_drawn: int = field(default=0, init=False)
+    _server_usage: ServerUsage | None = field(default=None, init=False)
+    _built: BuiltGroups | None = field(default=None, init=False)
+    _simulated_by: dict[str, str] | None = field(default=None, init=False)
+    _metrics: tuple[Metric, ...] = field(default=(), init=False)
 
     def end(self, *, is_whole: bool) -> JobFiles | None:
         """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
@@ -228,7 +221,7 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        settings, watch, built = self._settings, self.stopwatch, self._built
+        settings, watch, built = self.settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
@@ -253,7 +246,7 @@ class JobRun:
             env_steps=self.start_up.env_steps,
             pictures_drawn=self._pictures_drawn,
             pictures_looked_at=watch.pictures_looked_at,
-            num_episodes=self._num_episodes,
+            num_episodes=self.job.config.num_episodes if self._num_episodes is None else self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self.results),
             reproducible=promise,
             plan_because=None if built is None else built.plan_because,
@@ -273,12 +266,12 @@ class JobRun:
     def _build(self, directory: Path, watchdog: Watchdog, *, anew: bool) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
         if anew:
-            self._builder.clear()
-        config, silence_s = self.job.config, self._settings.options.build_timeout_s
-        entry = self._settings.entries[config.name]
+            self.builder.clear()
+        config, silence_s = self.job.config, self.settings.options.build_timeout_s
+        entry = self.settings.entries[config.name]
         watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
-            built = self._builder.build(self.job, directory, self.start_up)
+            built = self.builder.build(self.job, directory, self.start_up)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.INFO if entry.policy_batch is None else logging.WARNING
@@ -302,7 +295,7 @@ class JobRun:
 
     def _begin_recording(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
         """Tell the writers of the job's files that a rebuild begins; make them before the first one."""
-        config, settings, files = self.job.config, self._settings, self._files
+        config, settings, files = self.job.config, self.settings, self._files
         if files.recorder is None:
             served = {}
             if self._built is not None and self._built.served_model is not None:
@@ -342,26 +335,24 @@ class JobRun:
             files.videos.begin_rebuild(rebuild, environments)
 
 
+@dataclass(eq=False)
 class _InstructionWatch(Observer):
     """Notices that episodes have different instructions, but the policy never reads them."""
 
     # Isaac Lab Arena's policies read ``task_description``, which is set once for all env slots.
     sees_pictures = False
-
-    def __init__(self, config: JobConfig) -> None:
-        self._config = config
-        self._told: str | None = None
-        self._begun: defaultdict[int, dict[int, EpisodeStart]] = defaultdict(dict)
-        self._is_settled = bool(config.language_instruction)
-        self.policy: PolicyBase | None = None
-        # For the report; each remark is logged as well.
-        self.remarks: tuple[str, ...] = ()
+    config: JobConfig
+    is_settled: bool  # nothing is left to notice
+    policy: PolicyBase | None = field(default=None, init=False)
+    remarks: tuple[str, ...] = field(default=(), init=False)  # for the report; each is logged as well
+    _told: str | None = field(default=None, init=False)
+    _begun: defaultdict[int, dict[int, EpisodeStart]] = field(default_factory=partial(defaultdict, dict), init=False)
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         del observation
-        if not self._is_settled:
+        if not self.is_settled:
             # A policy may read the instruction as late as its first action.
             self._begun[id(environment)].update((start.env_id, start) for start in starts)
 
@@ -371,14 +362,12 @@ class _InstructionWatch(Observer):
         policy = self.policy
         while isinstance(policy, PolicyWrapper):
             policy = policy.asked
-        if self._is_settled or policy is None or not starts:
+        if self.is_settled or policy is None or not starts:
             return
         # A policy that replays recorded actions, or draws them, follows no instruction.
-        self._is_settled = (
-            isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
-        )
-        self._is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
-        if self._is_settled:
+        self.is_settled = isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
+        self.is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
+        if self.is_settled:
             return
         if self._told is None:
             # A policy that overrides set_task_description may follow its own words, the same in every episode.
@@ -388,9 +377,9 @@ class _InstructionWatch(Observer):
         if other is None:
             return
         asked = f"one asks '{other:.80}', and set_task_description said '{self._told:.80}' for all"
-        remark = f"policy '{self._config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
-        self.remarks, self._is_settled = (remark,), True
-        _LOG.warning("job '%s': %s", self._config.name, remark)
+        remark = f"policy '{self.config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
+        self.remarks, self.is_settled = (remark,), True
+        _LOG.warning("job '%s': %s", self.config.name, remark)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         # An episode may end before its first step.
@@ -417,7 +406,7 @@ class JobRunner:
     def __post_init__(self) -> None:
         self._builder = GroupBuilder(self.settings)
         self._open: dict[str, JobRun] = {}
-        self._import_s = self.settings.import_s
+        self._has_run = False
         self._watchdog = Watchdog(
             self.settings.output_directory / "logs" / f"rank{self.settings.context.rank}.watchdog.txt"
         )
@@ -440,20 +429,36 @@ class JobRunner:
 
         job_run = self._open.pop(name, None)
         if job_run is None:
-            start_up = StartUpClock(name, import_s=self._import_s, tell=self.tell)
             # Jobs after the first import nothing.
-            self._import_s = None if self._import_s is None else 0.0
-            job_run = JobRun(job, self.settings, self._builder, start_up)
+            import_s = 0.0 if self._has_run and self.settings.import_s is not None else self.settings.import_s
+            self._has_run = True
+            start_up = StartUpClock(name, import_s=import_s, tell=self.tell)
+            instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
+            job_run = JobRun(job, self.settings, self._builder, start_up, instructions)
         else:
             self.tell(None)
+        with self._surviving(name) as failure:
+            try:
+                self._play(job_run, directory, observers, supply)
+            except BaseException:
+                job_run.end(is_whole=False)
+                raise
+        if not failure and taking_turns and not self.stop_requested():
+            self._open[name] = job_run
+            job_run.stopwatch.rest()
+            return job_run.report()
+        return self._end(job_run, failure)
 
-        watchdog, stopwatch, limit_s = self._watchdog, job_run.stopwatch, job.config.timeout_s
+    def _play(self, job_run: JobRun, directory: Path, observers: Sequence[Observer], supply: EpisodeSupply) -> None:
+        """Run the episodes of a job that `supply` hands out."""
+        job, stopwatch, watchdog = job_run.job, job_run.stopwatch, self._watchdog
+        name, limit_s, stop_requested = job.config.name, job.config.timeout_s, self.stop_requested
 
         def must_stop() -> bool:
             watchdog.step_finished()
             if limit_s is not None and stopwatch.elapsed_s() > limit_s:
                 raise JobTimeoutError(f"job '{name}' took longer than {limit_s:g} s, its timeout_s")
-            return self.stop_requested()
+            return stop_requested()
 
         # A limit of 0 turns the watchdog off. The time limit of an episode is checked only between two steps.
         silence_s, episode_timeout_s = self.settings.options.step_timeout_s, job.config.episode_timeout_s
@@ -461,42 +466,35 @@ class JobRunner:
             silence_s = episode_timeout_s + 60.0
         # An observer that overrides no hook makes the environment draw every picture.
         eager = [Observer()] if self.settings.options.eager_pictures else []
-        with self._surviving(name) as failure, job_run.closed_if_it_fails():
-            stopwatch.go_on()
-            # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
-            # both if none is known to have any.
-            own, classes = {"isaaclab_arena", "isaaclab_arena_gr00t"}, (job.policy_class, type(job.builder.own))
-            of_policy, of_builder = (each.__module__.partition(".")[0] not in own for each in classes)
-            is_foreign = {
-                f"policy '{job.config.policy_type}'": of_policy,
-                f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder,
-            }
-            foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
-            key = job.environment_key + job.policy_key
-            with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
-                for config, indices, groups, writers in rebuilds:
-                    single = partial(rollout, groups[0].environment, groups[0].policy)
-                    play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
-                    watched = watchdog.watch(name, silence_s=silence_s)
-                    with watched, self._builder.set_by_code.of(foreign, key):
-                        result = play(
-                            beginning(job, indices, supply),
-                            [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
-                            language_instruction=job.config.language_instruction,
-                            limits=RolloutLimits(
-                                max_steps=config.num_steps,
-                                max_envs=supply.max_envs(config.num_envs),
-                                episode_timeout_s=episode_timeout_s,
-                            ),
-                            stop_requested=must_stop,
-                            stopwatch=stopwatch,
-                        )
-                    job_run.results.append(result)
-        if not failure and taking_turns and not self.stop_requested():
-            self._open[name] = job_run
-            job_run.stopwatch.rest()
-            return job_run.report()
-        return self._end(job_run, failure)
+        stopwatch.go_on()
+        # Settings that foreign code changes are put down to the parts of the job with code outside this package; to
+        # both if none is known to have any.
+        own, classes = {"isaaclab_arena", "isaaclab_arena_gr00t"}, (job.policy_class, type(job.builder.own))
+        of_policy, of_builder = (each.__module__.partition(".")[0] not in own for each in classes)
+        is_foreign = {
+            f"policy '{job.config.policy_type}'": of_policy,
+            f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder,
+        }
+        foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
+        key = job.environment_key + job.policy_key
+        with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
+            for config, indices, groups, writers in rebuilds:
+                single = partial(rollout, groups[0].environment, groups[0].policy)
+                play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
+                with watchdog.watch(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
+                    result = play(
+                        beginning(job, indices, supply),
+                        [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
+                        language_instruction=job.config.language_instruction,
+                        limits=RolloutLimits(
+                            max_steps=config.num_steps,
+                            max_envs=supply.max_envs(config.num_envs),
+                            episode_timeout_s=episode_timeout_s,
+                        ),
+                        stop_requested=must_stop,
+                        stopwatch=stopwatch,
+                    )
+                job_run.results.append(result)
 
     def close(self) -> None:
         """Close environment and policy, end the jobs that took turns, wait for the last report. Raises like `run`."""

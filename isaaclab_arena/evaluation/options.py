@@ -59,10 +59,6 @@ class JobOptions:
     enable_cameras: bool = False
     """Show policies the cameras' pictures, in every job without its own setting."""
 
-    def policy_overrides(self) -> dict[str, Any]:
-        """Return the options for every policy that has them, by name."""
-        return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:

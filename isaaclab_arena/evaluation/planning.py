@@ -32,20 +32,12 @@ from isaaclab_arena.config.schema import (
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.batching import made_up
 from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.evaluation.policy_client import (
-    DEVICE_OPTION,
-    NetworkOrder,
-    PolicyServer,
-    ServedNetwork,
-    ServerAddress,
-    ServerOrders,
-)
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
@@ -55,7 +47,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
-from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
@@ -270,14 +262,16 @@ def plan_run(
         task = config.labels.get("task")
         if task is None:
             task = builder.task_name(job.environment_config)
+        values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
+        of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is JobStatus.PENDING
         entries.append(
             PlanEntry(
                 config=config,
                 rank=home_index(config.index, turns) % world_size if has_rank else None,
                 task=task or config.environment,
-                embodiment=builder.robot_name(job.environment_config) or job.environment_option("embodiment"),
-                object=job.environment_option("object"),
+                embodiment=builder.robot_name(job.environment_config) or of_environment["embodiment"],
+                object=of_environment["object"],
                 policy_config=job.policy_options,
                 variations=spelled(job.variations),
                 conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
@@ -292,9 +286,9 @@ def plan_run(
         source_file=request.source_file,
         command_line=request.command_line,
         world_size=world_size,
-        versions=provenance.versions(),
-        git_revision=provenance.git_revision(Path.cwd()),
-        machine=provenance.node(),
+        versions=versions(),
+        git_revision=git_revision(Path.cwd()),
+        machine=node(),
         devices=tuple(devices),
         jobs=tuple(entries),
         settings=request.options.result_settings(),
@@ -303,10 +297,10 @@ def plan_run(
     )
 
 
-def plan_differences(
-    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool] = lambda _: True
-) -> list[Problem]:
-    """Return a problem for each key that forbids to resume a run with the options of now."""
+def resumed_plan(
+    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]
+) -> tuple[RunPlan, list[Problem]]:
+    """Return the plan of a resumed run, the same object if nothing changes, and a problem per key that forbids it."""
     # Values missing in both plans are equal.
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
@@ -320,8 +314,13 @@ def plan_differences(
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
 
-    for name in [name for name in wanted if name in known]:
-        for key, (was, is_now) in _changes(known[name], wanted[name]).items():
+    revised: dict[str, PlanEntry] = {}
+    for name, new in wanted.items():
+        old = known.get(name)
+        if old is None:
+            continue
+        changed, config, policy_config = _changes(old, new), old.config, old.policy_config
+        for key, (was, is_now) in changed.items():
             # Another num_envs may be allowed, which only the built job shows. A job that has recorded nothing may have
             # another policy.
             if key == "num_envs" or (key in _OF_POLICY and not has_recorded(name)):
@@ -329,26 +328,14 @@ def plan_differences(
             why = ""
             if key == "num_episodes" and None not in (was, is_now):
                 # A job may grow.
-                if was < is_now and known[name].config.num_rebuilds == 1:
+                if was < is_now and config.num_rebuilds == 1:
                     continue
                 why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
             message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
             problems.append(Problem(message, job=name, key=key))
-    return problems
-
-
-def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]) -> RunPlan:
-    """Return the plan of a resumed run; the same object if nothing changes."""
-    # `plan_differences` must have found none. The hash stays that of the first plan, which marks the run's recordings.
-    wanted = {job.name: job for job in now.jobs}
-    jobs = []
-    for job in before.jobs:
-        new = wanted[job.name]
-        changed = _changes(job, new).keys()
-        config, policy_config = job.config, job.policy_config
         if "num_episodes" in changed:
             config = replace(config, num_episodes=new.config.num_episodes)
-        if changed & {*_OF_POLICY, "num_envs"} and not has_recorded(job.name):
+        if changed.keys() & {*_OF_POLICY, "num_envs"} and not has_recorded(name):
             # No result depends on them yet.
             config = replace(
                 config,
@@ -357,17 +344,13 @@ def revised_plan(before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str],
                 num_envs=new.config.num_envs,
             )
             policy_config = new.policy_config
-        is_same = (config, policy_config) == (job.config, job.policy_config)
-        jobs.append(job if is_same else replace(job, config=config, policy_config=policy_config))
-    if tuple(jobs) == before.jobs:
-        return before
-    return replace(
-        before,
-        jobs=tuple(jobs),
-        source_file=now.source_file,
-        command_line=now.command_line,
-        working_directory=now.working_directory,
-    )
+        revised[name] = replace(old, config=config, policy_config=policy_config)
+    jobs = tuple(revised.get(job.name, job) for job in before.jobs)
+    if jobs == before.jobs:
+        return before, problems
+    # The hash stays that of the first plan, which marks the run's recordings.
+    origin = {name: getattr(now, name) for name in ("source_file", "command_line", "working_directory")}
+    return replace(before, jobs=jobs, **origin), problems
 
 
 def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
@@ -384,14 +367,10 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
     for each in (old, new):
         apart = {*WITHOUT_RESULT, "num_envs"}
         each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-
-    def is_changed(key: str) -> bool:
-        # The values are compared as read back from a file, so that a tuple equals a list.
-        was, is_now = (json.loads(json_line(each.get(key))) for each in (old, new))
-        return was != is_now
-
-    keys = sorted(old.keys() | new.keys())
-    return {key: (old.get(key), new.get(key)) for key in keys if key not in WITHOUT_RESULT and is_changed(key)}
+    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*WITHOUT_RESULT})}
+    # The values are compared as read back from a file, so that a tuple equals a list.
+    as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
+    return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
 
 
 def _shown(value: Any) -> str:
@@ -636,7 +615,7 @@ def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
 @contextmanager
 def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
-) -> Iterator[Mapping[PolicyServerConfig, ServerAddress]]:
+) -> Iterator[Mapping[PolicyServerConfig, policy_client.ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
     # Every rank lists the same servers and networks in the same order.
     asking: dict[PolicyServerConfig, list[Job]] = {}
@@ -645,7 +624,7 @@ def running_policy_servers(
             asking.setdefault(job.config.policy_server, []).append(job)
     orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
 
-    addresses: dict[PolicyServerConfig, ServerAddress] = {}
+    addresses: dict[PolicyServerConfig, policy_client.ServerAddress] = {}
     context = ranks.context
     with ExitStack() as running:
         for number, config in enumerate(orders):
@@ -659,10 +638,12 @@ def running_policy_servers(
                 if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
                     host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
-                server = running.enter_context(closing(PolicyServer(orders[config], host=host, log_file=log_file)))
+                server = running.enter_context(
+                    closing(policy_client.PolicyServer(orders[config], host=host, log_file=log_file))
+                )
                 told = json.dumps(asdict(server.address))
             said = ranks.gather(f"address of policy server {number}", told)[owner]
-            addresses[config] = ServerAddress(**json.loads(said))
+            addresses[config] = policy_client.ServerAddress(**json.loads(said))
             _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
         yield addresses
 
@@ -679,14 +660,14 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         # The next start clears away a file of this name if this process dies.
         log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
-        server = running.enter_context(closing(PolicyServer(orders, host=None, log_file=log_file)))
-        network = running.enter_context(closing(ServedNetwork(server.address, job.network_key)))
+        server = running.enter_context(closing(policy_client.PolicyServer(orders, host=None, log_file=log_file)))
+        network = running.enter_context(closing(policy_client.ServedNetwork(server.address, job.network_key)))
         yield running.enter_context(closing(job.build_policy(network)))
 
 
-def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> ServerOrders:
+def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
     """Return the orders to the policy server of these jobs."""
-    networks: dict[str, NetworkOrder] = {}
+    networks: dict[str, policy_client.NetworkOrder] = {}
     for job in jobs:
         asked = dict(job.policy_options)
         if "num_envs" in asked:
@@ -694,9 +675,9 @@ def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions
             asked["num_envs"] = config.max_batch
         device = config.device or options.policy_device
         if device is not None:
-            asked[DEVICE_OPTION] = device
-        networks[job.network_key] = NetworkOrder(policy_type=job.config.policy_type, options=asked)
-    return ServerOrders(
+            asked[policy_client.DEVICE_OPTION] = device
+        networks[job.network_key] = policy_client.NetworkOrder(policy_type=job.config.policy_type, options=asked)
+    return policy_client.ServerOrders(
         networks=networks,
         max_batch=config.max_batch,
         max_wait_ms=config.max_wait_ms,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isaaclab_arena.garbage import collect_from_now_on, collect_later
+from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
@@ -22,17 +22,15 @@ if __name__ == "__main__":
 
 from isaaclab_arena.config.arena import REFUSED
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import limited, read_jobs
+from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import option_names, parse_tokens
-from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
-from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.planning import RunRequest, show_variations
-from isaaclab_arena.evaluation.run import joined, run
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import request_for, run_as_asked
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.nested import without_none
@@ -75,20 +73,18 @@ def main(
     with program() as ended:
         take_rank_of_scheduler()
         options, rest = read_command_line(options_class, arguments, program=typed_as)
-        if (launched := launch_if_asked(options, module=PROGRAM, arguments=arguments)) is not None:
-            return launched
-        options.check()
-        context = DistributedContext.from_environment(device=options.device)
-        if context.world_size > 1:
-            # A rank without a part of the one job would be idle.
-            options = dataclasses.replace(options, split_jobs=True)
-        command_line = (PROGRAM, *arguments)
-        request = job_request(options, job_block(options, rest), command_line=command_line, import_s=import_s)
-        collect_from_now_on()
-        if options.list_variations:
-            return show_variations(request.jobs)
-        with joined(context, options) as host:
-            return run(request, host).exit_code
+        return run_as_asked(
+            options,
+            module=PROGRAM,
+            arguments=arguments,
+            request_of=lambda context: job_request(
+                # A rank without a part of the one job would be idle.
+                dataclasses.replace(options, split_jobs=options.split_jobs or context.world_size > 1),
+                job_block(options, rest),
+                command_line=(PROGRAM, *arguments),
+                import_s=import_s,
+            ),
+        )
     return ended.code
 
 
@@ -111,14 +107,14 @@ def job_request(
     # `block`: the job as a job file describes it. `policy` None: the class that ``policy_type`` names.
     try:
         read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
-        jobs_file = limited(read, options.limit)
-        jobs = resolve_jobs(
-            jobs_file,
-            overrides=options.policy_overrides(),
-            policy_batch=options.fixed_policy_batch(),
-            device=options.device,
+        return request_for(
+            read,
+            options,
             may_import=not options.no_import,
             policy=policy,
+            source_file=None,
+            command_line=command_line,
+            import_s=import_s,
         )
     except ConfigError as error:
         # Name options of environment and policy as on the command line, not as in a job file.
@@ -128,9 +124,6 @@ def job_request(
             for problem in error.problems
         ]
         raise ConfigError(problems) from error
-    return RunRequest.of(
-        jobs, jobs_file.config_hash, source_file=None, command_line=command_line, options=options, import_s=import_s
-    )
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:

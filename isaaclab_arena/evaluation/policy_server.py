@@ -396,7 +396,7 @@ class AskedNetwork:
     @torch.no_grad()
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the answers; see `Network.answer`."""
-        if not _SET_BY_NETWORKS.has_any(self._key):
+        if not _SET_BY_NETWORKS.set_by.get(self._key):
             return self._network.answer(entries)
         with put_back(), _SET_BY_NETWORKS.of(self._by, self._key):
             return self._network.answer(entries)

@@ -17,7 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -34,14 +35,13 @@ from isaaclab_arena.sim.threads import callbacks, set_callbacks
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
+@dataclass(eq=False)
 class Interruption:
     """The stop request of this process, which the loop checks before every step."""
 
-    def __init__(self, insist: Callable[[int, FrameType | None], None] | None = None) -> None:
-        self.signal_number: int | None = None  # the first signal received
-        self._since = 0.0
-        # Called with a second signal; the default ends the process at once.
-        self._insist = insist or _leave
+    insist: Callable[[int, FrameType | None], None] | None = None  # called with a second signal; None ends the process
+    signal_number: int | None = field(default=None, init=False)  # the first signal received
+    _since: float = field(default=0.0, init=False)
 
     def stop_requested(self) -> bool:
         """Whether to stop at the next boundary between two steps."""
@@ -61,7 +61,7 @@ class Interruption:
             self.signal_number = signal_number
             self._since = now
         elif now - self._since > 0.5:
-            self._insist(signal_number, frame)
+            (self.insist or _leave)(signal_number, frame)
 
 
 @contextmanager
@@ -92,14 +92,10 @@ def watch_as_guest() -> AbstractContextManager[Interruption]:
     """Listen as `watch_for_interruption` does, within another program; outside the main thread do not listen."""
     if threading.current_thread() is not threading.main_thread():
         return nullcontext(Interruption())
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
     # A second signal calls the handler of the program.
-    def insist(signal_number: int, frame: FrameType | None) -> None:
-        handler = before[signal.Signals(signal_number)]
-        (handler if callable(handler) else _leave)(signal_number, frame)
-
-    return watch_for_interruption(insist)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {int(number): handler if callable(handler) else _leave for number, handler in before.items()}
+    return watch_for_interruption(lambda number, frame: handlers[number](number, frame))
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
@@ -135,19 +131,18 @@ _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 1.0
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Ends the process with exit code 1 if a job makes no progress for too long; one in a process."""
 
-    def __init__(self, path: Path) -> None:
-        # Before the end, the job's name and all Python stacks are appended to this file.
-        self._path = path
-        self._silence_s = 0.0
-        self._file: BinaryIO | None = None
-        self._armed_s = 0.0
-        self._step_s = 0.0
-        self._complaint: str | None = None
-        self._announcing = threading.Lock()
-        self._is_announcing = False
+    path: Path  # before the end, the job's name and all Python stacks are appended to this file
+    _silence_s: float = field(default=0.0, init=False)
+    _file: BinaryIO | None = field(default=None, init=False)
+    _armed_s: float = field(default=0.0, init=False)
+    _step_s: float = field(default=0.0, init=False)
+    _complaint: str | None = field(default=None, init=False)
+    _announcing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _is_announcing: bool = field(default=False, init=False)
 
     @contextmanager
     def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
@@ -158,12 +153,12 @@ class Watchdog:
         # The line goes into the file in advance, as later may be too late. `missing`: the failure of the job, in words.
         complaint = f"job '{job}' {missing} {silence_s:g} s"
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._path.open("ab", buffering=0)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("ab", buffering=0)
             begin = file.tell()
             file.write(f"{complaint}:\n".encode())
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+            raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
         try:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
@@ -185,7 +180,7 @@ class Watchdog:
             with file, suppress(OSError):
                 file.truncate(begin)
                 if begin == 0:
-                    self._path.unlink()
+                    self.path.unlink()
 
     def step_finished(self) -> None:
         """Record that the job goes on."""
@@ -212,7 +207,7 @@ class Watchdog:
             elif complaint != told:
                 told = complaint
                 where = "%s; process %d ends in a second, where it stood is in %s"
-                _LOG.error(where, complaint, os.getpid(), self._path)
+                _LOG.error(where, complaint, os.getpid(), self.path)
             idle_s = 0.0 if complaint is not None else idle_s + look_s
             with self._announcing:
                 if idle_s > 2.0 and self._complaint is None:
@@ -252,6 +247,8 @@ class _Shared:
 
 
 _CUDNN = torch.backends.cudnn
+_TENSORS: Any = vars(torch)["_tensor_str"]
+_WARNINGS: Any = warnings  # its list of filters may be another one later
 _OF_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
@@ -292,10 +289,6 @@ def _change_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes
             os.environb.pop(name, None)
 
 
-def _repeat_path(before: list[str], after: list[str]) -> None:
-    sys.path[:0] = [entry for entry in after if entry not in before and entry not in sys.path]
-
-
 def _write_handlers(value: Mapping[int, Any]) -> None:
     # Only the main thread may set handlers, so code in another thread cannot have changed them.
     if threading.current_thread() is threading.main_thread():
@@ -327,16 +320,6 @@ def _write_logging(value: tuple[Any, ...]) -> None:
     ):
         logger.setLevel(own_level)
         logger.propagate, logger.handlers = propagates, [*handlers]
-
-
-def _write_errors_for_warnings(value: list[Any]) -> None:
-    filters: Any = warnings.filters
-    filters[:] = [*value, *(each for each in filters if each[0] != "error")]
-
-
-def _print_options() -> tuple[dict[str, Any], dict[str, Any]]:
-    tensors: Any = torch
-    return dict(vars(tensors._tensor_str.PRINT_OPTS)), dict(np.get_printoptions())
 
 
 _SHARED = (
@@ -396,7 +379,7 @@ _SHARED = (
     _Shared("NumPy's handling of errors", np.geterr, lambda value: np.seterr(**value)),
     _Shared(
         "how arrays are printed",
-        _print_options,
+        lambda: (dict(vars(_TENSORS.PRINT_OPTS)), dict(np.get_printoptions())),
         lambda value: (torch.set_printoptions(**value[0]), np.set_printoptions(**value[1])),
     ),
     _Shared(
@@ -415,14 +398,18 @@ _SHARED = (
         "sys.path",
         lambda: list(sys.path),
         lambda value: sys.path.__setitem__(slice(None), value),
-        repeat=_repeat_path,
+        repeat=lambda before, after: sys.path.__setitem__(
+            slice(0), [entry for entry in after if entry not in before and entry not in sys.path]
+        ),
         stays_on_import=True,
     ),
     _Shared(
         "warnings that are errors",
         # Other filters only decide which warnings are shown, and libraries add some when they are imported.
         lambda: [each for each in warnings.filters if each[0] == "error"],
-        _write_errors_for_warnings,
+        lambda value: _WARNINGS.filters.__setitem__(
+            slice(None), [*value, *(each for each in warnings.filters if each[0] != "error")]
+        ),
         describe=lambda *_: "",
     ),
     _Shared(
@@ -520,16 +507,13 @@ def left_alone() -> Iterator[None]:
         yield
 
 
+@dataclass(eq=False)
 class Settings:
     """The process-wide settings of a run's policies and environments, which last as long as these do."""
 
-    def __init__(self) -> None:
-        self._set_by: defaultdict[str, _Set] = defaultdict(dict)
-        self._told: set[tuple[str, str]] = set()
-
-    def has_any(self, key: str) -> bool:
-        """Whether code that `of` ran under this key has set something that lasts."""
-        return bool(self._set_by.get(key))
+    # What lasts of the code that `of` ran, by key and by setting: the values before and after.
+    set_by: defaultdict[str, _Set] = field(default_factory=partial(defaultdict, dict), init=False)
+    _told: set[tuple[str, str]] = field(default_factory=set, init=False)
 
     @contextmanager
     def of(self, by: str, key: str) -> Iterator[None]:
@@ -539,7 +523,7 @@ class Settings:
         specs, by_imports = _SET_BY_IMPORT.get(by, ({}, {}))
         if any(getattr(sys.modules.get(name), "__spec__", None) is not spec for name, spec in specs.items()):
             by_imports = {}
-        for known in (by_imports, self._set_by.get(key, {})):
+        for known in (by_imports, self.set_by.get(key, {})):
             for each in [each for each in _SHARED if each.name in known]:
                 values = known[each.name]
                 _attempt(*((each.repeat, *values) if each.repeat else (each.write, values[1])))
@@ -560,8 +544,8 @@ class Settings:
                 if each.is_runners:
                     _attempt(each.write, value)
                 else:
-                    first, _ = self._set_by[key].get(each.name, (value, now))
-                    self._set_by[key][each.name] = first, now
+                    first, _ = self.set_by[key].get(each.name, (value, now))
+                    self.set_by[key][each.name] = first, now
                     if enclosing is not None:
                         # Do not blame the enclosing block's code for this change.
                         enclosing[each.name] = now

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation.job import ContentReader
+from isaaclab_arena.evaluation.job import ContentReader, provenance_on
 from isaaclab_arena.evaluation.process import put_back
-from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
 from isaaclab_arena.evaluation.validation import recorded_environment_job

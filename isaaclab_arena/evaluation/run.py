@@ -7,11 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
+from isaaclab_arena.config.loading import limited
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.context import (
     DistributedContext,
     command_of_parent,
@@ -20,39 +22,26 @@ from isaaclab_arena.distributed.context import (
     limit_threads,
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launch import leave_last_words, without_launch_options
+from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
+from isaaclab_arena.evaluation import heartbeat
 from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.console import as_text, show_results
-from isaaclab_arena.evaluation.heartbeat import (
-    RankFate,
-    RankReport,
-    RankState,
-    RankWatch,
-    in_a_thread,
-    keep_writing,
-    shown,
-    wait_for_ranks,
-)
+from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
-from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs
+from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.queues import work_of_rank
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.garbage import join_freed_memory_at_once, without_collecting
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.garbage import collect_from_now_on, join_freed_memory_at_once, without_collecting
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.registry import imported
+from isaaclab_arena.storage import reports
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.storage.recovery import consolidate_leftovers
-from isaaclab_arena.storage.reports import (
-    ReportedStatus,
-    failed_report,
-    read_job_reports,
-    tables_are_current,
-    write_job_report,
-)
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -80,10 +69,13 @@ class Played:
     all_ended: bool = False
 
 
+@dataclass(kw_only=True)
 class Host(ABC):
     """Runs jobs on ranks, and decides about the output of the run besides its results."""
 
-    context: DistributedContext
+    ranks: Ranks = field(kw_only=False)  # within a name that no other run of theirs has, see `Ranks.within`
+    # Of ranks that come later, each with the plan of this process; None if the ranks are here.
+    devices_to_come: Sequence[str] | None = None
     # Whether the process does nothing else: then its last words are the run's, with the command to type.
     is_whole_program: bool = False
     shows_progress: bool = True  # on stderr
@@ -92,15 +84,16 @@ class Host(ABC):
     # On other nodes, where they never make datasets; one without a status may wait for resources, and is not dead.
     ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
-    listen: Callable[[], AbstractContextManager[Interruption]] = staticmethod(watch_for_interruption)
-
-    @abstractmethod
-    def begin(self, request: RunRequest) -> StartedRun:
-        """Begin the run, or go on with it."""
+    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @abstractmethod
     def ready(
-        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+        self,
+        request: RunRequest,
+        started: StartedRun,
+        attempt: Attempt,
+        watch: RankWatch,
+        interruption: Interruption,
     ) -> AbstractContextManager[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Get ready; yield what plays the episodes that are left, and what waits for the other ranks after that."""
         # The context ends after the tables are written.
@@ -109,8 +102,9 @@ class Host(ABC):
 def run(request: RunRequest, host: Host) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
-    started = host.begin(request)
-    directory, attempt, context, options = started.output_directory, started.attempt, host.context, request.options
+    context, options = host.ranks.context, request.options
+    started = start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
         if attempt is None and not context.is_rank_zero:
@@ -164,43 +158,30 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
 
 
 class RankHost(Host):
-    """Runs this rank's jobs in this process, beside the other ranks of a process group."""
-
-    # `ranks` must be within a name that no other run of theirs has, see `Ranks.within`. The request is the same on all.
-    def __init__(
-        self,
-        ranks: Ranks,
-        *,
-        is_whole_program: bool = False,
-        shows_progress: bool = True,
-        shows_results: bool = True,
-        writes_report: bool = False,
-        listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption,
-    ) -> None:
-        self.context, self._ranks, self.listen = ranks.context, ranks, listen
-        self.is_whole_program, self.writes_report = is_whole_program, writes_report
-        self.shows_progress, self.shows_results = shows_progress, shows_results
-
-    def begin(self, request: RunRequest) -> StartedRun:
-        """Agree with the other ranks on the run and its directory."""
-        return start_run(request, self.context, self._ranks)
+    """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     @contextmanager
     def ready(
-        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+        self,
+        request: RunRequest,
+        started: StartedRun,
+        attempt: Attempt,
+        watch: RankWatch,
+        interruption: Interruption,
     ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
         """Start the policy servers and publish this rank's status; yield what runs its jobs, and what waits."""
-        directory, rank, stop_requested = started.output_directory, self.context.rank, interruption.stop_requested
+        directory, context, stop_requested = started.output_directory, self.ranks.context, interruption.stop_requested
+        rank = context.rank
         work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
         to_run = {entry.job for entry in attempt.jobs}
         with ExitStack() as stack:
-            servers = running_policy_servers(request.jobs, to_run, request.options, self._ranks, directory)
+            servers = running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
             publisher, play = stack.enter_context(
                 ready_to_run(
                     work,
                     request,
                     attempt,
-                    self.context,
+                    context,
                     directory,
                     config_hash=started.plan.config_hash,
                     stop_requested=stop_requested,
@@ -217,12 +198,12 @@ class RankHost(Host):
                 # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its
                 # place. If no rank hears this rank's status, they wait for it, and its exit tells them.
                 while not failed and not merges:
-                    reports = watch.look()
-                    if not reports[0].alive and tables_are_current(directory):
+                    ranks = watch.look()
+                    if not ranks[0].alive and reports.tables_are_current(directory):
                         break
-                    if next((report.rank for report in reports if report.alive), rank) >= rank:
+                    if next((each.rank for each in ranks if each.alive), rank) >= rank:
                         stalled_after_s = work.stalled_after_s
-                        wait_for_ranks(
+                        heartbeat.wait_for_ranks(
                             watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
                         )
                         merges = True
@@ -233,25 +214,64 @@ class RankHost(Host):
                 if failed and self.is_whole_program:
                     leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
                 others = [report for report in watch.look() if report.rank != rank] if merges else []
-                at_work = [report.rank for report in others if report.fate is RankFate.WORKING]
+                at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
                 all_ended = not (at_work or stop_requested())
                 return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
             yield play, wait
 
 
-@contextmanager
-def joined(context: DistributedContext, options: RunOptions) -> Iterator[RankHost]:
-    """Make this process a rank of a program that does nothing else, for a ``with`` block; yield its host."""
+def execute(request: RunRequest, context: DistributedContext) -> int:
+    """Run jobs as a rank of a program that does nothing else, and return the exit code."""
+    options = request.options
     if context.launched_by_torchrun:
         die_with_parent()
-    check_trackers(options.tracking, key="tracking")
     limit_threads(options.torch_threads)
     join_freed_memory_at_once()
     if options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=options.process_group) as ranks:
-        yield RankHost(ranks, is_whole_program=True, writes_report=True)
+        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
+
+
+def run_as_asked(
+    options: RunOptions,
+    *,
+    module: str,  # the program that a launcher starts on each rank
+    arguments: Sequence[str],  # its command line
+    request_of: Callable[[DistributedContext], RunRequest],
+    elsewhere: Callable[[RunRequest], int] | None = None,  # runs the request on ranks that are not started here
+) -> int:
+    """Run what a command line asks for, on this rank or on ranks that it starts, and return the exit code."""
+    launched = launch_if_asked(options, module=module, arguments=arguments)
+    if launched is not None:
+        return launched
+    options.check()
+    context = DistributedContext.from_environment(device=options.device)
+    request = request_of(context)
+    collect_from_now_on()
+    if options.list_variations:
+        return show_variations(request.jobs)
+    if elsewhere is not None:
+        return elsewhere(request)
+    check_trackers(options.tracking, key="tracking")
+    return execute(request, context)
+
+
+def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> RunRequest:
+    """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
+    # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
+    # of `RunRequest`.
+    jobs_file = limited(jobs_file, options.limit)
+    jobs = resolve_jobs(
+        jobs_file,
+        overrides={"policy_device": options.policy_device, "policy_device_id": options.policy_device_id},
+        policy_batch=options.fixed_policy_batch(),
+        device=options.device,
+        may_import=may_import,
+        policy=others.pop("policy", None),
+    )
+    return RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
 
 
 # Show a run while it goes on, and write its tables at the end.
@@ -268,21 +288,18 @@ def full_disk_explained() -> Iterator[None]:
 
 @contextmanager
 def shown_while_it_runs(
-    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[RankReport]]
+    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[heartbeat.RankReport]]
 ) -> Iterator[None]:
     """Show the progress of all ranks, and update the run's page, within a `with` block."""
-
-    def write_page() -> None:
-        from isaaclab_arena.report import writing  # noqa: PLC0415  pandas, see merge_and_show
-
-        # The page links films, since embedding reads all of them again.
-        writing.write_report([output_directory], embed_mb=0.0, running=True)
-
     _LOG.info("writing to %s", output_directory)
-    is_page_wanted = host.writes_report and not request.options.no_report
-    with shown(look) if host.shows_progress else nullcontext():
-        keep_page = in_a_thread(lambda closing: keep_writing(write_page, closing.wait), name="report")
-        with keep_page if is_page_wanted else nullcontext():
+    # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
+    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+    with heartbeat.shown(look) if host.shows_progress else nullcontext():
+        keep_page = heartbeat.in_a_thread(
+            lambda end: heartbeat.keep_writing(lambda: imported(writer)([output_directory], **on_page), end.wait),
+            name="report",
+        )
+        with keep_page if host.writes_report and not request.options.no_report else nullcontext():
             yield
 
 
@@ -329,10 +346,7 @@ def merge_and_show(
             _LOG.warning("there is no page of this run: %s", error)
     if merged.complete or not host.is_whole_program:
         last_line = ""
-
-    def show(console: Console) -> None:
-        print_summary(merged, output_directory, console, report=page, last_line=last_line)
-
+    show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
     if host.shows_results:
         show_results(show)
     if last_line:
@@ -361,13 +375,13 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        reports, _ = read_job_reports(directory, job, attempt.run)
-        if any(each.attempt == attempt.number and each.status is ReportedStatus.FAILED for each in reports):
+        told, _ = reports.read_job_reports(directory, job, attempt.run)
+        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in told):
             continue
         _LOG.error("job '%s' has failed: %s", job, loss)
         device = attempt.devices[rank]
-        report = failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
-        write_job_report(directory, report)
+        report = reports.failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        reports.write_job_report(directory, report)
 
 
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.

@@ -8,42 +8,27 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 
-from isaaclab_arena.config.schema import Delays, JobStatus
-from isaaclab_arena.distributed.context import DistributedContext, machine_identity
+from isaaclab_arena.config.schema import Delays
+from isaaclab_arena.distributed.context import machine_identity
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.evaluation import planning, provenance
+from isaaclab_arena.evaluation import planning
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.output_directory import (
-    PROBE_PATTERN,
-    clear_unbegun,
-    holds_no_run,
-    make_output_directory,
-    named_directory,
-)
-from isaaclab_arena.evaluation.planning import (
-    Machinery,
-    policy_as_served,
-    refuse_slow_backends,
-    settle_backends,
-    settle_latencies,
-)
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents
-from isaaclab_arena.storage.disk import RunLock, move_aside
+from isaaclab_arena.storage import disk, ledger
+from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents, versions
 from isaaclab_arena.storage.episodes import locate_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
 from isaaclab_arena.storage.ledger import read_commits
@@ -53,13 +38,10 @@ from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_jo
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
     """Return the run's directory under this rank's name for it; `ConfigError` on all ranks if one cannot see it."""
-    # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once.
-    if made is not None and not ranks.context.is_distributed:
-        return made
-
-    # Rank 0 puts a file into the directory, and names both.
+    # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once. Rank 0
+    # puts a file into the directory, and names both.
     host, machine = socket.gethostname(), machine_identity()
-    probe = None if made is None else made / PROBE_PATTERN.replace("*", str(os.getpid()))
+    probe = None if made is None else made / disk.PROBE_PATTERN.replace("*", str(os.getpid()))
     said = ""
     if probe is not None:
         probe.touch()
@@ -68,9 +50,9 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
 
     # The others look for the file. Only rank 0 knows the name of a dated directory.
     there = Path(path)
-    candidates = [there, named_directory(options.output_base_dir) / there.name]
+    candidates = [there, disk.named_directory(options.output_base_dir) / there.name]
     if options.output_dir is not None:
-        candidates = [named_directory(options.output_dir)]
+        candidates = [disk.named_directory(options.output_dir)]
     # A network file system may show a new file to other nodes only after seconds.
     deadline = time.monotonic() + (0.0 if machine == its_machine else delay_s)
     seen = made or next((candidate for candidate in candidates if (candidate / name).exists()), None)
@@ -108,11 +90,11 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
     if options.resume:
         return _directory_of_run(Path(options.resume), option="--resume")
     if options.output_dir is not None:
-        path = named_directory(options.output_dir)
-        return None if holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+        path = disk.named_directory(options.output_dir)
+        return None if disk.holds_no_run(path) else _directory_of_run(path, option="--output_dir")
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
-    base = named_directory(options.output_base_dir)
+    base = disk.named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
@@ -124,10 +106,11 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
             continue
-        if planning.plan_differences(begun, plan):
+        revised, differences = planning.resumed_plan(begun, plan, has_recorded=lambda _: True)
+        if differences:
             continue
         num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
-        if num_envs == wanted and planning.revised_plan(begun, plan, has_recorded=lambda _: True) is begun:
+        if num_envs == wanted and revised is begun:
             return run.absolute()
         able = able or run
     # If none can be resumed, the caller reports the differences of the newest.
@@ -168,7 +151,7 @@ def check_same_run(
         for job in (() if begun.settings.get("deterministic") else begun.jobs)
         if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
     }
-    differences = planning.plan_differences(begun, plan, has_recorded=has_recorded)
+    revised, differences = planning.resumed_plan(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
         reports, _ = read_job_reports(output_directory / name, name, begun.run_id)
         only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
@@ -183,7 +166,6 @@ def check_same_run(
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
-    revised = planning.revised_plan(begun, plan, has_recorded=has_recorded)
     return begun, revised, played_with, has_recorded
 
 
@@ -297,7 +279,7 @@ def take_up(
     for name in begin:
         directory = output_directory / name
         if (directory / SETTLED_FILE).exists():
-            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
+            disk.move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
     return number, tuple(
         replace(
             job,
@@ -319,13 +301,69 @@ class StartedRun:
     output_directory: Path  # as this rank sees it
     plan: ledger.RunPlan  # as written when the run began
     attempt: ledger.Attempt | None  # None if everything is done and intact
-    lock: RunLock  # held by this rank until it exits
+    lock: disk.RunLock  # held by this rank until it exits
 
 
-def start_run(request: planning.RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
+def start_run(
+    request: planning.RunRequest, ranks: Ranks, *, devices_to_come: Sequence[str] | None = None
+) -> StartedRun:
     """Agree on the plan, make or repair the run's directory, and return the work of this attempt."""
-    # `ConfigError` if the ranks differ, the directory cannot be used or is in use, or there is no such run to resume.
-    _check_reruns(request)
+    # `devices_to_come`: of ranks that come later, each with the plan of this process, which alone begins the run; None
+    # if the ranks are here. `ConfigError` if they differ, the directory cannot be used or is in use, or there is no
+    # such run to resume.
+    context, options = ranks.context, request.options
+    names = [job.config.name for job in request.jobs]
+    unknown = [name for name in dict.fromkeys(options.rerun) if name not in names]
+    refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
+    others = ranks if devices_to_come is None and context.is_distributed else None
+    others_wait = nullcontext if others is None else others.keep_waiting
+    devices = devices_to_come or [str(context.device)]
+    if others is not None:
+        devices = agree_on_request(others, request)
+    with others_wait():
+        # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
+        # it: without a shared disk, their files must be equal.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
+    if others is not None:
+        agree_on_contents(others, contents)
+
+    # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
+    plan = path = lock = resumed = None
+    if context.is_rank_zero:
+        run_id = uuid.uuid4().hex
+        plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
+        resumed = None if options.resume is None else directory_to_resume(options, plan)
+        path = resumed or disk.make_output_directory(
+            output_dir=options.output_dir, output_base_dir=options.output_base_dir
+        )
+        lock = disk.RunLock(path).hold(alone=True)
+    if others is not None or path is None:
+        path = common_directory(ranks, options, path)
+    said = ""
+    with others_wait():
+        if plan is not None and lock is not None:
+            threads = options.num_threads or default_num_threads(context.local_world_size)
+            try:
+                attempt = begin_attempt(request, plan, path, num_threads=threads, resumes=resumed is not None)
+            except BaseException:
+                # The caller may try again in this process.
+                lock.release()
+                raise
+            said = "nothing" if attempt is None else str(attempt.number)
+            announce_run_directory(path)
+            lock = lock.hold(alone=False)
+    if others is not None:
+        said = others.share_from_rank_zero("attempt", said)
+    lock = lock or disk.RunLock(path).hold(alone=False)
+    if others is not None:
+        # No rank may leave before all of them hold the lock.
+        others.gather("lock", "held")
+    attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
+    return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
+
+
+def agree_on_request(ranks: Ranks, request: planning.RunRequest) -> list[str]:
+    """Return each rank's device; `ConfigError` if jobs, options or versions differ between the ranks."""
     limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
     # The hash of the jobs leaves the time limits out, because a resume may change them.
     jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
@@ -335,55 +373,17 @@ def start_run(request: planning.RunRequest, context: DistributedContext, ranks: 
     options = {**request.options.result_settings(), "assignment": request.options.mode}
     options |= {name: getattr(request.options, name) for name in names}
     ranks.agree_on("jobs and options", {**jobs, **{f"--{name}": str(value) for name, value in options.items()}})
-    agree_on_versions(ranks, provenance.versions())
-    devices = ranks.gather("device", str(context.device))
+    agree_on_versions(ranks, versions())
+    devices = ranks.gather("device", str(ranks.context.device))
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
-    if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+    if ranks.context.is_rank_zero and 0 < len(on_cpu) < len(devices):
         _LOG.warning(
             "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
             "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
             len(devices),
             _listed(on_cpu, 5),
         )
-    with ranks.keep_waiting():
-        # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
-        # it: without a shared disk, their files must be equal.
-        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
-    agree_on_contents(ranks, contents)
-
-    # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
-    begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
-    path = common_directory(ranks, request.options, None if begin is None else begin.path)
-    said, lock = "", None
-    with ranks.keep_waiting():
-        if begin is not None:
-            attempt = begin.begin()
-            said = "nothing" if attempt is None else str(attempt.number)
-            announce_run_directory(path)
-            lock = begin.lock.hold(alone=False)
-    said = ranks.share_from_rank_zero("attempt", said)
-    lock = lock or RunLock(path).hold(alone=False)
-    # No rank may leave before all of them hold the lock.
-    ranks.gather("lock", "held")
-    attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
-    return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
-
-
-def start_run_alone(request: planning.RunRequest, context: DistributedContext, devices: Sequence[str]) -> StartedRun:
-    """Begin a run whose ranks come later, each with the plan of this process; `devices`: of each rank."""
-    # `context` is rank 0 of as many ranks as there may be; see `start_run`.
-    _check_reruns(request)
-    begin = _Beginning(request, context, devices, contents_of_jobs(request.jobs))
-    attempt = begin.begin()
-    announce_run_directory(begin.path)
-    plan = ledger.read_run_plan(begin.path)
-    return StartedRun(output_directory=begin.path, plan=plan, attempt=attempt, lock=begin.lock.hold(alone=False))
-
-
-def _check_reruns(request: planning.RunRequest) -> None:
-    names = [job.config.name for job in request.jobs]
-    unknown = [name for name in dict.fromkeys(request.options.rerun) if name not in names]
-    refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
+    return devices
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
@@ -418,113 +418,87 @@ def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
     return named
 
 
-class _Beginning:
-    """The setup of a run by rank 0, alone: it chooses the directory, and writes the plan and the attempt."""
-
-    def __init__(
-        self,
-        request: planning.RunRequest,
-        context: DistributedContext,
-        devices: Sequence[str],
-        contents: Mapping[str, Contents],
-    ) -> None:
-        self._request, self._contents = request, contents
-        self._plan = planning.plan_run(request, context.world_size, devices, run_id=uuid.uuid4().hex, contents=contents)
-        options = request.options
-        self._machinery = Machinery(
-            devices=tuple(devices),
-            num_threads=options.num_threads or default_num_threads(context.local_world_size),
-            num_groups=options.pipeline,
-            measures=torch.device(devices[0]).type != "cuda" or visible_gpu_count() > 0,
+def begin_attempt(
+    request: planning.RunRequest, plan: ledger.RunPlan, path: Path, *, num_threads: int, resumes: bool
+) -> ledger.Attempt | None:
+    """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
+    # Only rank 0 calls this, which holds the run's lock alone.
+    options = request.options
+    machinery = planning.Machinery(
+        devices=plan.devices,
+        num_threads=num_threads,
+        num_groups=options.pipeline,
+        measures=torch.device(plan.devices[0]).type != "cuda" or visible_gpu_count() > 0,
+    )
+    number, anew, begun, going_on = 1, (), None, None
+    jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
+    # A resumed run keeps the backends and latencies that were settled before.
+    known: dict[str, str] = {}
+    measured: dict[str, Delays] = {}
+    if resumes:
+        begun, going_on, played_with, has_recorded = check_same_run(path, plan)
+        known = {job.name: job.backend for job in going_on.jobs if job.backend is not None}
+        measured = {job.name: job.latency for job in going_on.jobs if job.latency is not None}
+        anew = jobs_to_run_anew(path, going_on, plan, options.rerun, has_recorded)
+        # Refuse before the old results are set aside.
+        planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, machinery)
+        number, jobs = take_up(
+            path, begun, going_on, options, anew=anew, played_with=played_with, has_recorded=has_recorded
         )
-        resumed = None if options.resume is None else directory_to_resume(options, self._plan)
-        self._resumes = resumed is not None
-        self.path = resumed or make_output_directory(
-            output_dir=options.output_dir, output_base_dir=options.output_base_dir
+        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
+        if not jobs:
+            return None
+    else:
+        disk.clear_unbegun(path)
+
+    # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
+    # the next start clears away a file of this name.
+    watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+    watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
+    left = {work.job for work in jobs}
+    to_run = [job for job in request.jobs if job.config.name in left]
+    settled = planning.settle_backends(to_run, machinery, known=known, watch=watch)
+    asked = partial(planning.policy_as_served, options=options, output_directory=path)
+    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=watch)
+    planning.refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
+
+    # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
+    if going_on is None:
+        planned = tuple(
+            replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
+            for job in plan.jobs
         )
-        self.lock = RunLock(self.path).hold(alone=True)
-
-    def begin(self) -> ledger.Attempt | None:
-        """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
-        try:
-            request, options, path = self._request, self._request.options, self.path
-            names = [job.config.name for job in request.jobs if job.config.status is JobStatus.PENDING]
-            number, anew, begun, going_on = 1, (), None, None
-            jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=name) for name in names]
-            # A resumed run keeps the backends and latencies that were settled before.
-            known: dict[str, str] = {}
-            measured: dict[str, Delays] = {}
-            if self._resumes:
-                begun, going_on, played_with, has_recorded = check_same_run(path, self._plan)
-                known = {job.name: job.backend for job in going_on.jobs if job.backend is not None}
-                measured = {job.name: job.latency for job in going_on.jobs if job.latency is not None}
-                anew = jobs_to_run_anew(path, going_on, self._plan, options.rerun, has_recorded)
-                # Refuse before the old results are set aside.
-                refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, self._machinery)
-                number, jobs = take_up(
-                    path, begun, going_on, options, anew=anew, played_with=played_with, has_recorded=has_recorded
-                )
-                _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
-                if not jobs:
-                    return None
-            else:
-                clear_unbegun(path)
-
-            def watch(job: str) -> AbstractContextManager[None]:
-                # The next start clears away a file of this name if the watchdog ends this process.
-                watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
-                silence_s = options.build_timeout_s
-                return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
-
-            # Settle the open choices by measuring on this machine, for the jobs that run.
-            left = {work.job for work in jobs}
-            to_run = [job for job in request.jobs if job.config.name in left]
-            settled = settle_backends(to_run, self._machinery, known=known, watch=watch)
-            asked = partial(policy_as_served, options=options, output_directory=path)
-            latencies = settle_latencies(to_run, self._machinery, known=measured, asked=asked, watch=watch)
-            refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, self._machinery)
-
-            # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
-            if going_on is None:
-                planned = tuple(
-                    replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
-                    for job in self._plan.jobs
-                )
-                ledger.write_run_plan(path, replace(self._plan, jobs=planned))
-            elif going_on is not begun:
-                ledger.write_run_plan(path, going_on, revises=True)
-            entries = tuple(
-                replace(
-                    job,
-                    contents=self._contents.get(job.job),
-                    is_rerun=job.job in anew,
-                    backend=settled.get(job.job),
-                    latency=latencies.get(job.job),
-                )
-                for job in jobs
-            )
-            plan = self._plan
-            attempt = ledger.Attempt(
-                number=number,
-                # This start of the program has an id of its own, the whole run that of its first start.
-                run_id=plan.run_id,
-                run=plan.run_id if going_on is None else going_on.run_id,
-                started_at=now(),
-                command_line=plan.command_line,
-                assignment=options.mode,
-                world_size=plan.world_size,
-                devices=plan.devices,
-                versions=plan.versions,
-                git_revision=plan.git_revision,
-                machine=plan.machine,
-                jobs=entries,
-                retry_errors=options.retry_errors,
-                max_equal_errors=options.max_equal_errors,
-            )
-            # Before anything runs.
-            ledger.write_attempt(path, attempt)
-        except BaseException:
-            # Release the lock, because the caller may try again in this process.
-            self.lock.release()
-            raise
-        return attempt
+        ledger.write_run_plan(path, replace(plan, jobs=planned))
+    elif going_on is not begun:
+        ledger.write_run_plan(path, going_on, revises=True)
+    contents = {job.name: job.contents for job in plan.jobs}
+    entries = tuple(
+        replace(
+            job,
+            contents=contents.get(job.job),
+            is_rerun=job.job in anew,
+            backend=settled.get(job.job),
+            latency=latencies.get(job.job),
+        )
+        for job in jobs
+    )
+    attempt = ledger.Attempt(
+        number=number,
+        # This start of the program has an id of its own, the whole run that of its first start.
+        run_id=plan.run_id,
+        run=plan.run_id if going_on is None else going_on.run_id,
+        started_at=now(),
+        command_line=plan.command_line,
+        assignment=options.mode,
+        world_size=plan.world_size,
+        devices=plan.devices,
+        versions=plan.versions,
+        git_revision=plan.git_revision,
+        machine=plan.machine,
+        jobs=entries,
+        retry_errors=options.retry_errors,
+        max_equal_errors=options.max_equal_errors,
+    )
+    # Before anything runs.
+    ledger.write_attempt(path, attempt)
+    return attempt

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,11 +69,8 @@ ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "
 """Keys of a recording's ``env_args``."""
 
 
-def held_against_files(job: Job) -> Job:
+def held_against_files(job: Job, described: Description) -> Job:
     """Return the job with the number of episodes in its policy's files and its differences from them."""
-    described = job.described
-    if described is None:
-        return job
     doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
     if described.episodes is None or job.config.num_steps is not None:
         return replace(job, doubts=doubts)
@@ -177,7 +174,8 @@ def resolve_jobs(
         ]
         if found is not None:
             resolved.append(found)
-    refuse([*known, *told_once(problems)])
+    if known or problems:
+        raise ConfigError([*known, *told_once(problems)])
     if resolver.overruled:
         _LOG.info(
             "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
@@ -258,7 +256,8 @@ class _Resolver:
         with problems_into(problems):
             fit = self._once("fit", [str(job.latency), *wanted, *asked], partial(self._fit, found), job)
             if not problems:
-                return held_against_files(Job(**fit, **conditions, **found)), []
+                whole = Job(**fit, **conditions, **found)
+                return whole if whole.described is None else held_against_files(whole, whole.described), []
         return None, problems
 
     def _fit(self, found: Mapping[str, Any], job: JobConfig) -> dict[str, Any]:
@@ -324,20 +323,19 @@ class _Resolver:
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
-
-        def check() -> None:
-            try:
-                builder.check(config)
-            except ConfigError:
-                raise
-            except Exception as error:  # another package's code may fail in any way
-                raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
-
-        # The check may run foreign code, so it is skipped if that is refused.
-        is_trusted = self.may_import or config is None or reading.check(lambda: _refuse_foreign_code(builder, config))
-        if config is not None and not (is_trusted and reading.check(check)):
-            config = None
-        fields = {"builder": builder, "environment_config": config}
+        wrong: Sequence[Problem] = ()
+        if config is not None:
+            with reading.checks() as wrong:
+                # The check may run foreign code, so it is skipped if that is refused.
+                if not self.may_import:
+                    _refuse_foreign_code(builder, config)
+                try:
+                    builder.check(config)
+                except ConfigError:
+                    raise
+                except Exception as error:  # another package's code may fail in any way
+                    raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
+        fields = {"builder": builder, "environment_config": None if wrong else config}
         return _Found(fields=fields, own_args=own, problems=reading.problems)
 
     def _conditions(self, job: JobConfig, environment: _Found, *, policy_counts: bool) -> dict[str, Any]:
@@ -420,22 +418,22 @@ class _Resolver:
         reading = _Reading("policy_config_dict")
         config = reading.read(lambda given: declared.read(given, owner=owner), placed)
         if config is not None or not reading.problems:
-            is_trusted = self.may_import or reading.check(lambda: _refuse_foreign_code(policy_class, config))
+            with reading.checks() as refused:
+                if not self.may_import:
+                    _refuse_foreign_code(policy_class, config)
             if policy_class.traits.uses_own_device:
                 named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
                 devices: dict[str, Any] = {name: getattr(config, name, None) for name in named}
-
-                def check_device() -> None:
+                with reading.checks() as wrong:
                     if (overruled := check_policy_device(**devices)) is not None:
                         self.overruled.setdefault(overruled, job.name)
                     resolve_policy_device(**devices)
-
-                is_there = reading.check(check_device)
-                if not is_there and is_dataclass(config) and not isinstance(config, type):
+                if wrong and is_dataclass(config) and not isinstance(config, type):
                     # Without the device, the other options can still be checked on the CPU.
                     config = replace(config, **{name: _ON_NO_GPU[name] for name in named})
-            if is_trusted:
-                reading.check(lambda: policy_class.check_options(config))
+            if not refused:
+                with reading.checks():
+                    policy_class.check_options(config)
         found = {"policy_class": policy_class, "policy_options": options, "policy_placement": placement}
         return _Found(fields=found, offers=policy_class.offers, problems=reading.problems)
 
@@ -498,19 +496,18 @@ class _Reading:
             return read(sound) if len(sound) < len(options) else None
         return None
 
-    def check(self, act: Callable[[], object]) -> bool:
-        """Run a check and record its problems. True if it found none."""
-        try:
-            act()
-        except ConfigError as error:
-            # If options were left out, a problem counts only if it names one that was given: others may follow from the
-            # gap.
-            for problem in error.problems:
-                name = (problem.key or "").partition(".")[0]
-                if self._given is None or (name in self._given and name not in self._wrong):
-                    self._found.append(problem)
-            return False
-        return True
+    @contextmanager
+    def checks(self) -> Iterator[list[Problem]]:
+        """Record the problems of a check in a `with` block; the list that it yields then holds all of them."""
+        wrong: list[Problem] = []
+        with problems_into(wrong):
+            yield wrong
+        # If options were left out, a problem counts only if it names one that was given: others may follow from the
+        # gap.
+        for problem in wrong:
+            name = (problem.key or "").partition(".")[0]
+            if self._given is None or (name in self._given and name not in self._wrong):
+                self._found.append(problem)
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:

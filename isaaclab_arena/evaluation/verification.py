@@ -25,10 +25,9 @@ from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.job import Job, contents_of_jobs
+from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
@@ -42,7 +41,14 @@ from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
+from isaaclab_arena.storage.contents import (
+    SAVED_CONDITIONS,
+    Contents,
+    Provenance,
+    differences_of_contents,
+    node,
+    versions,
+)
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
@@ -207,8 +213,8 @@ def prepare_sample(
     here: dict[str, Any] = {
         "run_id": uuid.uuid4().hex,
         "world_size": num_ranks,
-        "versions": provenance.versions(),
-        "machine": provenance.node(),
+        "versions": versions(),
+        "machine": node(),
         "devices": (),
     }
     plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
@@ -270,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             output_directory=options.output_dir,
             attempt=attempt,
             num_threads=run_options.num_threads or default_num_threads(context.local_world_size),
-            provenance={**provenance.provenance_on(context.device).facts, "config_hash": plan.config_hash},
+            provenance={**provenance_on(context.device).facts, "config_hash": plan.config_hash},
         )
         with initialise(context):
             # The sample is divided before the start: no rank takes over the episodes of another.

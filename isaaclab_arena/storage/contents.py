@@ -2,11 +2,16 @@
 
 import hashlib
 import os
+import platform
 import re
+import socket
 import stat
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 
@@ -175,3 +180,68 @@ class Provenance:
     def told_differences(self, other: "Provenance") -> tuple[str, ...]:
         """Return a line for each fact known here that differs in another provenance."""
         return tuple(str(change) for change in self.differences(other) if change.before is not None)
+
+
+# The packages of this process, its checkout and its machine.
+
+DISTRIBUTION = "isaaclab-arena-mujoco"
+_PACKAGES = (
+    DISTRIBUTION,
+    "torch",
+    "mujoco",
+    "mujoco-warp",
+    "warp-lang",
+    "numpy",
+    "scipy",
+    "pandas",
+    "h5py",
+    "gymnasium",
+)
+_GIT_TIMEOUT_S = 5.0
+
+
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python and of each installed package that can affect results, `more` included."""
+    found = {"python": platform.python_version()}
+    for package in (*_PACKAGES, *more):
+        if (version := _version_of(package)) is not None:
+            found[package] = version
+    return found
+
+
+@cache
+def _version_of(package: str) -> str | None:
+    """Return a package's version, None if it is absent. Cached: each look reads a long file."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def git_revision(directory: Path) -> str | None:
+    """Return the commit of the checkout of `directory`, with `-dirty` after changes; None without checkout or git."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty", "--match="]
+    try:
+        answer = subprocess.run(  # noqa: S603  a fixed command
+            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+def node() -> Node:
+    """Return the machine of this process."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        cpu = platform.processor() or platform.machine()
+    else:
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        cpu = models[0] if models else platform.machine()
+    return Node(
+        host=socket.gethostname(),
+        cpu=cpu,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        platform=platform.platform(),
+    )

@@ -28,11 +28,11 @@ from isaaclab_arena.errors import (
     problems_into,
     refuse,
 )
-from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import overlaid, set_at, value_at, without_none
 from isaaclab_arena.paths import make_dated_directory
+from isaaclab_arena.storage.contents import versions
 from isaaclab_arena.storage.disk import storage_errors, write_text
 from isaaclab_arena.training import TASKS
 

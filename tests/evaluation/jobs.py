@@ -8,8 +8,6 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.run import joined, run
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.results.evidence import attempt
@@ -63,9 +61,3 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         num_threads=1,
         **changes,
     )
-
-
-def execute(request: RunRequest, context: DistributedContext) -> int:
-    """Run a request as a program of its own does, and return its exit code."""
-    with joined(context, request.options) as host:
-        return run(request, host).exit_code

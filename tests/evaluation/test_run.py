@@ -13,11 +13,12 @@ from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_attempts
-from tests.evaluation.jobs import coin_job, execute
+from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)

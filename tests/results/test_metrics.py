@@ -13,7 +13,7 @@ from rich.console import Console
 from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_runs
 from isaaclab_arena.analysis.comparison_files import measures_table, write_comparison
-from isaaclab_arena.api.results import load_results
+from isaaclab_arena.api import load_results
 from isaaclab_arena.config.schema import Question as Bar
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Metric

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.api.results import Results
+from isaaclab_arena.api import Results
 from isaaclab_arena.config.schema import Question, SuiteMember
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.console import caveats, group_by, groups_table

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.api.results import Results
+from isaaclab_arena.api import Results
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.results.console import caveats, group_by, print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables

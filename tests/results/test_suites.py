@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.api.results import Results
+from isaaclab_arena.api import Results
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.console import print_summary

@@ -30,10 +30,10 @@ from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialis
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
-from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.registry import imported
+from isaaclab_arena.storage.contents import node
 from isaaclab_arena.storage.episode_file import Compression, check_compression
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.distributed.ranks import DistributedError, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line
 from isaaclab_arena.evaluation.cluster.claim_server import (
     Life,
@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.run import Host, Played, run
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
+from isaaclab_arena.evaluation.start_up import StartedRun
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -72,16 +72,12 @@ def execute_on_cluster(
 class ClusterHost(Host):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
-    is_whole_program = writes_report = ranks_are_elsewhere = True
-
     def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
-        self.context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
+        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
+        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
+        super().__init__(ranks, devices_to_come=[device] * num_ranks, is_whole_program=True, writes_report=True)
+        self.ranks_are_elsewhere = True
         self._cluster, self._options, self._needs = cluster, options, needs
-
-    def begin(self, request: RunRequest) -> StartedRun:
-        """Begin the run alone: the ranks come later, each with this plan."""
-        device = self._options.device or ("cuda" if self._options.gpus_per_rank else "cpu")
-        return start_run_alone(request, self.context, [device] * self._options.num_ranks)
 
     @contextmanager
     def ready(

@@ -38,7 +38,6 @@ from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.evaluation.running_episodes import ranks_lost
 from isaaclab_arena.evaluation.start_up import named_contents
@@ -48,7 +47,7 @@ from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import disk, layout, ledger
-from isaaclab_arena.storage.contents import changes, shown
+from isaaclab_arena.storage.contents import changes, shown, versions
 from isaaclab_arena.storage.disk import adapter, json_line
 from isaaclab_arena.storage.ledger import Attempt, CommitLine
 from isaaclab_arena.storage.recovery import EpisodeCommits

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
 import torch
 
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.validation import recorded_environment_job
@@ -15,15 +16,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage import episodes
 from isaaclab_arena.storage.dataset import flat_array, write_robomimic_file
-from isaaclab_arena.storage.episodes import (
-    find_recordings,
-    index_episodes,
-    locate_episodes,
-    read_all_attributes,
-    read_env_args,
-    read_episode,
-)
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_of_dataset
 from isaaclab_arena.storage.ledger import read_run_plan
 
@@ -66,6 +60,46 @@ def make_vector_env(
 def make_single_env(environment: str, *, render_mode: str | None = None, **options: Any) -> SingleEnv:
     """Build an environment with one env slot; ``options`` are those of `make_vector_env`."""
     return SingleEnv(make_vector_env(environment, **options), render_mode=render_mode)
+
+
+def make(
+    environment: str,
+    *,
+    num_envs: int = 1,
+    enable_cameras: bool = False,
+    variations: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    observations: Literal["flat", "dict", "nested"] = "nested",
+    **options: Any,
+) -> EnvironmentVectorEnv:
+    """Build an environment as a Gymnasium vector environment that never resets by itself.
+
+    Args:
+        environment: Its name, as in a job file.
+        num_envs: Number of env slots.
+        enable_cameras: Whether observations include the pictures of its cameras.
+        variations: Variations between episodes, as in a job file.
+        seed: Seed of the episodes until a reset gives another.
+        device: ``cpu``, ``cuda`` or ``cuda:<index>``; None for a GPU if there is one.
+        observations: ``nested`` is groups of terms, as policies see them; ``dict`` one dict of terms; ``flat`` one
+            vector of group ``policy``.
+        options: The environment's own, as in ``arena_env_args``.
+
+    Raises:
+        ConfigError: If there is no such environment, or it refuses its options.
+    """
+    return make_vector_env(
+        environment,
+        num_envs=num_envs,
+        seed=seed,
+        observations=observations,
+        enable_cameras=enable_cameras,
+        variations=variations,
+        device=str(DistributedContext.from_environment({}, device=device).device),
+        allow_import=True,
+        **options,
+    )
 
 
 # Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1.
@@ -138,7 +172,7 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         names = [job.name for job in read_run_plan(run).jobs]
         if unknown := [name for name in jobs if name not in names]:
             raise ConfigError(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB)
-        located = {name: locate_episodes(run / name, name)[0] for name in jobs or names}
+        located = {name: episodes.locate_episodes(run / name, name)[0] for name in jobs or names}
         if not any(located.values()):
             raise ConfigError(f"'{run}' holds no recorded episode of {', '.join(located)}", key=_RUN)
         recorded = {
@@ -150,9 +184,9 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         # A job's directory, or files alone, have no plan, so their name is that of the job.
         if jobs:
             raise ConfigError(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB)
-        found = find_recordings(str(run), key=_RUN)
+        found = episodes.find_recordings(str(run), key=_RUN)
         name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
-        recorded = {name: index_episodes(found, key=_RUN)}
+        recorded = {name: episodes.index_episodes(found, key=_RUN)}
 
     for name, files in recorded.items():
         yield export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
@@ -164,14 +198,14 @@ def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import:
     sound: dict[int, Path] = {}
     for file in dict.fromkeys(files.values()):
         indices = [index for index, place in files.items() if place == file]
-        for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+        for index, attributes in zip(indices, episodes.read_all_attributes(file, indices), strict=True):
             if attributes.get("outcome") != Outcome.ERROR:
                 sound[index] = file
     sound = dict(sorted(sound.items()))
     if not sound:
         raise ConfigError("holds no episode without an error", file=str(next(iter(files.values()))))
     source = next(iter(sound.values()))
-    env_args = read_env_args(source)
+    env_args = episodes.read_env_args(source)
 
     # Only the environment knows the bounds of the actions.
     job = recorded_environment_job(env_args, source=str(source), num_envs=1, cameras=False, may_import=may_import)
@@ -181,16 +215,18 @@ def export_for_robomimic(files: Mapping[int, Path], target: Path, *, may_import:
     finally:
         environment.close()
 
-    def scaled(actions: np.ndarray) -> np.ndarray:
-        return scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy()
-
     # For robomimic's ``create_env_from_metadata``: Gym imports the module before the colon, which registers the id.
     # Type 2 is `EnvGym`.
     variations = {"variations": env_args["variations"]} if env_args.get("variations") else {}
     kwargs = {**env_args["env_kwargs"], "environment": env_args["env_name"], **variations}
     made_by = {"env_name": f"{__name__}.robomimic_ids:{ROBOMIMIC_ID}", "type": 2, "env_kwargs": kwargs}
-    episodes = (read_episode(file, index) for index, file in sound.items())
-    masks = write_robomimic_file(target, episodes, made_by, scaled=scaled)
+    recordings = (episodes.read_episode(file, index) for index, file in sound.items())
+    masks = write_robomimic_file(
+        target,
+        recordings,
+        made_by,
+        scaled=lambda actions: scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy(),
+    )
     shown, num_errors = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items()), len(files) - len(sound)
     left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
     return f"{target}: {len(sound)} episodes ({shown}){left_out}"

@@ -11,7 +11,7 @@ from threading import Lock
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import ClaimsLostError
+from isaaclab_arena.distributed.ranks import ClaimsLostError, ranks_of_one
 from isaaclab_arena.evaluation.cluster.claim_server import (
     Call,
     ClaimServer,
@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
-from isaaclab_arena.evaluation.start_up import start_run_alone
+from isaaclab_arena.evaluation.start_up import start_run
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.disk import adapter, json_line
 from isaaclab_arena.storage.episodes import list_episodes
@@ -100,7 +100,7 @@ def run_alone(
     jobs = write_jobs(directory / "jobs.json", [job])
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
     request = asked_for((*words, "--cluster", "ray"), may_import=True)
-    started = start_run_alone(request, DistributedContext(), ["cpu"])
+    started = start_run(request, ranks_of_one(DistributedContext()), devices_to_come=["cpu"])
     assert started.attempt is not None
     with started.lock:
         orders = RunOrders(

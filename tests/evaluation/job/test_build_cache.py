@@ -19,7 +19,11 @@ class Thing:
 
 
 def filled(cache: BuildCache[Any], closed: list[str], *keys: str) -> Sequence[Thing]:
-    return cache.get(keys, lambda built: Thing(f"{keys[len(built)]}{len(built)}", closed, stuck=keys[0] == "stuck"))
+    things = cache.reuse(keys)
+    for key in keys[len(things) :]:
+        things.append(Thing(f"{key}{len(things)}", closed, stuck=keys[0] == "stuck"))
+        cache.keep(key, things[-1])
+    return things
 
 
 def test_what_is_asked_for_again_is_not_built_again():
@@ -33,16 +37,8 @@ def test_what_is_asked_for_again_is_not_built_again():
 def test_what_was_built_for_another_key_is_closed_before_anything_is_built():
     cache, closed = BuildCache[Any](), []
     first = filled(cache, closed, "a", "b")
-    seen: list[list[str]] = []
-
-    def build(built: Sequence[Thing]) -> Thing:
-        seen.append(list(closed))
-        return Thing(f"new {len(built)}", closed)
-
-    second = cache.get(["a", "c", "d"], build)
-    assert second[0] is first[0]
-    assert [thing.name for thing in second] == ["a0", "new 1", "new 2"]
-    assert seen == [["b1"], ["b1"]]
+    assert cache.reuse(["a", "c", "d"]) == [first[0]]
+    assert closed == ["b1"]
 
 
 def test_groups_that_are_too_many_are_closed():
@@ -65,7 +61,9 @@ def test_what_was_lent_is_kept_for_the_next_job_and_never_closed():
     cache, closed = BuildCache[Any](), []
     thing = Thing("lent", closed)
     for _ in range(2):
-        assert cache.get(["a"], lambda _: thing, are_lent=True) == [thing]
-    cache.get(["b"], lambda _: Thing("own", closed))
+        if not cache.reuse(["a"]):
+            cache.keep("a", thing, is_lent=True)
+        assert cache.reuse(["a"]) == [thing]
+    filled(cache, closed, "b")
     cache.clear()
-    assert closed == ["own"]
+    assert closed == ["b0"]

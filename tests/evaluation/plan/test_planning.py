@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, plan_differences, plan_run, revised_plan
+from isaaclab_arena.evaluation.planning import RunRequest, plan_run, resumed_plan
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
 from tests.evaluation.jobs import coin_job
@@ -28,7 +28,7 @@ def plan_of(*jobs, **options: Any) -> RunPlan:
 
 
 def told(before: RunPlan, now: RunPlan) -> list[str]:
-    return [str(problem) for problem in plan_differences(before, now)]
+    return [str(problem) for problem in resumed_plan(before, now, has_recorded=lambda _: True)[1]]
 
 
 def test_a_plan_that_was_written_and_read_again_does_not_differ(tmp_path):
@@ -59,7 +59,7 @@ def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
     few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
     assert told(plan_of(few), plan_of(many)) == []
     begun = plan_of(few)
-    assert revised_plan(begun, plan_of(many), has_recorded=lambda _: True) is begun
+    assert resumed_plan(begun, plan_of(many), has_recorded=lambda _: True)[0] is begun
 
 
 def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
@@ -68,7 +68,7 @@ def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
         plan_of(coin_job("a"), coin_job("b", index=1, num_episodes=20)),
     )
     assert told(few, many) == []
-    revised = revised_plan(few, many, has_recorded=lambda _: True)
+    revised, _ = resumed_plan(few, many, has_recorded=lambda _: True)
     assert [job.config.num_episodes for job in revised.jobs] == [10, 20]
     write_run_plan(tmp_path, few)
     write_run_plan(tmp_path, revised, revises=True)
@@ -78,10 +78,10 @@ def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
 
 def test_only_a_job_that_has_recorded_nothing_may_have_another_policy():
     before, now = plan_of(coin_job("a", action="zeros")), plan_of(coin_job("a", action="nan"))
-    (problem,) = plan_differences(before, now)
+    _, (problem,) = resumed_plan(before, now, has_recorded=lambda _: True)
     assert problem.key == "policy options"
-    assert plan_differences(before, now, has_recorded=lambda _: False) == []
-    revised = revised_plan(before, now, has_recorded=lambda _: False)
+    revised, differences = resumed_plan(before, now, has_recorded=lambda _: False)
+    assert differences == []
     assert revised.jobs[0].policy_config == {"action": "nan"}
 
 

@@ -99,8 +99,7 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
     assert resolved.environment_config == CoinConfig(success_rate=1.0, success_step=5)
     assert resolved.policy_class is ShrugPolicy
     assert resolved.policy_options == {"action": "nan"}
-    assert resolved.environment_option("success_step") == "5"
-    assert resolved.environment_option("object") is None
+    assert resolved.environment_config.success_step == 5
 
 
 @pytest.mark.parametrize(

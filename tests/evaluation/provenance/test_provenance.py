@@ -4,7 +4,7 @@ import sys
 
 def test_versions_are_read_once_however_often_they_are_asked_for():
     script = (
-        "import sys; from isaaclab_arena.evaluation.provenance import versions; opened = []; "
+        "import sys; from isaaclab_arena.storage.contents import versions; opened = []; "
         "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None); "
         "versions(); once = sum('METADATA' in name for name in opened); "
         "versions(); print(once > 0, sum('METADATA' in name for name in opened) == once)"

@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.evaluation.provenance import provenance_on
+from isaaclab_arena.evaluation.job import provenance_on
 
 
 def test_here_and_now_there_are_versions_a_processor_and_a_device():

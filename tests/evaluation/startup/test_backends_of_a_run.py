@@ -21,12 +21,13 @@ from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
+from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
 from isaaclab_arena.training.training_run import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
-from tests.evaluation.jobs import coin_job, execute, settings
+from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 from tests.training.learning import small_config
 
@@ -93,7 +94,7 @@ def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
     def begin(ranks: Ranks, device: str) -> StartedRun:
         context = replace(ranks.context, device=torch.device(device), local_world_size=len(devices))
         ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
-        return start_run(request, context, ranks)
+        return start_run(request, ranks)
 
     with ThreadPoolExecutor(len(devices)) as threads:
         started = list(threads.map(begin, ranks_in_threads(len(devices)), devices))

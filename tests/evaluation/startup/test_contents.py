@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs
-from isaaclab_arena.evaluation.provenance import package_content
+from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs, package_content
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash

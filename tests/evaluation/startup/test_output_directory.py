@@ -1,6 +1,6 @@
 """The directory of a run, where the name that is given leads up."""
 
-from isaaclab_arena.evaluation.output_directory import make_output_directory
+from isaaclab_arena.storage.disk import make_output_directory
 
 
 def test_a_way_up_in_the_name_of_a_directory_makes_no_directory_on_the_way(tmp_path, monkeypatch):

@@ -12,12 +12,13 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.layout import SETTLED_FILE
 from isaaclab_arena.storage.ledger import read_attempts, read_commits, read_plan_copy, read_run_plan
 from isaaclab_arena.storage.reports import Reproducible, read_job_reports, write_job_report
-from tests.evaluation.jobs import coin_job, execute
+from tests.evaluation.jobs import coin_job
 from tests.fakes import ShrugPolicy
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)

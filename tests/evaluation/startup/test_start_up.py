@@ -5,10 +5,10 @@ import pytest
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.output_directory import clear_unbegun, holds_no_run
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.disk import clear_unbegun, holds_no_run
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 
@@ -34,7 +34,7 @@ def test_a_rank_with_another_version_is_named(other):
 def refusal_of(requests: list[RunRequest]) -> str:
     def refusal(request: RunRequest, ranks: Ranks) -> str:
         with pytest.raises(ConfigError) as refused:
-            start_run(request, ranks.context, ranks)
+            start_run(request, ranks)
         return str(refused.value)
 
     with ThreadPoolExecutor() as threads:
