@@ -107,7 +107,19 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
     """Return the policy's checked answer; `PolicyError` if it is invalid, `PolicyLostError` if the policy is lost."""
     try:
         # The policy gets copies of the tensors: its changes must not reach a recording.
-        answer = policy.get_action(environment, with_leaves(observation, _copied))
+        answer = policy.get_action(
+            environment,
+            with_leaves(
+                observation,
+                lambda part: (
+                    replace(part, frames=part.frames.clone())
+                    if isinstance(part, Pictures)
+                    else part.clone()
+                    if isinstance(part, torch.Tensor)
+                    else part
+                ),
+            ),
+        )
     except KeyError as error:
         refuse_unknown_entry(error, observation)
         raise
@@ -128,12 +140,6 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         return answer
     unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     return PolicyAnswer(action=action, finished=finished, unusable=unusable)
-
-
-def _copied(part: object) -> object:
-    if isinstance(part, Pictures):
-        return replace(part, frames=part.frames.clone())
-    return part.clone() if isinstance(part, torch.Tensor) else part
 
 
 def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:

@@ -275,7 +275,8 @@ def rollout(
     # replaces the environment's own for every episode.
     loop = EpisodeLoop(environment, policy, episodes, observers, language_instruction, limits, stopwatch or Stopwatch())
     interrupted = False
-    with closing(loop):
+    # Resets that are under way at the end are waited for; their episodes have not begun.
+    with closing(loop.starting):
         try:
             loop.reset(range(limits.num_used(environment.num_envs)))
             while loop.may_step and not (interrupted := stop_requested()):
@@ -311,7 +312,7 @@ class EpisodeLoop:
         self.attempt = environment.try_step if can_try else environment.step
         instruction = agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
-        self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
+        self.starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
@@ -336,13 +337,13 @@ class EpisodeLoop:
             if resets:
                 self.pictures.before_reset(resets)
                 with self.measure(Phase.SIMULATE):
-                    self._starting.begin(resets, num_steps=num_steps)
+                    self.starting.begin(resets, num_steps=num_steps)
 
             # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
-            if not self._starting.waiting:
+            if not self.starting.waiting:
                 return
             with self.measure(Phase.SIMULATE):
-                begun = self._starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
+                begun = self.starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
                 if begun is None:
                     return
                 starts, self._observation = begun
@@ -426,10 +427,6 @@ class EpisodeLoop:
         lost = dict.fromkeys(self.episodes.tried(), failed(POLICY_LOST, f"the policy was lost: {error}"))
         self.pictures.show_ends(self.episodes.end(lost))
 
-    def close(self) -> None:
-        """Wait for resets under way; their episodes have not begun."""
-        self._starting.close()
-
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
 
@@ -468,7 +465,8 @@ def pipelined_rollout(
         with ExitStack() as stack:
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
-                loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
+                loop = EpisodeLoop(group.environment, group.policy, *common)
+                stack.enter_context(closing(loop.starting))
                 taking_turns.append(stack.enter_context(closing(_GroupTurns(loop, group.environment, watch))))
 
             # The limit of env slots is divided evenly among the groups.
@@ -515,7 +513,12 @@ def _take_turns(
                     processes = [each for each in working if isinstance(each, Background)]
                     while processes and all(each.unanswered for each in processes):
                         wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
-            turn = [group for group in groups if group.is_ready]
+            turn = [
+                group
+                for group in groups
+                if (made := group.under_way and group.under_way[1]) is None
+                or (made.done() if isinstance(made, Future) else not made.unanswered)
+            ]
         for group in turn:
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
@@ -544,14 +547,6 @@ class _GroupTurns:
         self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
         begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `finish_step` does not wait."""
-        if self.under_way is None:
-            return True
-        working = self.under_way[1]
-        return working.done() if isinstance(working, Future) else not working.unanswered
 
     def begin_step(self) -> None:
         """Ask the policy, and begin the step of its answer."""

@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
 from isaaclab_arena.evaluation.provenance import versions
-from isaaclab_arena.evaluation.running_episodes import ranks_lost
+from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
 from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.paths import now
@@ -357,9 +357,9 @@ class ClaimServer:
 
     def _blame(self, life: Life, blamed: Blamed) -> None:
         """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
-        job, told = self._table.jobs[blamed.job_index].job, [(each.rank, each.reason) for each in blamed.deaths]
+        job = self._table.jobs[blamed.job_index].job
+        deaths = "; ".join(f"rank {each.rank}: {each.reason}" for each in blamed.deaths)
         if blamed.episode_index is None:
-            deaths = "; ".join(f"rank {rank}: {reason}" for rank, reason in told)
             error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
             _LOG.error("job '%s' has failed: %s", job.config.name, error)
             attempt, device = self._attempt, self._attempt.devices[life.rank]
@@ -369,18 +369,19 @@ class ClaimServer:
             self._table.give_up(blamed.job_index)
             write_job_report(self._output_directory / job.config.name, report)
             return
-        episode, ending = episode_of(job, blamed.episode_index), ranks_lost(told)
+        error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
+        episode = episode_of(job, blamed.episode_index)
         record = EpisodeRecord(
             episode=episode,
             env_id=0,
-            outcome=ending.outcome,
-            success=ending.success,
+            outcome=Outcome.ERROR,
+            success=None,
             length=0,
             episode_return=0.0,
-            termination=ending.termination,
+            termination=RANKS_LOST,
             conditions=episode.saved_conditions or {},
             language_instruction=job.config.language_instruction or "",
-            error=ending.error,
+            error=error,
         )
         line = commit_line(
             record,
@@ -390,7 +391,7 @@ class ClaimServer:
             timestamp=now(local=True),
             wall_s=0.0,
         )
-        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
+        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, error)
         self.commit(life, json_line(line))
 
 
