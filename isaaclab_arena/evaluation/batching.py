@@ -197,29 +197,19 @@ Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
 answer of each step. Shape of each: (batch, ...)."""
 
 
-def num_examples(batch: int) -> int:
-    """Return the number of distinct examples in the arrangements of a batch."""
-    return batch + (batch + 1) // 2
-
-
-def arrangements(batch: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return the orders of the examples in a batch, each with a number of steps."""
-    forwards = tuple(range(batch))
-    moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
-    among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
-    # First the original order. Then reversed, because a matrix library computes the last places differently. Then
-    # shifted by half a batch with every second example replaced, so that the neighbours differ too. A second step also
-    # tests a policy's memory of the first.
-    return (forwards, 2), (forwards[::-1], 2), (among_others, 1)
-
-
 def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
     """Whether the answer to every example has the same bits at every place and beside all other examples."""
     # A batch of one has no other place, so `ask` is not called.
     if batch == 1:
         return True
+    # First the original order. Then reversed, because a matrix library computes the last places differently. Then
+    # shifted by half a batch with every second example replaced, so that the neighbours differ too. A second step also
+    # tests a policy's memory of the first.
+    forwards = tuple(range(batch))
+    moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
+    among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
     answered: dict[tuple[int, int], bytes] = {}
-    for examples, num_steps in arrangements(batch):
+    for examples, num_steps in ((forwards, 2), (forwards[::-1], 2), (among_others, 1)):
         for step, answer in enumerate(ask(examples, num_steps)):
             # Bytes tell 0.0 from -0.0, unlike values, and NaN equals itself.
             raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
@@ -273,7 +263,8 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
 
 def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) -> Ask:
     """Return a function that queries the policy about examples in any order, for chunks if it `continues` plans."""
-    size, generator = num_examples(batch), np.random.default_rng(_SEED)
+    # One arrangement replaces every second example by another.
+    size, generator = batch + (batch + 1) // 2, np.random.default_rng(_SEED)
     # The second step shows other observations than the first.
     observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
     # Plans to continue. Example 0 continues none, like the first chunk of an episode.
@@ -295,15 +286,11 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) 
             starts.append(EpisodeStart(env_id=env_id, episode=episode, conditions=drawn, language_instruction=words))
         policy.start_episodes(view, starts)
 
+        # New memory, because the policy may write to it.
         order = torch.tensor(examples, device=view.device)
-
-        def rearranged(part: torch.Tensor) -> torch.Tensor:
-            # New memory, because the policy may write to it.
-            wide = torch.zeros((view.num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-            wide[: len(order)] = part[order]
-            return wide
-
-        shown = [with_leaves(each, rearranged) for each in observations[:num_steps]]
+        shown = [
+            padded(with_leaves(each, lambda part: part[order]), view.num_envs) for each in observations[:num_steps]
+        ]
         if going_on is None:
             return [action_tensor(policy.get_action(view, shown_to(policy, view, each)))[:batch] for each in shown]
         answers, env_ids = [], range(len(examples))
