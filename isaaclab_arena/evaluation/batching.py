@@ -11,14 +11,13 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
 from isaaclab_arena.evaluation.process import generators_put_back
-from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in

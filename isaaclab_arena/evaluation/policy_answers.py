@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.interfaces.announced import refuse_misread
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import refuse_misread
 from isaaclab_arena.nested import with_leaves
 
 # Measure how a job's time is divided among its phases.

@@ -16,12 +16,12 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
-from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, shown_to
 from isaaclab_arena.nested import with_leaves
 
 # Check the observation of one env slot that a client sends, and combine those of several into a batch.

@@ -1,8 +1,8 @@
-"""The arrays that environments take and return: their shapes, bounds and names, and the trees that hold them."""
+"""The arrays of environments and policies: their shapes, bounds and names, trees of them, and chunks of actions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -76,3 +76,30 @@ class SideBySide(dict[str, torch.Tensor]):
     def clone(self) -> "SideBySide":
         """Return a copy, side by side too."""
         return SideBySide(self.together.clone(), {name: term.shape[1] for name, term in self.items()})
+
+
+# Chunks of actions: those that a policy's network predicts at once.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkTraits:
+    """Facts about a policy whose chunks its caller plays."""
+
+    played: int  # actions of a chunk that the policy itself plays before it asks its network again
+    predicted: int  # actions that the network predicts, at least as many
+    can_continue: bool = False  # the network can be given a `Continuation`
+    # Whose pictures a query shows: 0 is the present step, -1 the one before; none for no pictures.
+    picture_steps: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """The actions that new chunks continue: those that are planned already, from the step of the query on."""
+
+    actions: torch.Tensor  # zeros if none is planned; shape (n, predicted, action_dim), float32
+    # 1 for an action that is played in any case, 0 if none is planned; shape (n, predicted), float32.
+    weights: torch.Tensor
+
+    def of(self, places: Sequence[int]) -> Self:
+        """Return the continuation of some of the chunks, by their places; one may be named several times."""
+        return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
