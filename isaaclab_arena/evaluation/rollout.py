@@ -26,7 +26,8 @@ from isaaclab_arena.evaluation.running_episodes import (
     unsound_slots,
     without_unsound,
 )
-from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step, background_of
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_builder import Background, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.pictures import CAMERAS

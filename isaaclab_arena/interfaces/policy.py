@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 import torch
 
 from isaaclab_arena.errors import Problem
-from isaaclab_arena.interfaces import policy_options
+from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -80,7 +80,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        policy_options.settle_class(cls, PolicyBase)
+        offers.settle_policy_class(cls, PolicyBase)
 
     # Before anything is simulated. ``config`` is an instance of ``config_class``. Each method raises `ConfigError` with
     # every problem, whose ``key`` names the option at fault.

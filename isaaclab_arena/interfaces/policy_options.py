@@ -1,4 +1,4 @@
-"""The options that a policy class declares, in any way of Isaac Lab Arena's releases, and the abilities it has."""
+"""The options that a policy class declares, in any way of Isaac Lab Arena's releases."""
 
 import argparse
 import dataclasses
@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from isaaclab_arena.config.options import misnamed_options, option_names, option_types, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,72 +423,3 @@ def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> 
         f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive the "
         "class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
     )
-
-
-# The abilities of a policy class, from the methods that it defines. Nothing else asks where a class defines a method.
-
-# What a base says about its ``get_action`` does not hold for another one, and must not bypass it.
-_OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
-# These abilities need several methods.
-_TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
-
-
-def settle_class(policy_class: Any, base: Any) -> None:
-    """Settle a class that derives from `base`: its config class, withdrawn methods, offers and traits."""
-    for name in {each.name for each in dataclasses.fields(base.traits)} - {"pictures", "remote"}:
-        value = policy_class.__dict__.get(name, dataclasses.MISSING)
-        # A class may also call something of its own ``metrics``.
-        is_own = not isinstance(value, tuple) or not any(isinstance(each, Metric) for each in value)
-        if value is not dataclasses.MISSING and not (name == "metrics" and is_own):
-            what = f"{policy_class.__name__}.{name}"
-            raise ConfigError(f"{what} has no effect; say traits = PolicyTraits({name}=...) instead")
-
-    # ``MyCfg`` of a class that derives from ``base[MyCfg]``, also through others.
-    parameter = _parameter(policy_class, base)
-    parameter = typing.get_origin(parameter) or parameter
-    is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
-    if is_class and "config_class" not in policy_class.__dict__:
-        policy_class.config_class = parameter
-
-    # What a class sets to None gets the default back, which says that it is not offered.
-    for name in [name for name, value in vars(policy_class).items() if value is None]:
-        if callable(getattr(base, name, None)):
-            setattr(policy_class, name, vars(base)[name])
-
-    # The attributes of ``base`` that the class has of its own, as far as they hold for its ``get_action``.
-    # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
-    names = [*(name for name in vars(base) if not name.startswith("_")), "network", "asking"]
-    beyond = len(policy_class.__mro__)
-    depth = {
-        name: next((number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__), beyond)
-        for name in names
-    }
-    classes = policy_class.__mro__
-    offers = {name for name in names if depth[name] < classes.index(base)}
-    offers -= {name for name in offers if vars(classes[depth[name]])[name] is vars(base).get(name)}
-    offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
-    for together in _TOGETHER:
-        offers -= set() if offers.issuperset(together) else set(together)
-    policy_class.offers = frozenset(offers)
-
-    traits = policy_class.traits
-    if "traits" not in offers and traits.pictures != "all":
-        # What a base says of pictures is about its own `get_action`.
-        traits = dataclasses.replace(traits, pictures="all")
-    if not traits.remote and any(issubclass(each, base) and each.traits.remote for each in policy_class.__bases__):
-        traits = dataclasses.replace(traits, remote=True)
-    if traits is not policy_class.traits:
-        policy_class.traits = traits
-
-
-def _parameter(policy_class: type, base: type) -> Any:
-    # Only the class's own bases count: it inherits the value of others anyway.
-    for each in policy_class.__dict__.get("__orig_bases__", ()):
-        origin, arguments = typing.get_origin(each), typing.get_args(each)
-        if origin is base:
-            return arguments[0]
-        if isinstance(origin, type) and issubclass(origin, base):
-            inner, parameters = _parameter(origin, base), getattr(origin, "__parameters__", ())
-            if inner in parameters:
-                return arguments[parameters.index(inner)]
-    return None

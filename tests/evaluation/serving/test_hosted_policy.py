@@ -21,7 +21,7 @@ def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing
 
 
 def asked(policy: HostedPolicy, env_id: int, clock: float) -> SlotAnswer | Exception:
-    return policy.act({env_id: checked_observation(showing(clock), policy.observation_spec)})[env_id]
+    return policy.act({env_id: checked_observation(showing(clock), policy.environment.observation_spec)})[env_id]
 
 
 def begun(episode_index: int, instruction: str | None = None) -> BegunEpisode:
