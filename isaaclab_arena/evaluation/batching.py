@@ -20,7 +20,15 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
+from isaaclab_arena.testing.environment_conformance import (
+    Trace,
+    action_of,
+    bits,
+    difference,
+    ended,
+    env_ids_of,
+    shown_in,
+)
 
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 

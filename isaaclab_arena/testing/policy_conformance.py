@@ -19,7 +19,16 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.playing import DrawnOnDemand, bits, conditions_of, ended, episode, leaves, require, start
+from isaaclab_arena.testing.environment_conformance import (
+    DrawnOnDemand,
+    bits,
+    conditions_of,
+    ended,
+    episode,
+    leaves,
+    require,
+    start,
+)
 
 _STEPS_BEFORE_AGAIN = 2
 

@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.testing.playing import DrawnOnDemand
+from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 
