@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step

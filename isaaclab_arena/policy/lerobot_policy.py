@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, on_cpu, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources

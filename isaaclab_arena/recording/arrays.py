@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.specs import SideBySide, StateTree

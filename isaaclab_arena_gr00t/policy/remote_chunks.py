@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.pictures import DrawnPictures, Pictures
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_device
+from isaaclab_arena.distributed.devices import on_device
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations import catalogue
 from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_starts
