@@ -27,9 +27,9 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
 from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
-from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import RunLock, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned

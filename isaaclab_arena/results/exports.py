@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from pydantic import validate_call
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
@@ -20,7 +19,7 @@ from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided
 from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
 from isaaclab_arena.evaluation.start_up import named_contents
-from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, Outcome, as_ranges
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout

@@ -24,7 +24,6 @@ from isaaclab_arena.distributed.context import (
     process_start_ticks,
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.claims import Claim, Measured, claims_directory, is_taken_over
 from isaaclab_arena.evaluation.cluster.claim_server import (
@@ -43,6 +42,7 @@ from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs, settled
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.garbage import join_freed_memory_at_once
+from isaaclab_arena.interfaces.episode import of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import adapter

@@ -10,7 +10,7 @@ from isaaclab_arena.evaluation.watch import (
     take_unused_conditions,
     with_shifted_seed,
 )
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.storage.json_values import json_text
 from tests.evaluation.watching.points import write_run_of_checkpoint
 
