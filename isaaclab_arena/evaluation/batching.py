@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
-from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
 from isaaclab_arena.evaluation.process import generators_put_back
+from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action, checked_finished
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode

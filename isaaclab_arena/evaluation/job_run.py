@@ -27,12 +27,11 @@ from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPub
 from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, put_back
 from isaaclab_arena.evaluation.provenance import provenance_on
 from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
+from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation

@@ -16,8 +16,8 @@ import torch
 from isaaclab_arena.config.schema import MAX_MS, Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, first_line
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
-from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action
 from isaaclab_arena.evaluation.rollout import EnvGroup
+from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.observer import EpisodeStart

@@ -14,13 +14,17 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch, agreed_instruction, ask
 from isaaclab_arena.evaluation.running_episodes import (
     NO_LIMITS,
     Ending,
+    Phase,
+    PolicyAnswer,
     RolloutLimits,
     RolloutResult,
     RunningEpisodes,
+    Stopwatch,
+    agreed_instruction,
+    ask,
     failed,
     over_at_start,
     unsound_slots,

@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_mean, first_line
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
+from isaaclab_arena.evaluation.running_episodes import agreed_instruction, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart

@@ -7,8 +7,7 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
-from isaaclab_arena.evaluation.running_episodes import Ending, RunningEpisodes, ending_of
+from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RunningEpisodes, ending_of
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, Stopwatch
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy

@@ -9,9 +9,8 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits, Stopwatch
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
