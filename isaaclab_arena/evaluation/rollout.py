@@ -283,7 +283,8 @@ def rollout(
     # Resets that are under way at the end are waited for; their episodes have not begun.
     with closing(loop.starting):
         try:
-            loop.reset(range(limits.num_used(environment.num_envs)))
+            num_envs = environment.num_envs
+            loop.reset(range(num_envs if limits.max_envs is None else min(limits.max_envs, num_envs)))
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
                 with loop.measure(Phase.SIMULATE):
@@ -293,7 +294,17 @@ def rollout(
         except PolicyLostError as error:
             loop.end_lost_episodes(error)
             raise
-    return loop.episodes.result(interrupted=interrupted)
+    return _counted([loop.episodes], interrupted=interrupted)
+
+
+def _counted(groups: Sequence[RunningEpisodes], *, interrupted: bool) -> RolloutResult:
+    """Return the counters of all groups; episodes under way count as cut."""
+    return RolloutResult(
+        finished_episodes=sum(group.num_finished for group in groups),
+        cut_episodes=sum(group.num_running for group in groups),
+        env_steps=sum(group.env_steps for group in groups),
+        interrupted=interrupted,
+    )
 
 
 class EpisodeLoop:
@@ -476,7 +487,8 @@ def pipelined_rollout(
 
             # The limit of env slots is divided evenly among the groups.
             num_envs = [group.environment.num_envs for group in groups]
-            sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+            num_used = sum(num_envs) if limits.max_envs is None else min(limits.max_envs, sum(num_envs))
+            sizes = group_sizes(num_used, len(groups))
             for group, size, most in zip(taking_turns, sizes, num_envs, strict=True):
                 group.loop.reset(range(min(size, most)))
 
@@ -491,13 +503,7 @@ def pipelined_rollout(
         for group in taking_turns:
             group.loop.end_lost_episodes(error)
         raise
-    results = [group.loop.episodes.result(interrupted=interrupted) for group in taking_turns]
-    return RolloutResult(
-        finished_episodes=sum(result.finished_episodes for result in results),
-        cut_episodes=sum(result.cut_episodes for result in results),
-        env_steps=sum(result.env_steps for result in results),
-        interrupted=interrupted,
-    )
+    return _counted([group.loop.episodes for group in taking_turns], interrupted=interrupted)
 
 
 def _take_turns(

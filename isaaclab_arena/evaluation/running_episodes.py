@@ -229,10 +229,6 @@ class RolloutLimits:
         """Whether another control step may follow `num_steps` of them."""
         return self.max_steps is None or num_steps < self.max_steps
 
-    def num_used(self, num_envs: int) -> int:
-        """Return the number of env slots to use out of `num_envs`."""
-        return num_envs if self.max_envs is None else min(self.max_envs, num_envs)
-
 
 NO_LIMITS = RolloutLimits()
 
@@ -366,8 +362,8 @@ class RunningEpisodes:
         self.running = self._is_running.to(device)
         self.num_running = 0
         self.num_steps = 0  # counted control steps of the batch
-        self._env_steps = 0
-        self._num_finished = 0
+        self.env_steps = 0  # control steps, summed over running env slots
+        self.num_finished = 0
         self._starts: list[EpisodeStart | None] = [None] * num_envs
         self._started_s: dict[int, float] = {}
         self._length = torch.zeros(num_envs, dtype=torch.int64)
@@ -418,7 +414,7 @@ class RunningEpisodes:
         """Add a step to every episode under way."""
         self._latest = step
         self.num_steps += 1
-        self._env_steps += self.num_running
+        self.env_steps += self.num_running
         self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
         if self._is_saturated is not None:
@@ -502,7 +498,7 @@ class RunningEpisodes:
         self._is_running = self._is_running & ~ends
         self.running = self._is_running.to(self.running.device, non_blocking=True)
         self.num_running -= len(endings)
-        self._num_finished += len(endings)
+        self.num_finished += len(endings)
         records = []
         for env_id, ending in endings.items():
             # A recording that is played again is in its start, and large.
@@ -526,15 +522,6 @@ class RunningEpisodes:
             )
             records.append(record)
         return records
-
-    def result(self, *, interrupted: bool) -> RolloutResult:
-        """Return the counters so far; episodes under way count as cut."""
-        return RolloutResult(
-            finished_episodes=self._num_finished,
-            cut_episodes=self.num_running,
-            env_steps=self._env_steps,
-            interrupted=interrupted,
-        )
 
 
 # Find episodes that are over at their start, solved or spoiled.

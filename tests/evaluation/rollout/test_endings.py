@@ -115,7 +115,7 @@ def test_an_env_slot_that_rests_does_not_end_again():
     (record,) = running.end(over or {})
     assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
     assert running.over(answered(finished=True), last, max_length=10) == {}
-    assert (running.num_running, running.result(interrupted=False).finished_episodes) == (0, 1)
+    assert (running.num_running, running.num_finished) == (0, 1)
 
 
 def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():

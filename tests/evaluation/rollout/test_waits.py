@@ -137,7 +137,11 @@ def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_
     gpu.waits.clear()
     answer = loop.act()
     assert loop.finish_step(answer, loop.attempt(answer.action)) == [1, 2]
-    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "devices.py", "devices.py"]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [
+        WHICH_ENDED,
+        "distributed/devices.py",
+        "distributed/devices.py",
+    ]
 
 
 class TurnsToNaN(ZeroActionPolicy):
