@@ -34,9 +34,9 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, seen_by
+from isaaclab_arena.interfaces.specs import CAMERAS
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 

@@ -16,10 +16,9 @@ from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import refuse_misread
-from isaaclab_arena.interfaces.specs import ArraySpec, SideBySide
+from isaaclab_arena.interfaces.specs import CAMERAS, CAMERAS_OFF, ArraySpec, Pictures, SideBySide
 from isaaclab_arena.nested import leaves, with_leaves
 
 # Measure how a job's time is divided among its phases.

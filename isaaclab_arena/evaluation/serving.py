@@ -19,9 +19,9 @@ from isaaclab_arena.evaluation.running_episodes import agreed_instruction, check
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, shown_to
+from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 from isaaclab_arena.nested import with_leaves
 
 # Check the observation of one env slot that a client sends, and combine those of several into a batch.

@@ -8,9 +8,8 @@ import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures, pictures_of
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits  # noqa: F401  an earlier place of the traits
-from isaaclab_arena.interfaces.specs import ChunkTraits, Continuation
+from isaaclab_arena.interfaces.specs import CAMERAS, ChunkTraits, Continuation, Pictures, pictures_of
 
 # Pictures that readers announce: those that a policy asks for, and the form in which a reader gets them.
 

@@ -16,10 +16,17 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout, pictures_of
 from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import (
+    CAMERAS,
+    CAMERAS_OFF,
+    ArraySpec,
+    in_colours,
+    no_camera,
+    picture_layout,
+    pictures_of,
+)
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
 from isaaclab_arena.policy.lerobot_network import (
     ACTIONS,

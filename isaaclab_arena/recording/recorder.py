@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording.arrays import EpisodeArrays, RecordedObservations, first_slots

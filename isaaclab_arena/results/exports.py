@@ -396,7 +396,7 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
 def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
     """Log a camera's images: uint8 colours, depth [m] or segmentation ids; or the reason that this is impossible."""
     if pictures.dtype == np.uint8:
-        from isaaclab_arena.interfaces.pictures import in_colours  # noqa: PLC0415  torch, for pictures alone
+        from isaaclab_arena.interfaces.specs import in_colours  # noqa: PLC0415  torch, for pictures alone
 
         try:
             pictures = in_colours(pictures)

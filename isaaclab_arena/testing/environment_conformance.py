@@ -17,8 +17,7 @@ from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode, Metric, conditions_from_json
-from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, DrawnPictures
 
 # Requirements, episodes and actions, which follow from nothing else: the tests and the runner's probe play with them.
 

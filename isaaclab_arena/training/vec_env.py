@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.models.network import ActionScaler
 from isaaclab_arena.policy.rsl_rl import flattened
 

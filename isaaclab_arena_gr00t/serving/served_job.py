@@ -18,7 +18,7 @@ from arena_wire.messages import WireError, in_words
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.serving import HostedPolicy, ObservationRefusedError
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote.protocols import EncodedPicture

@@ -13,8 +13,7 @@ import torch
 
 from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.pictures import DrawnPictures, Pictures
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, DrawnPictures, Pictures
 from isaaclab_arena.sim.backend import Backend, VisibleWorld
 from isaaclab_arena.sim.backends import BackendChoice
 

@@ -14,8 +14,7 @@ from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_s
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
 from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.

@@ -9,7 +9,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Capture, capture_on
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of

@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.running_episodes import ask
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS_OFF
+from isaaclab_arena.interfaces.specs import CAMERAS_OFF
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 RUNNING = torch.tensor([True, True, False])
