@@ -376,9 +376,9 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
     # An instance of a plain class is made from keywords. The class may take any, or not say which it takes.
     keywords = None
     with suppress(TypeError, ValueError):
-        parameters = inspect.signature(config_class).parameters
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            keywords = dict(parameters)
+        taken = inspect.signature(config_class).parameters
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in taken.values()):
+            keywords = dict(taken)
 
     def read(options: Mapping[str, Any], *, owner: str) -> Any:
         if keywords is not None:
