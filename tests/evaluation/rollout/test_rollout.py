@@ -327,7 +327,7 @@ def test_time_is_counted_where_it_goes():
     run(4, 10, stopwatch=stopwatch)
     assert stopwatch.seconds[Phase.SIMULATE] > 0
     assert stopwatch.seconds[Phase.POLICY] > 0
-    assert 0 <= stopwatch.idle_s() <= stopwatch.elapsed_s()
+    assert sum(stopwatch.seconds.values()) <= stopwatch.elapsed_s()
 
 
 def test_a_policy_written_for_arena_runs_unchanged():
