@@ -42,7 +42,7 @@ CHAPTERS = {
         "What a robot's description holds.",
         None,
         tuple(
-            f"environments.robots.described.{part}Description"
+            f"environments.robots.embodiment.{part}Description"
             for part in ("Robot", "Mount", "Base", "Arm", "Gripper", "Camera", "Workspace")
         ),
     ),

@@ -1,7 +1,7 @@
 """Parts of a task: the specification, the judge, and the builder that makes an environment of them."""
 
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder, ObjectOptions, TableOptions, TableTask
-from isaaclab_arena.environments.mdp import locomotion_terms, terms
+from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import (
     ObservationTerm,
     number_term,
@@ -14,6 +14,8 @@ from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend
+
+locomotion_terms = terms  # a former module, which tasks of legged robots import
 
 __all__ = [
     "ArticulatedAsset",

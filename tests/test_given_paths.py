@@ -18,7 +18,7 @@ from isaaclab_arena.cli.main import COMMANDS, commands_of_others
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import option_types, read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.robots.described import read_description
+from isaaclab_arena.environments.robots.embodiment import read_description
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.paths import expanded, given_path, typed_words

@@ -13,7 +13,8 @@ import mujoco
 import numpy as np
 
 from benchmarks.harness.measure import run
-from isaaclab_arena.environments.tasks.humanoid import COLUMNS_OF_THE_ROOT, FEET, HUMANOID, PELVIS
+from isaaclab_arena.environments.tasks.track_motion import COLUMNS_OF_THE_ROOT
+from isaaclab_arena.environments.tasks.walk_humanoid import FEET, HUMANOID, PELVIS
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
 
 MOTION = ASSETS / "motions" / "squat_and_wave.csv"

@@ -232,7 +232,7 @@ def take_picture(name: str, builder: TableTask, path: Path) -> None:
     while True:
         step = environment.step(policy.get_action(environment, observation))
         observation = step.observation
-        states.append(environment.backend.integration_state(0))
+        states.append(environment.backend.integration_states([0])[0])
         if bool(step.terminated | step.truncated):
             break
     moment = int(MOMENTS.get(name, 0.6) * (len(states) - 1))

@@ -201,7 +201,7 @@ def cpu_loop(backend: WarpBackend, num_substeps: int, most_steps: int) -> Loop:
     """Return the same physics on the CPU, from the states that the backend has now, for a turn of about 0.3 s."""
     on_cpu = MujocoBackend(backend.model, num_envs=backend.num_envs, num_threads=default_num_threads(1))
     for slot in range(backend.num_envs):
-        on_cpu.set_integration_state(slot, backend.integration_state(slot))
+        on_cpu.set_integration_state(slot, backend.integration_states([slot])[0])
     kept = on_cpu.snapshot()
     everyone = torch.ones(backend.num_envs, dtype=torch.bool)
     once_s = seconds(lambda: on_cpu.step(everyone, num_substeps), CPU)

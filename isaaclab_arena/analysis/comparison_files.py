@@ -24,8 +24,8 @@ from isaaclab_arena.analysis.comparison import (
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
 from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.contents import one_hash
+from isaaclab_arena.storage.disk import json_text, write_text
 
 # A comparison as tables: one line per task, one per measure, and sentences for the rest.
 
@@ -287,7 +287,7 @@ def _task(each: JobComparison) -> dict[str, Any]:
             "job": arm.entry.name,
             "policy": arm.entry.config.policy_type,
             "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
-            "policy_sha256": None if arm.contents is None else arm.contents.policy_sha256,
+            "policy_sha256": None if arm.contents is None else one_hash(arm.contents.policy),
             "episodes": len(arm.episodes),
         }
         for side, arm in (("candidate", each.first), ("baseline", each.second))

@@ -24,7 +24,7 @@ from isaaclab_arena.results.statistics import (
     sign_flip_p,
 )
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.disk import write_bytes, write_text
 
 # Compare each changed arm of a job with its benign arm, episode by episode.
 

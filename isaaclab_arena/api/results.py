@@ -20,7 +20,7 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import scored_episodes
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.disk import storage_errors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text
 
 
 @contextmanager

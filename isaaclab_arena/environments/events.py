@@ -74,11 +74,6 @@ def summed_up(
     return EpisodeEvents(progress=round(float(progress[-1]), 4), decisive=decisive, seen=seen)
 
 
-def last_growth(progress: np.ndarray) -> int:
-    """Return the first moment from which progress (moments,) grows by less than `GROWTH` to the end."""
-    return int(np.argmax(progress >= progress[-1] - GROWTH))
-
-
 def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
     """True if the time limit was reached while progress (moments,) was still growing."""
     last = len(progress) - 1
@@ -353,7 +348,8 @@ def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> Episo
     # An observer would blame what is visible at the end first. Then it is the first setback after which progress
     # stopped; a lost success is never made up for.
     at_end = {name for name, each in found.items() if each and each[-1][1] > last - brief_steps}
-    good_at = 0 if is_lost else last_growth(progress)
+    # Progress has stopped where it grows by less than `GROWTH` to the end.
+    good_at = 0 if is_lost else int(np.argmax(progress >= progress[-1] - GROWTH))
     lasting = [
         (span[0], rank, name)
         for rank, name in enumerate(SETBACKS)
@@ -444,7 +440,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     # Then it is the first setback that was not made up for by later progress or by a new grasp. Pushing away and being
     # stuck are also made up for by their end.
     carried_at = [] if facts.carried is None else np.flatnonzero(facts.carried.numpy()).tolist()
-    good_at = max(last_growth(progress), *carried_at[-1:], 0)
+    good_at = max(int(np.argmax(progress >= progress[-1] - GROWTH)), *carried_at[-1:], 0)
     progressing = "out_of_time_while_progressing" in at_end
     lasting = [
         (span[0], rank, name)

@@ -14,8 +14,7 @@ from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.atomic import storage_error, storage_errors
-from isaaclab_arena.storage.json_values import read_json
+from isaaclab_arena.storage.disk import read_json, storage_error, storage_errors
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY
 from isaaclab_arena.storage.ledger import Attempt, read_commits
 

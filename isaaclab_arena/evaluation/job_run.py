@@ -41,11 +41,10 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.arrays import RecordedObservations
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
+from isaaclab_arena.storage.disk import storage_errors
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.layout import traceback_file_name
 from isaaclab_arena.storage.ledger import Attempt

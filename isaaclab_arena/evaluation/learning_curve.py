@@ -16,8 +16,7 @@ from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
-from isaaclab_arena.storage.atomic import write_bytes, write_text
-from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.disk import json_text, read_versioned, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
 # The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.

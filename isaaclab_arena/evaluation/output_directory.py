@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.paths import make_dated_directory
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.disk import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
 
 PROBE_PATTERN = ".seen_by_all.*.tmp"

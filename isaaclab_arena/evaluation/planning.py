@@ -63,7 +63,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
 

@@ -42,8 +42,8 @@ from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.atomic import RunLock, move_aside
 from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents
+from isaaclab_arena.storage.disk import RunLock, move_aside
 from isaaclab_arena.storage.episodes import locate_episodes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
 from isaaclab_arena.storage.ledger import read_commits

@@ -40,11 +40,10 @@ from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
+from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
-from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
 from isaaclab_arena.storage.ledger import (
     Attempt,

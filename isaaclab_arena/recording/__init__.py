@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+from isaaclab_arena.interfaces.episode import Episode
 
 MAX_FPS = 1_000
 
@@ -25,11 +25,3 @@ class VideoOptions:
     def films(self, episode: Episode) -> bool:
         """Whether an episode is filmed."""
         return self.first_episodes is None or episode.episode_index < self.first_episodes
-
-    def keeps(self, record: EpisodeRecord) -> bool:
-        """Whether the videos of a finished episode are kept."""
-        return not self.only_failures or record.success is not True
-
-    def steps_per_frame(self, control_dt: float) -> int:
-        """Return the number of control steps per frame, at least 1. ``control_dt`` is the control step [s]."""
-        return max(1, round(1 / (self.frames_per_second * control_dt)))

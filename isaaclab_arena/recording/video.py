@@ -23,9 +23,9 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.arrays import first_slots
+from isaaclab_arena.recording.recorder import first_slots
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
+from isaaclab_arena.storage.disk import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
 
 # Draw captions into images, scale images, and write them as PNG or as a small poster.
@@ -171,14 +171,13 @@ class FilmThreads:
                 self._changed.notify_all()
 
     def _work(self) -> None:
-        def may_go_on() -> bool:
-            most = self.number if self._loop_waits else max(1, self.number - 1)
-            may_take_one = bool(self._waiting) and self._num_at_work < most
-            return may_take_one or (self._is_closing and not self._num_undone)
-
         while True:
             with self._changed:
-                self._changed.wait_for(may_go_on)
+                while not (
+                    (self._waiting and self._num_at_work < max(1, self.number - (0 if self._loop_waits else 1)))
+                    or (self._is_closing and not self._num_undone)
+                ):
+                    self._changed.wait()
                 # All tasks are done, and `close` was called.
                 if not self._waiting:
                     return
@@ -298,27 +297,6 @@ Strip: TypeAlias = tuple[EpisodeRecord, Sequence[np.ndarray]]
 """An episode, and its first, middle and last frame at strip height. Shape of each: (height, width, 3), uint8."""
 
 
-def _write_sheet(path: Path, strips: Sequence[Strip]) -> None:
-    """Write the sheet of a job as PNG atomically, in columns with gaps, by episode index."""
-    images = []
-    for record, frames in sorted(strips, key=lambda strip: strip[0].episode.episode_index):
-        lines = [str(record.outcome or "not measured"), f"episode {record.episode.episode_index}"]
-        lines += [f"{record.length} steps", f"return {record.episode_return:.2f}"]
-        text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=_COLOURS[record.outcome])
-        images.append(np.concatenate([*frames, text], axis=1))
-
-    height, width = images[0].shape[:2]
-    num_strips = min(len(images), _STRIPS_PER_COLUMN)
-    num_columns = -(-len(images) // num_strips)
-    size = num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP
-    sheet = np.zeros((*size, 3), np.uint8)
-    for index, image in enumerate(images):
-        column, row = divmod(index, num_strips)
-        top, left = row * (height + _GAP), column * (width + _GAP)
-        sheet[top : top + height, left : left + width] = image
-    write_png(path, sheet)
-
-
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
 
@@ -335,17 +313,11 @@ class EpisodeVideo:
     do: Callable[[Task], None]  # queues tasks of this film in order
     steps_per_frame: int
     shows_latest_step: bool = True  # the last counted step has a frame
-    _num_steps: int = 0
+    num_steps: int = 0  # control steps since the first frame
     _is_wanted: bool = True
     _latest: Mapping[str, np.ndarray] = field(default_factory=dict)
     _samples: FrameSamples = field(default_factory=FrameSamples)
     _bars: dict[int, np.ndarray] = field(default_factory=dict)
-
-    def step_ends_with_a_frame(self) -> bool:
-        """Count a control step. True if its result is due for a frame."""
-        self._num_steps += 1
-        self.shows_latest_step = self._num_steps % self.steps_per_frame == 0
-        return self.shows_latest_step
 
     def add(self, draw: Draw) -> None:
         """Queue a frame."""
@@ -472,7 +444,7 @@ class VideoRecorder(Observer):
             _LOG.warning(message, self._job, environment.filming_hint)
 
         filmed = [start for start in starts if cameras and self._options.films(start.episode)]
-        steps_per_frame = self._options.steps_per_frame(environment.control_dt)
+        steps_per_frame = max(1, round(1 / (self._options.frames_per_second * environment.control_dt)))
         rebuild = self._rebuild if self._names_rebuilds else None
         for start in filmed:
             index = start.episode.episode_index
@@ -504,7 +476,10 @@ class VideoRecorder(Observer):
         self._threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
         films = self._films.get(environment, {})
-        self._film(environment, [env_id for env_id, film in films.items() if film.step_ends_with_a_frame()])
+        for film in films.values():
+            film.num_steps += 1
+            film.shows_latest_step = film.num_steps % film.steps_per_frame == 0
+        self._film(environment, [env_id for env_id, film in films.items() if film.shows_latest_step])
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
@@ -513,7 +488,7 @@ class VideoRecorder(Observer):
         film = films.get(record.env_id)
         if film is None:
             return
-        keeps = self._options.keeps(record)
+        keeps = not self._options.only_failures or record.success is not True
         if keeps and not film.shows_latest_step:
             self._film(environment, [record.env_id])
         del films[record.env_id]
@@ -545,7 +520,23 @@ class VideoRecorder(Observer):
             self._threads.close()
         finally:
             if self._sheet:
-                _write_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
+                images = []
+                for record, frames in sorted(self._sheet, key=lambda strip: strip[0].episode.episode_index):
+                    lines = [str(record.outcome or "not measured"), f"episode {record.episode.episode_index}"]
+                    lines += [f"{record.length} steps", f"return {record.episode_return:.2f}"]
+                    text = text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=_COLOURS[record.outcome])
+                    images.append(np.concatenate([*frames, text], axis=1))
+                # The strips stand in columns with gaps.
+                height, width = images[0].shape[:2]
+                num_strips = min(len(images), _STRIPS_PER_COLUMN)
+                num_columns = -(-len(images) // num_strips)
+                size = num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP
+                sheet = np.zeros((*size, 3), np.uint8)
+                for index, image in enumerate(images):
+                    column, row = divmod(index, num_strips)
+                    top, left = row * (height + _GAP), column * (width + _GAP)
+                    sheet[top : top + height, left : left + width] = image
+                write_png(self._directory / layout.CONTACT_SHEET_FILE, sheet)
                 self._sheet = []
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:

@@ -56,9 +56,8 @@ from isaaclab_arena.results.stopping import (
     log_e_value_of_difference,
     log_e_value_of_equality,
 )
-from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.contents import shown
-from isaaclab_arena.storage.json_values import plain, read_json
+from isaaclab_arena.storage.disk import plain, read_json, read_whole, write_text
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
 from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
 from isaaclab_arena.storage.reports import read_verification

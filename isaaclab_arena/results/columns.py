@@ -29,7 +29,7 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.stopping import verdict_in_words
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 
 Row = TypeVar("Row")
 
@@ -154,13 +154,6 @@ def _succeeded(row: Mapping[str, Any]) -> str:
     return f"{row['successes']}/{scored}{of_conditions(row.get('distinct_conditions'), scored)}" if scored else "-"
 
 
-def _in_five_characters(value: float) -> str:
-    """Return a rate as ``950``, ``41.2k`` or ``1.3M``."""
-    if value < 9_999.5:
-        return f"{value:.0f}"
-    return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
-
-
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
     """Return the condition that `holds` is true of any row."""
     return lambda rows: any(map(holds, rows))
@@ -283,7 +276,10 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            job.total("env_steps") / seconds
            if (seconds := job.elapsed_s(lambda report: report.wall_s - report.build_s)) and seconds > 0 else None),
            "control steps per second of wall time, not counting `build_s`", "timing", title="steps/s",
-           show=Show.CONSOLE, cell=lambda row: _in_five_characters(row["env_steps_per_s"])),
+           show=Show.CONSOLE,
+           # In five characters: 950, 41.2k or 1.3M.
+           cell=lambda row: (f"{rate:.0f}" if (rate := row["env_steps_per_s"]) < 9_999.5
+                             else f"{rate / 1e3:.1f}k" if rate < 999_950 else f"{rate / 1e6:.1f}M")),
     Column("pictures_drawn", "Int64", lambda job: job.total("pictures_drawn"),
            "[pictures on demand](../how_to/cameras.md#pictures-on-demand): how many were drawn for policies, and at "
            "how many a policy or a recording said that it would look; one for each env slot and camera", "timing"),

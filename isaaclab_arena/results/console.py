@@ -29,11 +29,9 @@ from isaaclab_arena.results.rows import (
 )
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import JobResultStatus
-
-# The merged results as a table for a terminal.
 
 MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""
@@ -78,14 +76,12 @@ def console_table(merged: Tables, width: int = 160) -> Table:
     if measured and not any(measured):
         stays -= {"success_rate"}
 
-    def order(name: str) -> int:
-        known = PREFIX if name.startswith(PREFIX) else name
-        return _LEFT_OUT.index(known) if known in _LEFT_OUT else -1
-
+    order = {name: at for at, name in enumerate(_LEFT_OUT)}
+    optional = (name for name in shown if name not in stays)
     widths = {
         name: max(len(heading), *(cell.cell_len for cell in cells), 0) for name, (heading, cells) in shown.items()
     }
-    for name in sorted((name for name in shown if name not in stays), key=order):
+    for name in sorted(optional, key=lambda name: order.get(PREFIX if name.startswith(PREFIX) else name, -1)):
         if sum(widths[each] + 1 for each in shown) - 1 <= width:
             break
         del shown[name]
@@ -239,8 +235,6 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     return drawn(text_table(columns, records(groups)), names=keys)
 
 
-# Print the end of a run: the table, failures, missing episodes, and the paths of the files.
-
 _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
 
@@ -287,12 +281,25 @@ def print_summary(
         if beyond := sum(row["episodes_beyond"] for row in merged.rows):
             ahead = "episodes had begun before the decision was known; they are kept and do not count"
             answers += [f"{beyond} {ahead}"]
+    failures = [
+        f"failed: job '{plain(row['name'])}' on rank {row['rank']}: "
+        + ("no report" if row["error"] is None else plain(row["error"]))
+        + (
+            f" (traceback in {plain(row['traceback_file'])})"
+            if row["traceback_file"] is not None
+            else " (--resume --retry_errors plays them again)"
+            if row["errors"]
+            else ""
+        )
+        for row in merged.rows
+        if JobResultStatus(row["status"]) is JobResultStatus.FAILED
+    ]
     # Order of the lines: context first, then answers, caveats, failures and defects of the files.
     styled = (
         ("", context),
         ("bold", answers),
         ("yellow", caveats(merged)),
-        ("red", [*failures(merged), *map(describe_missing, merged.missing)]),
+        ("red", [*failures, *map(describe_missing, merged.missing)]),
         ("yellow", merged.problems),
     )
     for style, lines in styled:
@@ -405,21 +412,6 @@ def _caveats_of_suites(merged: Tables) -> Iterator[str]:
             yield f"* suite '{name}': {_with_bounds(row, 'the mean of its tasks', low, high)}"
         if told := repeats_in_words(row):
             yield f"* suite '{name}': {told}"
-
-
-def failures(merged: Tables) -> list[str]:
-    """Return one line per failed job: its error, its rank, and the file with the traceback."""
-    lines = []
-    for row in merged.rows:
-        if JobResultStatus(row["status"]) is not JobResultStatus.FAILED:
-            continue
-        cause = "no report" if row["error"] is None else plain(row["error"])
-        if row["traceback_file"] is not None:
-            cause += f" (traceback in {plain(row['traceback_file'])})"
-        elif row["errors"]:
-            cause += " (--resume --retry_errors plays them again)"
-        lines.append(f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {cause}")
-    return lines
 
 
 def describe_missing(missing: MissingEpisodes) -> str:

@@ -16,18 +16,10 @@ from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.disk import json_line, json_text, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import locate_episodes, read_array, read_episode
-from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.layout import (
-    ACTIONS,
-    CAMERA_OBSERVATIONS,
-    OBSERVATIONS,
-    REWARDS,
-    STATES,
-    parse_video_file_name,
-)
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry, read_commits, read_run_plan, videos_of_job
 from isaaclab_arena.storage.reports import JobResultStatus
 
@@ -64,7 +56,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
             for line, fields in episodes:
                 place = f"rebuild{index}-env{fields['env_id']}"
                 for source in videos.get((line.env_id, line.episode_index), ()):
-                    said = parse_video_file_name(source.name)
+                    said = layout.parse_video_file_name(source.name)
                     camera = None if said is None else said.camera
                     view = f"{'viewport' if camera is None else 'robot-cam'}-{place}-{camera or 'viewport'}"
                     target = output / job.name / f"{view}-episode-{fields['episode_in_env']}.mp4"
@@ -262,7 +254,7 @@ def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
     """Return the largest reward of a step, NaN without a recording."""
     for file in files:
         try:
-            rewards = read_array(file, episode_index, REWARDS)
+            rewards = read_array(file, episode_index, layout.REWARDS)
         except StorageError:
             continue
         if rewards.size:
@@ -303,7 +295,7 @@ _PROPERTIES = (
 
 def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterator[str]:
     """Write ``<job>/episode_<index>.rrd`` per recorded episode into an empty directory, and yield a note per job."""
-    optional_library("rerun", key="--rerun")
+    library = optional_library("rerun", key="--rerun")
     plan, num_episodes = read_run_plan(run), 0
     names = [job.name for job in plan.jobs]
     # ConfigError for an unknown job and for a run without recordings. No `jobs` means all.
@@ -317,34 +309,28 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
             films.setdefault(said.episode_index, {})[said.camera or "viewport"] = film
         for index, files in sorted(found.items()):
             path = output / name / f"episode_{index:06d}.rrd"
+            # Unique among all episodes of all runs.
             recording_id = f"{plan.run_id}_{name}_{index}"
-            write_rerun_recording(path, read_episode(files[0], index), recording_id, films.get(index, {}))
+            episode, temporary = read_episode(files[0], index), temporary_path(path)
+            with storage_errors("write", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
+            try:
+                stream.save(str(temporary))
+                _log_episode(library, stream, episode, films.get(index, {}))
+                stream.flush()
+            except (OSError, RuntimeError, ValueError) as error:
+                raise StorageError(f"cannot write {path}: {error}") from error
+            finally:
+                stream.disconnect()
+            with storage_errors("write", path):
+                temporary.replace(path)
         num_episodes += len(found)
         if found:
             yield f"{output / name}: episodes {len(found)}; look with: rerun {output / name}"
         yield from problems
     if not num_episodes:
         raise ConfigError(Problem("holds no recorded episode; run without --no_dataset", file=str(run)))
-
-
-def write_rerun_recording(path: Path, episode: RecordedEpisode, recording_id: str, films: Mapping[str, Path]) -> None:
-    """Write one episode atomically. Cameras without recorded images show their films."""
-    library = optional_library("rerun", key="--rerun")
-    temporary = temporary_path(path)
-    with storage_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    # `recording_id` is unique among all episodes of all runs.
-    stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
-    try:
-        stream.save(str(temporary))
-        _log_episode(library, stream, episode, films)
-        stream.flush()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StorageError(f"cannot write {path}: {error}") from error
-    finally:
-        stream.disconnect()
-    with storage_errors("write", path):
-        temporary.replace(path)
 
 
 def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Mapping[str, Path]) -> None:
@@ -361,12 +347,12 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
     recorded = set()
     for name, array in episode.arrays.items():
         group, _, camera = name.partition("/")
-        if group == CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
+        if group == layout.CAMERA_OBSERVATIONS and (array.ndim in (3, 4) or array.dtype == np.uint8):
             recorded.add(camera)
             _log_pictures(library, stream, f"cameras/{camera}", array, dt_s)
             continue
         is_numeric = array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number)
-        if group in (OBSERVATIONS, STATES, ACTIONS, REWARDS) and len(array) and is_numeric:
+        if group in (layout.OBSERVATIONS, layout.STATES, layout.ACTIONS, layout.REWARDS) and len(array) and is_numeric:
             columns = library.Scalars.columns(scalars=array.astype(np.float64).reshape(-1))
             steps = np.arange(len(array))
             indexes = [library.TimeColumn(_STEP, sequence=steps)]

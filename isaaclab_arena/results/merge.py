@@ -1,7 +1,7 @@
 """The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,26 +20,21 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
-from isaaclab_arena.results.rows import JobEvidence, metrics_of, suites_of
+from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
-from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_errors, write_bytes
+from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.contents import Contents, Provenance
-from isaaclab_arena.storage.json_values import json_text, plain, read_json
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
-from isaaclab_arena.storage.ledger import (
-    INSTEAD_OF_ATTEMPT,
-    Attempt,
-    CommitLog,
-    PlanEntry,
-    RunPlan,
-    attempt_numbers,
-    attempt_path,
-    contents_in_effect,
-    read_attempts,
-    read_commits,
-    read_run_plan,
+from isaaclab_arena.storage.disk import (
+    check_plain,
+    json_text,
+    plain,
+    read_json,
+    read_whole,
+    storage_errors,
+    write_bytes,
 )
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
 from isaaclab_arena.storage.reports import (
     RESULTS_FILE,
     JobResultStatus,
@@ -48,8 +43,6 @@ from isaaclab_arena.storage.reports import (
     sizes_of_sources,
     tables_are_current,
 )
-
-# The tables of a run as data frames.
 
 FILES = {
     "results": ("jobs", JOBS, ()),
@@ -90,7 +83,7 @@ class Tables:
         remarks: Observations of the ranks that the tables do not show, one line each.
     """
 
-    plan: RunPlan
+    plan: ledger.RunPlan
     jobs: pd.DataFrame
     suites: pd.DataFrame
     metrics: pd.DataFrame
@@ -178,14 +171,14 @@ def read(directory: Path, *, episode_columns: Sequence[str] | None = None) -> Ta
 class RunFiles:
     """The commit lines and reports of a run; a second look reads only those of the jobs that have grown."""
 
-    def __init__(self, directory: Path, plan: RunPlan) -> None:
+    def __init__(self, directory: Path, plan: ledger.RunPlan) -> None:
         self.jobs = {job.name: job for job in sorted(plan.jobs, key=lambda job: job.config.index)}
         self.sources: Mapping[str, int] = {}  # the files of the last look, with their sizes [bytes]
         self.answers: tuple[Answer, ...] = ()  # to the questions of the run
         self.problems: list[str] = []  # of the attempts, one line each
         self._directory, self._plan = directory, plan
-        self._logs = {name: CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
-        self._attempts: Sequence[Attempt] = ()
+        self._logs = {name: ledger.CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
+        self._attempts: Sequence[ledger.Attempt] = ()
         self._unread: set[int] = set()
         self._changes: list[str] = []
 
@@ -197,10 +190,10 @@ class RunFiles:
         grown &= self.jobs.keys()
         for name in grown:
             seed = self.jobs[name].config.seed
-            self._logs[name] = read_commits(self._directory / name, name, seed=seed)
+            self._logs[name] = ledger.read_commits(self._directory / name, name, seed=seed)
 
         # An attempt without a file has problems, and provenance in recordings alone.
-        self._attempts, problems = read_attempts(self._directory, self._plan.run_id)
+        self._attempts, problems = ledger.read_attempts(self._directory, self._plan.run_id)
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
         first = self._attempts[0] if self._attempts and self._attempts[0].number == 1 else self._plan
@@ -212,10 +205,11 @@ class RunFiles:
             for change in first.provenance.differences(later.provenance)
         ]
         # If no attempt has a file, the version of the program wrote none.
-        known, named = {1, *(each.number for each in self._attempts)}, set(attempt_numbers(self._directory))
+        known, named = {1, *(each.number for each in self._attempts)}, set(ledger.attempt_numbers(self._directory))
         lost = {line.attempt for log in self._logs.values() for line in log.lines if named} - known - named
         missing = (
-            f"{attempt_path(self._directory, number)}: is missing; {INSTEAD_OF_ATTEMPT}" for number in sorted(lost)
+            f"{ledger.attempt_path(self._directory, number)}: is missing; {ledger.INSTEAD_OF_ATTEMPT}"
+            for number in sorted(lost)
         )
         self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
 
@@ -229,7 +223,7 @@ class RunFiles:
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents = contents_in_effect(self._plan.jobs, self._attempts)
+        contents = ledger.contents_in_effect(self._plan.jobs, self._attempts)
         reruns = Counter(work.job for attempt in self._attempts for work in attempt.jobs if work.is_rerun)
         return [
             self._evidence(job, contents[name], reruns[name])
@@ -237,7 +231,7 @@ class RunFiles:
             if name in news or not before
         ]
 
-    def _evidence(self, job: PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
+    def _evidence(self, job: ledger.PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
         directory, commits = self._directory / job.name, self._logs[job.name]
         reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
         twice = (
@@ -289,7 +283,7 @@ def merge_results(output_directory: Path) -> Tables:
     Raises:
         ConfigError: If the directory is not the output of a run.
     """
-    plan = read_run_plan(output_directory)
+    plan = ledger.read_run_plan(output_directory)
     files = RunFiles(output_directory, plan)
     evidence = files.look()
     missing = tuple(
@@ -305,10 +299,14 @@ def merge_results(output_directory: Path) -> Tables:
     episodes = [episode for each in evidence for episode in each.episodes]
     told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
     remarks = (f"job '{name}': {remark}" for name, own in told for remark in own)
+    suites: defaultdict[str, list[JobEvidence]] = defaultdict(list)
+    for each in evidence:
+        if each.job.config.suite is not None:
+            suites[each.job.config.suite.name].append(each)
     return Tables(
         plan=plan,
         jobs=job_table(evidence),
-        suites=table_of(SUITES, suites_of(evidence)),
+        suites=table_of(SUITES, [SuiteEvidence(name=name, jobs=jobs) for name, jobs in suites.items()]),
         metrics=table_of(METRICS, [metric for each in evidence for metric in metrics_of(each)]),
         episodes=table_of(EPISODES, episodes, of=evidence),
         missing=missing,
@@ -387,8 +385,15 @@ def _is_like(path: Path, content: bytes) -> bool:
     return found == content
 
 
-def results_document(tables: Tables) -> dict[str, Any]:
-    """Return the content of ``results.json``: the jobs, missing episodes, and sources."""
+def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each result file, in write order."""
+    for name in FILES:
+        # A run without suites, or without declared metrics, has no such files, and no such entries in the last one.
+        if name in _OPTIONAL and not len(getattr(tables, name)):
+            continue
+        # A user may compare CSV files by ``cmp`` with those of a version without events, so events are in Parquet only.
+        yield f"{name}.csv", csv_text(tables.in_file(name, parquet=False)).encode()
+        yield f"{name}.parquet", tables.in_file(name).to_parquet(index=False)
     answers = [
         {
             **asdict(answer.question),
@@ -405,31 +410,19 @@ def results_document(tables: Tables) -> dict[str, Any]:
         }
         for answer in tables.answers
     ]
-    return {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "run_id": tables.plan.run_id,
         "config_hash": tables.plan.config_hash,
         "complete": tables.complete,
         "jobs": tables.rows,
-        # A run without suites, or without declared metrics, has no such tables.
         **{name: records(own) for name in _OPTIONAL if len(own := getattr(tables, name))},
         "missing": tables.missing,
         "problems": tables.problems,
         **({"answers": answers} if answers else {}),
         "sources": tables.sources,
     }
-
-
-def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each result file, in write order."""
-    for name in FILES:
-        # A run without suites, or without declared metrics, has no such files.
-        if name in _OPTIONAL and not len(getattr(tables, name)):
-            continue
-        # A user may compare CSV files by ``cmp`` with those of a version without events, so events are in Parquet only.
-        yield f"{name}.csv", csv_text(tables.in_file(name, parquet=False)).encode()
-        yield f"{name}.parquet", tables.in_file(name).to_parquet(index=False)
-    yield RESULTS_FILE, json_text(results_document(tables)).encode()
+    yield RESULTS_FILE, json_text(document).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -455,12 +448,9 @@ def harmless_text(text: str) -> str:
     return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain
 
 
-# Read the results of a run from its own tables, in a third of the time of another merge.
-
-
 def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | None = None) -> Tables | None:
-    """Return the same as `merge_results` from current tables. None if only a merge can give it."""
-    plan = read_run_plan(output_directory)
+    """Return the same as `merge_results` from current tables, in a third of the time. None if only a merge can."""
+    plan = ledger.read_run_plan(output_directory)
     # Only a merge has the answers to questions, and the episodes behind old tables.
     if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):
         return None

@@ -11,25 +11,10 @@ import numpy as np
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
-from isaaclab_arena.results.statistics import (
-    Interval,
-    ScoredEpisodes,
-    draws_of,
-    interval_of_mean,
-    mean_of_tasks,
-    rate_interval,
-    together,
-)
-from isaaclab_arena.results.stopping import (
-    Answer,
-    alike_starts,
-    condition_key,
-    error_streak,
-    needed_episodes,
-    nothing_but_errors,
-)
-from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.results import statistics, stopping
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
+from isaaclab_arena.storage.contents import Contents, one_hash
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
 from isaaclab_arena.storage.reports import (
     JobReport,
@@ -69,7 +54,7 @@ class JobEvidence:
     unknown_attempts: tuple[int, ...] = ()
     contents: Contents | None = None  # evaluated contents; None if no file records them
     times_rerun: int = 0  # times the episodes were set aside because the contents changed
-    answers: Sequence[Answer] = ()  # answers to the questions about the job
+    answers: Sequence[stopping.Answer] = ()  # answers to the questions about the job
     max_equal_errors: int = 0  # equal errors in a row before the job fails; 0 for no limit
 
     # Worked out of these. If answers stopped the job, only the episodes that they needed count.
@@ -97,14 +82,16 @@ class JobEvidence:
     simulation: Mapping[str, str | None] = field(init=False)  # see `simulation`; empty for environments of this package
 
     def __post_init__(self) -> None:
-        job, needed = self.job, needed_episodes(self.job.name, self.answers)
+        job, needed = self.job, stopping.needed_episodes(self.job.name, self.answers)
         lines = [line for line in self.finished if needed is None or line.episode_index < needed]
         measured = [line for line in lines if line.outcome is not Outcome.ERROR]
         outcomes = Counter(line.outcome for line in lines)
         episodes, counted = (
             [
                 FinishedEpisode(job, line, json_line(line.variations), start, needed is not None and at >= needed)
-                for line, start, at in zip(own, alike_starts(own), (line.episode_index for line in own), strict=True)
+                for line, start, at in zip(
+                    own, stopping.alike_starts(own), (line.episode_index for line in own), strict=True
+                )
             ]
             for own in (self.finished, lines if needed is not None else ())
         )
@@ -113,15 +100,17 @@ class JobEvidence:
         world = job.config.environment, job.object
         scored = ScoredEpisodes(
             success=np.array([each.line.success for each in known], float),
-            conditions=[condition_key(*world, each.told, each.line.episode_seed, each.start) for each in known],
+            conditions=[
+                stopping.condition_key(*world, each.told, each.line.episode_seed, each.start) for each in known
+            ],
         )
 
         # The standing: by the last attempt, the number of finished episodes, and their errors.
         indices = {line.episode_index for line in lines}
         standing = job_standing(job, indices, self.reports, needed=needed, has_parts=self.has_parts)
-        reason = error_streak(lines, self.max_equal_errors)
+        reason = stopping.error_streak(lines, self.max_equal_errors)
         if reason is None and standing.status is JobResultStatus.COMPLETED:
-            reason = nothing_but_errors(lines)
+            reason = stopping.nothing_but_errors(lines)
         standing = standing if reason is None else replace(standing, status=JobResultStatus.FAILED)
         last = max((report.attempt for report in self.reports), default=0)
         latest = [report for report in self.reports if report.attempt == last]
@@ -132,10 +121,13 @@ class JobEvidence:
         # The usual intervals assume that the first look is the last. The one of a job with questions is valid at every
         # look, over the first episode of each condition, as questions count. It uses fewer episodes than the rate, so
         # it is widened to contain the rate.
-        interval, exact = (None, None) if self.answers else (scored.wilson(), scored.clopper_pearson())
-        if self.answers and scored.rate is not None:
-            _, first = np.unique(draws_of(scored.conditions), return_index=True)
-            anytime = rate_interval(int(scored.success[first].sum()), len(first))
+        interval = exact = None
+        if not self.answers:
+            interval, counts = scored.wilson(), (scored.successes, len(scored))
+            exact = statistics.clopper_pearson_interval(*counts, design_effect=scored.design_effect)
+        elif scored.rate is not None:
+            _, first = np.unique(statistics.draws_of(scored.conditions), return_index=True)
+            anytime = statistics.rate_interval(int(scored.success[first].sum()), len(first))
             interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
         # A job without measured success has no rate to bound, however many episodes are missing.
         unscored, bounds = outcomes[Outcome.ERROR] + len(standing.missing), None
@@ -151,7 +143,7 @@ class JobEvidence:
             failed=next((report for report in latest if report.error), None),
             promise=self._promise(indices),
             checkpoint=self.contents and self.contents.checkpoint,
-            policy_sha256=UNKNOWN if self.contents is None else self.contents.policy_sha256,
+            policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
             saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
@@ -213,7 +205,9 @@ class JobEvidence:
         # The simulation waits, so no action is stale, and the queries have a fixed pace.
         if metric == STALE_SHARE:
             return 0.0 if self.lines else None
-        return pace.queries_per_s([line.episode_length for line in self.lines])
+        lengths = [line.episode_length for line in self.lines]
+        queries = sum(-(-length // pace.steps) for length in lengths)
+        return queries / (sum(lengths) * pace.control_dt) if sum(lengths) else None
 
     def query_ms(self, percentile: float) -> float | None:
         """Return a percentile of the measured query times [ms], None for a job without latency."""
@@ -259,8 +253,8 @@ def metrics_of(job: JobEvidence) -> list[MeasuredMetric]:
         ]
         values = np.array([each.line.metrics[metric.name] for each in told], float)
         world = job.job.config.environment, job.job.object
-        keys = (condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
-        interval = interval_of_mean(values, draws_of(keys)) if "mean" in metric.summary else None
+        keys = (stopping.condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
+        interval = statistics.interval_of_mean(values, statistics.draws_of(keys)) if "mean" in metric.summary else None
         found.append(MeasuredMetric(job=job.job.name, metric=metric, values=values, interval=interval))
     return found
 
@@ -280,9 +274,6 @@ def mean_over_steps(episodes: Iterable[tuple[float | None, int]]) -> float | Non
     known = [(value, length) for value, length in episodes if value is not None]
     steps = sum(length for _, length in known)
     return sum(value * length for value, length in known) / steps if steps else None
-
-
-# Rows in words.
 
 
 def scored_episodes(row: Mapping[str, Any]) -> int:
@@ -363,7 +354,7 @@ def environment_sha256(jobs: Sequence[JobEvidence]) -> str | None:
     """Return one hash of the environments of jobs, a single one unchanged; None for those of this package."""
     if not is_of_another_package(jobs):
         return None
-    hashes = {UNKNOWN if job.contents is None else job.contents.environment_sha256 for job in jobs} - {None}
+    hashes = {UNKNOWN if job.contents is None else one_hash(job.contents.environment) for job in jobs} - {None}
     if UNKNOWN in hashes:
         return UNKNOWN
     ordered = sorted(each for each in hashes if each is not None)
@@ -388,7 +379,7 @@ class SuiteEvidence:
     simulation: Mapping[str, str | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        jobs, scored = self.jobs, together([job.scored for job in self.jobs])
+        jobs, scored = self.jobs, statistics.together([job.scored for job in self.jobs])
         statuses = {job.standing.status for job in jobs}
         differing = JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
         promises = {job.promise[0] for job in jobs}
@@ -403,7 +394,7 @@ class SuiteEvidence:
             scored=scored,
             pooled=scored.wilson(),
             mean_rate=None if None in rates else mean([rate for rate in rates if rate is not None]),
-            interval=mean_of_tasks([job.scored for job in jobs]),
+            interval=statistics.mean_of_tasks([job.scored for job in jobs]),
             bounds=Interval(low=low, high=high) if len(bounds) == len(jobs) else None,
             saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
             simulation=simulation(jobs),
@@ -430,12 +421,3 @@ class PooledJobs:
     lengths: Sequence[int]  # control steps of the episodes without an error
     scored: ScoredEpisodes
     saturated: float | None  # share of action entries at or beyond their bounds
-
-
-def suites_of(jobs: Iterable[JobEvidence]) -> list[SuiteEvidence]:
-    """Return the suites of the plan, in its order. Jobs outside suites are left out."""
-    members: defaultdict[str, list[JobEvidence]] = defaultdict(list)
-    for each in jobs:
-        if each.job.config.suite is not None:
-            members[each.job.config.suite.name].append(each)
-    return [SuiteEvidence(name=name, jobs=own) for name, own in members.items()]

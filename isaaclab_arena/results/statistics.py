@@ -169,10 +169,6 @@ class ScoredEpisodes:
         """Return Wilson's interval of the rate, None without episodes."""
         return wilson_interval(self.successes, len(self), design_effect=self.design_effect)
 
-    def clopper_pearson(self) -> Interval | None:
-        """Return the interval of Clopper and Pearson, None without episodes."""
-        return clopper_pearson_interval(self.successes, len(self), design_effect=self.design_effect)
-
 
 def together(parts: Sequence[ScoredEpisodes]) -> ScoredEpisodes:
     """Return the episodes of several jobs as one set."""
@@ -262,8 +258,6 @@ def influences(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
     sums, mean, sizes = np.bincount(draws, values)[sizes > 0], values.mean(), sizes[sizes > 0]
     return mean + len(sizes) * (sums - sizes * mean) / len(values)
 
-
-# Means with their uncertainty.
 
 BOOTSTRAPPED_FROM = 100
 """Number of values from which on the interval of a mean follows their skewness, as a bootstrap does."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SEED_CONDITION, Outcome
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import CommitLine
 
 # The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.
@@ -112,8 +112,7 @@ PRIOR = 0.5
 
 def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
     """Return the log e-value against a success rate of `rate`, 0 to 1."""
-    outcomes = (counts.successes, counts.trials - counts.successes)
-    return _log_mixture(outcomes) - _log_likelihood(outcomes, (rate, 1.0 - rate))
+    return _log_e_value((counts.successes, counts.trials - counts.successes), (rate, 1.0 - rate))
 
 
 def log_e_value_of_equality(counts: PairCounts) -> float:
@@ -135,20 +134,17 @@ def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
     root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
     second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
     chances = (max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference))
-    return _log_mixture(outcomes) - _log_likelihood(outcomes, chances)
+    return _log_e_value(outcomes, chances)
 
 
-def _log_mixture(outcomes: tuple[int, ...]) -> float:
-    """Return the log likelihood of outcomes in this order, averaged over the prior."""
+def _log_e_value(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> float:
+    """Return the log likelihood of outcomes in this order, averaged over the prior, minus that under `chances`."""
+    if any(count and chance <= 0.0 for count, chance in zip(outcomes, chances, strict=True)):
+        return math.inf
     mixture = sum(math.lgamma(PRIOR + each) - math.lgamma(PRIOR) for each in outcomes)
     whole = PRIOR * len(outcomes)
-    return mixture + math.lgamma(whole) - math.lgamma(whole + sum(outcomes))
-
-
-def _log_likelihood(outcomes: tuple[int, ...], chances: tuple[float, ...]) -> float:
-    if any(count and chance <= 0.0 for count, chance in zip(outcomes, chances, strict=True)):
-        return -math.inf
-    return sum(count * math.log(chance) for count, chance in zip(outcomes, chances, strict=True) if count)
+    averaged = mixture + math.lgamma(whole) - math.lgamma(whole + sum(outcomes))
+    return averaged - sum(count * math.log(chance) for count, chance in zip(outcomes, chances, strict=True) if count)
 
 
 # Jobs that fail by their errors: all episodes end in one, or many in a row end in the same. Pure functions.
@@ -358,9 +354,6 @@ def needed_episodes(job: str, answers: Sequence[Answer]) -> int | None:
     """Return the number of episodes that a job's questions needed. None if one is open, or the job has no question."""
     own = [answer for answer in answers if job in answer.question.jobs]
     return max(answer.episodes for answer in own) if own and all(answer.is_final for answer in own) else None
-
-
-# The state of a question in words.
 
 
 def in_words(answer: Answer) -> str:

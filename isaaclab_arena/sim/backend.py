@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from isaaclab_arena.sim.math import multiply_numbers, rotate
+from isaaclab_arena.sim.math import multiply, rotate
 from isaaclab_arena.sim.scene import Robot
 
 
@@ -37,18 +37,14 @@ class ModelNames:
 
 def model_names(model: mujoco.MjModel) -> ModelNames:
     """Return the indices of a compiled model's named parts."""
-
-    def part(start: int, size: int) -> slice:
-        return slice(int(start), int(start) + int(size))
-
     free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
     joint_qpos, joint_dof, free_joints = {}, {}, {}
     for index in range(model.njnt):
         name, kind = model.joint(index).name, int(model.jnt_type[index])
         # A free joint has a pose and a velocity, a ball joint a quaternion and a rate, all others one number each.
         num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
-        joint_qpos[name] = part(model.jnt_qposadr[index], num_positions)
-        joint_dof[name] = part(model.jnt_dofadr[index], num_dofs)
+        position, dof = int(model.jnt_qposadr[index]), int(model.jnt_dofadr[index])
+        joint_qpos[name], joint_dof[name] = slice(position, position + num_positions), slice(dof, dof + num_dofs)
         if kind == free:
             free_joints[model.body(int(model.jnt_bodyid[index])).name] = name
     bodies = {model.body(index).name: index for index in range(model.nbody)}
@@ -59,8 +55,8 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
         bodies=bodies,
         sites={model.site(index).name: index for index in range(model.nsite)},
         sensors={
-            model.sensor(index).name: part(model.sensor_adr[index], model.sensor_dim[index])
-            for index in range(model.nsensor)
+            model.sensor(index).name: slice(int(start), int(start) + int(size))
+            for index, (start, size) in enumerate(zip(model.sensor_adr, model.sensor_dim, strict=True))
         },
         mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
         free_joints=free_joints,
@@ -229,12 +225,6 @@ def body_mass(model: mujoco.MjModel, body: str) -> float:
     return float(sum(model.body_mass[index] for index in body_tree(model, body)))
 
 
-def is_scalable(model: mujoco.MjModel, body: str) -> bool:
-    """True if a body has only primitive geoms, whose size is a number of the model; meshes are not scalable."""
-    mesh = int(mujoco.mjtGeom.mjGEOM_MESH)
-    return all(int(model.geom_type[index]) != mesh for index in body_geoms(model, body))
-
-
 def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: float) -> list[ModelChange]:
     """Return the changes that set a body tree's mass [kg] (None: unchanged) and scale its lengths."""
     # The distribution of the mass among the bodies stays; scaling alone keeps the mass.
@@ -243,27 +233,27 @@ def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: floa
     changes = []
     for index in tree:
         if mass is not None:
-            changes.append(_change("body_mass", index, model.body_mass[index] * heavier))
+            changes.append(changed("body_mass", index, model.body_mass[index] * heavier))
         if mass is not None or scale != 1.0:
-            changes.append(_change("body_inertia", index, model.body_inertia[index] * (heavier * scale * scale)))
+            changes.append(changed("body_inertia", index, model.body_inertia[index] * (heavier * scale * scale)))
     if scale == 1.0:
         return changes
     # The root body keeps its own position; all below it moves with the scale.
-    changes += [_change("body_ipos", index, model.body_ipos[index] * scale) for index in tree]
-    changes += [_change("body_pos", index, model.body_pos[index] * scale) for index in tree[1:]]
+    changes += [changed("body_ipos", index, model.body_ipos[index] * scale) for index in tree]
+    changes += [changed("body_pos", index, model.body_pos[index] * scale) for index in tree[1:]]
     scaled = ("geom_size", "geom_pos", "geom_aabb")
     geoms = body_geoms(model, body)
-    changes += [_change(field, index, getattr(model, field)[index] * scale) for index in geoms for field in scaled]
+    changes += [changed(field, index, getattr(model, field)[index] * scale) for index in geoms for field in scaled]
     sites = [index for index in range(model.nsite) if int(model.site_bodyid[index]) in tree]
-    return changes + [_change("site_pos", index, model.site_pos[index] * scale) for index in sites]
+    return changes + [changed("site_pos", index, model.site_pos[index] * scale) for index in sites]
 
 
 def slippery(model: mujoco.MjModel, body: str, friction: float) -> list[ModelChange]:
     """Return the changes that set a body's sliding friction, against every other surface."""
     changes = []
     for index in touching_geoms(model, body):
-        changes.append(_change("geom_friction", index, (friction, *model.geom_friction[index][1:])))
-        changes.append(_change("geom_priority", index, (_CONTACT_PRIORITY,)))
+        changes.append(changed("geom_friction", index, (friction, *model.geom_friction[index][1:])))
+        changes.append(changed("geom_priority", index, (_CONTACT_PRIORITY,)))
     return changes
 
 
@@ -272,7 +262,7 @@ def painted(model: mujoco.MjModel, body: str, rgb: Sequence[float]) -> list[Mode
     geoms = body_geoms(model, body)
     materials, colours, first = model.geom_matid, model.geom_rgba, geoms[0]
     return [
-        _change("geom_rgba", index, (*rgb, colour_of(model, body)[3]))
+        changed("geom_rgba", index, (*rgb, colour_of(model, body)[3]))
         for index in geoms
         if materials[index] == materials[first] and (colours[index] == colours[first]).all()
     ]
@@ -285,33 +275,6 @@ def colour_of(model: mujoco.MjModel, body: str) -> tuple[float, ...]:
     return tuple(map(float, model.geom_rgba[first] if material < 0 else model.mat_rgba[material]))
 
 
-def retextured(model: mujoco.MjModel, material: str, texture: str) -> ModelChange:
-    """Return the change that gives a material another texture of the model, both by name."""
-    index = model.material(material).id
-    textures = np.array(model.mat_texid[index])
-    textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = model.texture(texture).id
-    return _change("mat_texid", index, textures)
-
-
-def lit(
-    model: mujoco.MjModel, *, direction: Sequence[float] | None, intensity: float | None, tint: Sequence[float] | None
-) -> list[ModelChange]:
-    """Return the changes of the light; None leaves direction (3,), intensity factor or RGB tint factors (3,)."""
-    changes = []
-    if direction is not None:
-        # The first light is the sun.
-        vector = np.asarray(direction, float)
-        changes.append(_change("light_dir", 0, vector / np.sqrt((vector * vector).sum())))
-    if intensity is not None or tint is not None:
-        factor = (1.0 if intensity is None else intensity) * np.asarray(tint or (1.0, 1.0, 1.0), float)
-        changes += [
-            _change(field, index, np.minimum(getattr(model, field)[index] * factor, 1.0))
-            for index in range(model.nlight)
-            for field in ("light_diffuse", "light_specular", "light_ambient")
-        ]
-    return changes
-
-
 def moved_camera(
     model: mujoco.MjModel, camera: str, *, shift: Sequence[float], turn: Sequence[float]
 ) -> list[ModelChange]:
@@ -321,20 +284,15 @@ def moved_camera(
     vector = np.asarray(turn, float)
     angle = float(np.sqrt((vector * vector).sum()))
     axis = vector / angle if angle > 0 else vector
-    turned = (np.cos(angle / 2), *(np.sin(angle / 2) * axis))
+    turned = np.array([np.cos(angle / 2), *(np.sin(angle / 2) * axis)])
     return [
-        _change("cam_pos", index, model.cam_pos[index] + np.asarray(shift, float)),
-        _change("cam_quat", index, multiply_numbers(tuple(model.cam_quat[index]), turned)),
+        changed("cam_pos", index, model.cam_pos[index] + np.asarray(shift, float)),
+        changed("cam_quat", index, multiply(torch.from_numpy(model.cam_quat[index]), torch.from_numpy(turned)).numpy()),
     ]
 
 
-def shifted_body(model: mujoco.MjModel, body: str, shift: Sequence[float]) -> list[ModelChange]:
-    """Return the change that shifts a body on its parent by ``shift`` (3,) [m]."""
-    index = model.body(body).id
-    return [_change("body_pos", index, model.body_pos[index] + np.asarray(shift, float))]
-
-
-def _change(field: str, entry: int, value: float | Sequence[float] | np.ndarray) -> ModelChange:
+def changed(field: str, entry: int, value: float | Sequence[float] | np.ndarray) -> ModelChange:
+    """Return a new value of an entry as a change."""
     return ModelChange(field=field, entry=entry, value=tuple(float(part) for part in np.atleast_1d(value)))
 
 
@@ -558,13 +516,9 @@ class Backend(NamedState, ABC):
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
         """Return a copy of all that the worlds' future depends on. Shape: (len(env_ids), state_size), float64."""
 
-    def integration_state(self, env_id: int) -> np.ndarray:
-        """Return a copy of all that a world's future depends on. Shape: (state_size,), float64."""
-        return self.integration_states([env_id])[0]
-
     @abstractmethod
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
-        """Set a world to a state that `integration_state` returned. Shape: (state_size,)."""
+        """Set a world to a state of `integration_states`. Shape: (state_size,)."""
 
     @abstractmethod
     def snapshot(self) -> Mapping[str, torch.Tensor]:

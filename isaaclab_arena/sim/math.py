@@ -1,7 +1,5 @@
 """Rotations and inverse kinematics for batches, the same bits for every batch size."""
 
-from collections.abc import Sequence
-
 import torch
 
 # Quaternions (w x y z) and short vectors, in elementwise arithmetic only.
@@ -21,11 +19,6 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(dot(vector, vector))
 
 
-def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the cross product of 3-vectors. Shapes: (..., 3), (..., 3) -> (..., 3)."""
-    return _cross(_turned(a), b)
-
-
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the rotation ``a`` after ``b``. Shapes: (..., 4), (..., 4) -> (..., 4)."""
     aw, ax, ay, az = a.unbind(-1)
@@ -39,12 +32,6 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ),
         dim=-1,
     )
-
-
-def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
-    """Return the rotation ``a`` after ``b``, as plain numbers. Shapes: (4,), (4,) -> (4,)."""
-    product = multiply(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
-    return tuple(float(part) for part in product)
 
 
 def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
@@ -107,8 +94,13 @@ def damped_least_squares(
         jacobian, twist = jacobian * weights[:, None], twist * weights
     gram = sum_in_order(jacobian[:, :, None, :] * jacobian[:, None, :, :])
     identity = torch.eye(6, dtype=jacobian.dtype, device=jacobian.device)
-    multipliers = solve_positive_definite(gram + damping * damping * identity, twist)
-    return sum_in_order((jacobian * multipliers[:, :, None]).transpose(1, 2))
+    # The system is symmetric and positive definite, so elimination needs no pivoting.
+    augmented = torch.cat((gram + damping * damping * identity, twist[:, :, None]), dim=-1)
+    for pivot in range(6):
+        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
+        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
+        augmented[:, pivot, :] = scaled
+    return sum_in_order((jacobian * augmented[:, :, -1][:, :, None]).transpose(1, 2))
 
 
 def step_within_limits(
@@ -136,16 +128,6 @@ def step_within_limits(
 def apply_jacobian(jacobian: torch.Tensor, joint_step: torch.Tensor) -> torch.Tensor:
     """Return the twist that a joint step causes. Shapes: (n, 6, k), (n, k) -> (n, 6)."""
     return sum_in_order(jacobian * joint_step[:, None, :])
-
-
-def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> torch.Tensor:
-    """Solve symmetric positive definite systems without pivoting. Shapes: (n, m, m), (n, m) -> (n, m)."""
-    augmented = torch.cat((matrix, right_side[:, :, None]), dim=-1)
-    for pivot in range(matrix.shape[1]):
-        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
-        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
-        augmented[:, pivot, :] = scaled
-    return augmented[:, :, -1]
 
 
 def sum_in_order(terms: torch.Tensor) -> torch.Tensor:

@@ -42,20 +42,17 @@ def wrong_with_mjcf(path: Path, *, max_seconds: int = MAX_SECONDS) -> str | None
     return f"compiles to {', '.join(beyond)}; {_BUDGET}" if beyond else None
 
 
-def _compile_within_limits(path: str, max_seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (max_seconds, max_seconds + 1))
+if __name__ == "__main__":
+    seconds = int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     if sys.platform.startswith("linux"):
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    error, sizes = None, {}
+    problem, found = None, {}
     try:
-        model = mujoco.MjModel.from_xml_path(path)
-        sizes = {"bytes": int(mujoco.mj_sizeModel(model)), "bodies": int(model.nbody), "geoms": int(model.ngeom)}
+        model = mujoco.MjModel.from_xml_path(sys.argv[1])
+        found = {"bytes": int(mujoco.mj_sizeModel(model)), "bodies": int(model.nbody), "geoms": int(model.ngeom)}
     except ValueError as refused:
-        error = f"is refused by MuJoCo: {str(refused).strip()}"
+        problem = f"is refused by MuJoCo: {str(refused).strip()}"
     except MemoryError:
-        error = f"needs more than {MAX_MEMORY_BYTES >> 30} GiB of memory to compile; {_BUDGET}"
-    sys.stdout.write(json.dumps({"error": error, "sizes": sizes}))
-
-
-if __name__ == "__main__":
-    _compile_within_limits(sys.argv[1], int(sys.argv[2]))
+        problem = f"needs more than {MAX_MEMORY_BYTES >> 30} GiB of memory to compile; {_BUDGET}"
+    sys.stdout.write(json.dumps({"error": problem, "sizes": found}))

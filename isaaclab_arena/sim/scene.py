@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -200,30 +199,31 @@ class PartNames:
     actuators: tuple[str, ...]
 
 
+_known_names: dict[Path, tuple[ContentKey, PartNames]] = {}
+
+
 def part_names(asset: str) -> PartNames:
-    """Return the names in an MJCF file (cached until it changes); ConfigError if it cannot be read."""
+    """Return the names in an MJCF file (kept until it changes); ConfigError if it cannot be read."""
     path = ASSETS / asset
-    wrong = not_a_plain_file(path)
-    if wrong is None:
-        try:
-            return _part_names(path, content_key(path))
-        except (OSError, ValueError) as error:
-            wrong = f"cannot be read: {first_line(error)}"
-    raise ConfigError(Problem(wrong, file=str(path)))
-
-
-@lru_cache(maxsize=256)
-def _part_names(path: Path, key: ContentKey) -> PartNames:
-    del key
-    spec = mujoco.MjSpec.from_file(str(path))
+    if wrong := not_a_plain_file(path):
+        raise ConfigError(Problem(wrong, file=str(path)))
+    try:
+        key = content_key(path)
+        if path in _known_names and _known_names[path][0] == key:
+            return _known_names[path][1]
+        spec = mujoco.MjSpec.from_file(str(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(Problem(f"cannot be read: {first_line(error)}", file=str(path))) from error
     free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
-    return PartNames(
+    names = PartNames(
         bodies=tuple(body.name for body in spec.bodies[1:]),
         mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
         joints=tuple(joint.name for joint in spec.joints),
         free_joints={joint.name: joint.parent.name for joint in free},
         actuators=tuple(actuator.name for actuator in spec.actuators),
     )
+    _known_names[path] = key, names
+    return names
 
 
 def compose_scene(
@@ -282,28 +282,18 @@ def compose_scene(
     model = spec.compile()
     for texture in pictures:
         # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
-        _pixels_of(model, model.texture(texture.name).id)[:] = texture.pixels
+        texture_pixels(model, model.texture(texture.name).id)[:] = texture.pixels
     return model
 
 
-def texture_of(scene: str, material: str) -> np.ndarray:
-    """Return the picture that a scene's file puts on a textured material. Shape: (height, width, 3), uint8."""
-    model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
-    texture = int(model.mat_texid[model.material(material).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
-    return _pixels_of(model, texture).copy()
-
-
-def _pixels_of(model: mujoco.MjModel, texture: int) -> np.ndarray:
+def texture_pixels(model: mujoco.MjModel, texture: int) -> np.ndarray:
     """Return a view of an RGB texture. Shape: (height, width, 3), uint8."""
     height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
     first = int(model.tex_adr[texture])
     return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
 
 
-@cache
-def _tell_ineffective(asset: str, names: tuple[str, ...]) -> None:
-    """Log the settings of a file that have no effect, once."""
-    _LOG.info("%s: the scene's settings hold; those of this file have no effect: %s", asset, ", ".join(names))
+_told: set[tuple[str, ...]] = set()  # files whose settings without effect are in the log, each with these settings
 
 
 def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
@@ -339,8 +329,10 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
                 if np.any(value != getattr(default, name)):
                     ineffective.append(name)
                 setattr(own, name, holds)
-    if ineffective:
-        _tell_ineffective(part.asset, tuple(ineffective))
+    if ineffective and (told := (part.asset, *ineffective)) not in _told:
+        _told.add(told)
+        message = "%s: the scene's settings hold; those of this file have no effect: %s"
+        _LOG.info(message, part.asset, ", ".join(ineffective))
     return spec
 
 
@@ -443,49 +435,3 @@ class FloorRobot:
                 wrong.append(f"{key} has {found} entries for {count} {parts}")
         if wrong:
             raise ConfigError([Problem(f"'{self.name}': {each}", file=file) for each in wrong])
-
-
-class FloorRobotPoses:
-    """Forward kinematics of a robot with a free root: n poses, k joints, q positions, v degrees of freedom."""
-
-    def __init__(self, robot: FloorRobot) -> None:
-        self._model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=robot.asset),))
-        self._data = mujoco.MjData(self._model)
-        root = self._model.joint(robot.free_joint)
-        self._joints = [self._model.joint(name) for name in robot.joints]
-        self._root_qpos = int(root.qposadr[0]) + np.arange(7)
-        self._joint_qpos = np.array([int(joint.qposadr[0]) for joint in self._joints])
-        self.root_dofs = int(root.dofadr[0]) + np.arange(6)  # (6,)
-        self.joint_dofs = np.array([int(joint.dofadr[0]) for joint in self._joints])  # (k,), in the robot's order
-
-    def joint_limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lowest and the highest joint positions [rad]. Shapes: (k,), (k,)."""
-        ranges = np.array([joint.range for joint in self._joints])
-        return ranges[:, 0], ranges[:, 1]
-
-    def positions(self, root: np.ndarray, joints: np.ndarray) -> np.ndarray:
-        """Return the model's qpos of a pose. Shapes: (7,), (k,) -> (q,)."""
-        positions = self._model.qpos0.copy()
-        positions[self._root_qpos], positions[self._joint_qpos] = root, joints
-        return positions
-
-    def velocities(self, positions: np.ndarray, frame_dt: float) -> np.ndarray:
-        """Return velocities by central differences of poses ``frame_dt`` [s] apart. Shapes: (n, q) -> (n, v)."""
-        last = len(positions) - 1
-        velocities = np.zeros((len(positions), self._model.nv))
-        for index, velocity in enumerate(velocities):
-            before, after = max(index - 1, 0), min(index + 1, last)
-            mujoco.mj_differentiatePos(
-                self._model, velocity, (after - before) * frame_dt, positions[before], positions[after]
-            )
-        return velocities
-
-    def site_positions(self, positions: np.ndarray, sites: Sequence[str]) -> np.ndarray:
-        """Return the sites' positions in each pose [m]. Shapes: (n, q) -> (n, len(sites), 3)."""
-        indices = [self._model.site(name).id for name in sites]
-        places = []
-        for pose in positions:
-            self._data.qpos[:] = pose
-            mujoco.mj_kinematics(self._model, self._data)
-            places.append(self._data.site_xpos[indices].copy())
-        return np.array(places)

@@ -30,18 +30,14 @@ _NAMES = ("passive", "control", "contactfilter", "sensor", "time", "act_dyn", "a
 def callbacks() -> tuple[Callable[..., Any] | None, ...]:
     """Return the installed callbacks, in the order of `_NAMES`; MuJoCo is not imported for it."""
     mujoco = sys.modules.get("mujoco")
-    return tuple(getattr(mujoco, f"get_mjcb_{name}", _nothing)() for name in _NAMES)
+    return tuple(None if mujoco is None else getattr(mujoco, f"get_mjcb_{name}")() for name in _NAMES)
 
 
 def set_callbacks(installed: Sequence[Callable[..., Any] | None]) -> None:
     """Install the callbacks that `callbacks` returned."""
     mujoco = sys.modules.get("mujoco")
-    for name, callback in zip(_NAMES, installed, strict=True):
-        getattr(mujoco, f"set_mjcb_{name}", _nothing)(callback)
-
-
-def _nothing(*_: object) -> None:
-    """Stand for the functions of MuJoCo if it is not loaded."""
+    for name, callback in zip(_NAMES, installed, strict=True) if mujoco is not None else ():
+        getattr(mujoco, f"set_mjcb_{name}")(callback)
 
 
 # Measure the time that this process has spent on Warp's kernels, without importing Warp.
@@ -75,9 +71,8 @@ class KernelTimes:
 class KernelLedger:
     """Sums the times that threads report."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._times = KernelTimes()
+    _lock = threading.Lock()
+    _times = KernelTimes()
 
     def add(self, times: KernelTimes) -> None:
         """Add times to the sum."""

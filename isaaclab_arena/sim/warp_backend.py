@@ -32,57 +32,6 @@ _FOLLOWING = (
 _SHARED = frozenset({"geom_priority"})  # fields that MuJoCo-Warp shares among all worlds
 
 
-class VariedModel:
-    """The fields of a model on Warp's device that differ between worlds, and their values."""
-
-    def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
-        self._model, self._put, self._num_envs = model, put, num_envs
-        self.changed: set[str] = set()  # fields of which worlds have their own values
-        self.fields: tuple[str, ...] = ()  # changed in some world, or derived from such a field
-
-    def widen(self, names: set[str]) -> None:
-        """Give each world its own values of these fields and of all derived ones; the arrays are new."""
-        self.changed |= names
-        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
-        self.fields = tuple(sorted(self.changed | following))
-        for name in (*self.changed, *_FOLLOWING):
-            array = getattr(self._put, name, None)
-            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
-                continue
-            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
-            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
-
-    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
-        """Set the worlds' own values of widened fields, one list per world; derived fields are not updated."""
-        # Values of an earlier call are dropped: each field starts from the compiled model's.
-        wanted = {
-            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0) for name in self.changed
-        }
-        backend.write_changes(changes, wanted, np.arange(len(changes)))
-        # A world without any variation has no say in a shared field.
-        asking = np.array([bool(own) for own in changes])
-        for name in wanted.keys() & _SHARED:
-            values, per_world = warp.to_torch(getattr(self._put, name)), wanted.pop(name)[asking]
-            if len(per_world) == 0:
-                continue
-            if (per_world != per_world[0]).any():
-                reason = f"has one '{name}' for all worlds, and they are to differ"
-                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
-            values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
-        put, own = [warp.to_torch(getattr(self._put, name)) for name in wanted], []
-        for per_world, values in zip(wanted.values(), put, strict=True):
-            own.append(torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype))
-        for values, there in zip(put, on_device(own, env_ids.device), strict=True):
-            values[env_ids] = there
-
-    def field(self, name: str) -> np.ndarray:
-        """Return a copy of a field in every world. Shape: (num_envs, ...)."""
-        own = shared = np.asarray(getattr(self._model, name))
-        if name in self.fields:
-            own = getattr(self._put, name).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
-        return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
-
-
 class StartSender:
     """Makes the start state of worlds on their device."""
 
@@ -228,7 +177,7 @@ class StepRollback:
         # place between steps, so a GPU can run most of this as graphs.
         self._live = {**state, SENSORS: sensordata}
         self._before = {name: torch.empty_like(tensor) for name, tensor in self._live.items()}
-        self._room = room
+        self.room = room  # another one once the buffers have grown, which `forget` has to follow
         # The model's default state, each (1, ...).
         self.at_rest = {name: tensor[:1].clone() for name, tensor in state.items()}
         # Worlds that have broken down since their reset.
@@ -245,8 +194,8 @@ class StepRollback:
 
         # Keeps the current state of all worlds, before a step or a partial update.
         self.keep = Replayed(copy_all, capture, name="keeping worlds")
-        # A tensor that is True if everything fitted in the present room, which `move_into` replaces.
-        self.had_room = Replayed(lambda: self._room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
+        # A tensor that is True if everything fitted in the present room.
+        self.had_room = Replayed(lambda: self.room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
         self._settle = Replayed(partial(self._put_back, may_fail=False), capture, name="putting worlds back")
         self._settle_if_room = Replayed(
             partial(self._put_back, may_fail=True), capture, name="putting worlds back that had no room"
@@ -275,18 +224,13 @@ class StepRollback:
         self._chosen[env_ids] = True
         self._release()
 
-    def move_into(self, room: Room) -> None:
-        """Read another room from now on, because the buffers have grown."""
-        self._room = room
-        self.forget()
-
     def forget(self) -> None:
         """Release the captured graphs."""
         for each in (self.keep, self.had_room, self._settle, self._settle_if_room, self._release):
             each.forget()
 
     def _put_back(self, *, may_fail: bool) -> torch.Tensor:
-        made = self._chosen & self._room.was_enough() if may_fail else self._chosen
+        made = self._chosen & self.room.was_enough() if may_fail else self._chosen
         self._restore(self._before, ~made)
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
         broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
@@ -356,7 +300,8 @@ class WarpBackend(Backend):
             if deterministic:
                 self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
             self._data = make_data(model, num_envs, self.sizes)
-        self._varied = VariedModel(model, self._model, num_envs)
+        self._changed: set[str] = set()  # fields of the model of which worlds have their own values
+        self._varied: tuple[str, ...] = ()  # fields that were changed in some world, or that follow from such a field
         self._state = {name: self._view(name) for name in _STATE}
         self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
         self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
@@ -398,13 +343,21 @@ class WarpBackend(Backend):
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
         # Widened fields are new arrays, which captured graphs do not know.
-        new = {change.field for own in changes for change in own} - self._varied.changed
+        new = {change.field for own in changes for change in own} - self._changed
         if new:
             self.launcher.forget_graphs()
             with self.launcher.work():
-                self._varied.widen(new)
-        self._varied.vary(env_ids.to(self.device), changes)
-        if not self._varied.fields:
+                self._changed |= new
+                following = {name for name in _FOLLOWING if hasattr(self.model, name) and hasattr(self._model, name)}
+                self._varied = tuple(sorted(self._changed | following))
+                for name in (*self._changed, *_FOLLOWING):
+                    array = getattr(self._model, name, None)
+                    if array is None or name in _SHARED or array.shape[0] == self.num_envs:
+                        continue
+                    per_world = np.repeat(array.numpy()[:1], self.num_envs, axis=0)
+                    setattr(self._model, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+        self._set_changed(env_ids.to(self.device), changes)
+        if not self._varied:
             return
 
         def derive() -> None:
@@ -418,9 +371,35 @@ class WarpBackend(Backend):
         positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
         self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
 
+    def _set_changed(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Set the worlds' own values of changed fields, one list per world; derived fields are not updated."""
+        # Values of an earlier call are dropped: each field starts from the compiled model's.
+        wanted = {
+            name: np.repeat(np.asarray(getattr(self.model, name))[None], len(changes), axis=0) for name in self._changed
+        }
+        backend.write_changes(changes, wanted, np.arange(len(changes)))
+        # A world without any variation has no say in a shared field.
+        asking = np.array([bool(own) for own in changes])
+        for name in wanted.keys() & _SHARED:
+            values, per_world = warp.to_torch(getattr(self._model, name)), wanted.pop(name)[asking]
+            if len(per_world) == 0:
+                continue
+            if (per_world != per_world[0]).any():
+                reason = f"has one '{name}' for all worlds, and they are to differ"
+                raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
+            values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
+        put, own = [warp.to_torch(getattr(self._model, name)) for name in wanted], []
+        for per_world, values in zip(wanted.values(), put, strict=True):
+            own.append(torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype))
+        for values, there in zip(put, on_device(own, env_ids.device), strict=True):
+            values[env_ids] = there
+
     def model_field(self, name: str) -> np.ndarray:
         """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
-        return self._varied.field(name)
+        own = shared = np.asarray(getattr(self.model, name))
+        if name in self._varied:
+            own = getattr(self._model, name).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
+        return np.array(np.broadcast_to(own, (self.num_envs, *shared.shape)))
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
@@ -477,9 +456,9 @@ class WarpBackend(Backend):
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """Return a world's model and state with current poses of all visible things; valid until the next call."""
         model = self.model
-        if self._varied.fields:
+        if self._varied:
             self._shown_model = model = self._shown_model or copy.copy(self.model)
-            for name in self._varied.fields:
+            for name in self._varied:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
         return backend.posed(model, next(self._on_host([env_id])))
 
@@ -515,8 +494,8 @@ class WarpBackend(Backend):
             self.launcher.forget_graphs()
             with self.launcher.compiling():
                 self._data = with_more_room(self.model, self._data, now)
-            self._room = Room(self._data)
-            self._rollback.move_into(self._room)
+            self._room = self._rollback.room = Room(self._data)
+            self._rollback.forget()
             # The parts in ``undone`` (None: all) are restored before the repetition.
             self._rollback.put_back(undone)
         raise EnvironmentBuildError(

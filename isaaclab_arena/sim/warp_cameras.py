@@ -28,7 +28,7 @@ _GEOM_TYPES = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind}"))
     for kind in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
-LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData] | None]
+LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
 """Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
 
@@ -150,18 +150,17 @@ class RayTracers:
         self._loading = Lock()
 
     def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
-        """Render worlds; return a picture per camera name, for each world that has something to show."""
+        """Render worlds; return a picture per camera name, for each world whose physics has not broken down."""
 
-        # ``load`` returns None for a world without anything to show. It is never called concurrently, and its result is
-        # not used after the next call.
+        # ``load`` is never called concurrently, and its result is not used after the next call.
         def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, Mapping[str, Picture]]]:
             pictures = []
             for world in share:
                 with self._loading:
-                    loaded = load(world)
-                    if loaded is None:
+                    model, data = load(world)
+                    if not np.isfinite(data.qpos).all():
                         continue
-                    visible = VisibleWorld.of(*loaded)
+                    visible = VisibleWorld.of(model, data)
                 pictures.append((world, tracer.shoot(visible)))
             return pictures
 
@@ -214,28 +213,25 @@ class BatchCameras:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
+        (model, data), copies = self._backend.warp_worlds, self._copies
         parts: dict[str, list[torch.Tensor]] = {}
-        for part in env_ids.split(self._copies.nworld):
-            for name, each in self._shot(self._copy(self._copies, part), self._copies, slice(len(part))).items():
+        for part in env_ids.split(copies.nworld):
+            # The visible parts of some worlds are copied for one picture. The addresses stay the same, because a
+            # captured graph renders them. The rest of the copies is stale.
+            for name in VISIBLE_POSES:
+                warp.to_torch(getattr(copies, name))[: len(part)] = warp.to_torch(getattr(data, name))[part]
+            shown = copy.copy(model)
+            for name in VISIBLE_FIELDS:
+                array = getattr(model, name)
+                if array.shape[0] > 1:
+                    if name not in self._copied_fields:
+                        shape = (copies.nworld, *array.shape[1:])
+                        self._copied_fields[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
+                    warp.to_torch(self._copied_fields[name])[: len(part)] = warp.to_torch(array)[part]
+                    setattr(shown, name, self._copied_fields[name])
+            for name, each in self._shot(shown, copies, slice(len(part))).items():
                 parts.setdefault(name, []).append(each)
         return {name: torch.cat(each) for name, each in parts.items()}
-
-    def _copy(self, copies: mujoco_warp.Data, env_ids: torch.Tensor) -> mujoco_warp.Model:
-        """Copy the visible parts of worlds (n,), int64, for one picture, and return the model of the copies."""
-        # The addresses stay the same, because a captured graph renders them. The rest of the copies is stale.
-        model, data = self._backend.warp_worlds
-        for name in VISIBLE_POSES:
-            warp.to_torch(getattr(copies, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
-        shown = copy.copy(model)
-        for name in VISIBLE_FIELDS:
-            array = getattr(model, name)
-            if array.shape[0] > 1:
-                if name not in self._copied_fields:
-                    shape = (copies.nworld, *array.shape[1:])
-                    self._copied_fields[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
-                warp.to_torch(self._copied_fields[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
-                setattr(shown, name, self._copied_fields[name])
-        return shown
 
     def _shot(
         self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
@@ -499,16 +495,9 @@ class Backdrops:
 
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
         """Return the colours of a world. Shape: (height, width, 3), uint8."""
-        backdrop = self._backdrop(tracer, world) if self._is_usable else None
-        mask = None if backdrop is None else backdrop[1].of(self._moving.hulls(world))
-        if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
+        if not self._is_usable:
             return tracer.render(world)[self._camera.name].rgb
-        rgb, pixels = backdrop[0].copy(), np.flatnonzero(mask)
-        rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
-        return rgb
 
-    def _backdrop(self, tracer: RayTracer, world: VisibleWorld) -> _Backdrop | None:
-        """Return the backdrop of a world, None at its first use, which may also be the last."""
         # The world with its moving geoms invisible and at the origin, and other cameras at the origin.
         poses, fields = dict(world.poses), dict(world.fields)
         others = np.arange(len(poses["cam_xpos"])) != self._camera_id
@@ -522,6 +511,7 @@ class Backdrops:
         key = b"".join(array.tobytes() for array in (*poses.values(), *fields.values()))
         is_new = key not in self._known
         backdrop = self._known.get(key)
+        # A backdrop is made at its second use, because the first may be the last.
         if backdrop is None and not is_new:
             # Moving geoms keep their poses, and are invisible by colour alone.
             picture = tracer.render(replace(world, fields=fields))[self._camera.name]
@@ -542,4 +532,10 @@ class Backdrops:
             self._known.move_to_end(key)
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        return backdrop
+
+        mask = None if backdrop is None else backdrop[1].of(self._moving.hulls(world))
+        if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
+            return tracer.render(world)[self._camera.name].rgb
+        rgb, pixels = backdrop[0].copy(), np.flatnonzero(mask)
+        rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
+        return rgb

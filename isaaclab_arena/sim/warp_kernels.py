@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
@@ -113,8 +113,9 @@ class _CpuUsers:
 _CPU_USERS = _CpuUsers()
 
 
-_COMPILING = SimpleNamespace(depth=0, has_waited=False)
-"""How many blocks of this process hold the right to compile, one in the other, and whether one had to wait for it."""
+_COMPILING = SimpleNamespace(depth=0, has_waited=False, is_possible=False)
+"""How many blocks of this process hold the right to compile, one in the other, whether one had to wait for it, and
+whether Warp is initialised."""
 
 
 @contextmanager
@@ -172,14 +173,11 @@ def _start_warp() -> None:
     warp.config.log_level = warp.LOG_INFO
     warp.set_logger(_Listener())
     with _TURN:
-        _initialise()
-
-
-@cache
-def _initialise() -> None:
-    # If torch sees a GPU, a driver that Warp cannot find is worth a line.
-    with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
-        warp.init()
+        if not _COMPILING.is_possible:
+            # If torch sees a GPU, a driver that Warp cannot find is worth a line.
+            with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
+                warp.init()
+            _COMPILING.is_possible = True
 
 
 @contextmanager

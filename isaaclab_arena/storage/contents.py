@@ -5,17 +5,20 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.disk import storage_errors
 
 _PIECE_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less long before it is read may change again without another time, as clocks tick slowly."""
 
+# No program can set the change time of the inode, unlike that of the file.
+_version = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
 _KNOWN: dict[tuple[int, int], tuple[tuple[int, int, int], str]] = {}
 """Device and inode of files to their size and the times of their last changes, and to the hash that they had then."""
 
@@ -73,11 +76,6 @@ def _hash_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _version(status: os.stat_result) -> tuple[int, int, int]:
-    # No program can set the change time of the inode, unlike that of the file.
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 # Identify what a job evaluates by content: checkpoints by their hash, packages by their version.
 
 SAVED_CONDITIONS = "saved conditions"  # the name of a job's saved conditions among the inputs of its environment
@@ -96,25 +94,16 @@ class Contents:
     checkpoint: str | None = None  # name in tables; None for a policy without a checkpoint
 
     @property
-    def policy_sha256(self) -> str | None:
-        """One hash of the policy's inputs without file names. None without inputs, `UNKNOWN` if one is unknown."""
-        return _hash_of(self.policy.values())
-
-    @property
-    def environment_sha256(self) -> str | None:
-        """The same for the environment's inputs."""
-        return _hash_of(self.environment.values())
-
-    @property
     def is_known(self) -> bool:
         """Whether equal contents imply that the same was evaluated."""
         return UNKNOWN not in {*self.policy.values(), *self.environment.values()}
 
 
-def _hash_of(contents: Collection[str]) -> str | None:
-    if not contents or UNKNOWN in contents:
-        return UNKNOWN if contents else None
-    return hashlib.sha256("\n".join(sorted(contents)).encode()).hexdigest()
+def one_hash(inputs: Mapping[str, str]) -> str | None:
+    """Return one hash of a policy's or environment's inputs without their names, `UNKNOWN` if one is, None without."""
+    if not inputs or UNKNOWN in inputs.values():
+        return UNKNOWN if inputs else None
+    return hashlib.sha256("\n".join(sorted(inputs.values())).encode()).hexdigest()
 
 
 def differences_of_contents(before: Contents, now: Contents) -> Iterator[tuple[str, str]]:

@@ -17,21 +17,8 @@ from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, i
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.logs import told
-from isaaclab_arena.storage import episodes, layout
-from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.episode_file import (
-    SUPERBLOCK_BYTES,
-    Arrays,
-    EpisodeBlock,
-    RecordedEpisode,
-    block_of,
-    groups_above,
-    num_samples_of,
-    superblock,
-)
-from isaaclab_arena.storage.json_values import json_line
-
-# One file of many episodes, made of files of one episode and of datasets.
+from isaaclab_arena.storage import episode_file, episodes, layout
+from isaaclab_arena.storage.disk import flush_to_disk, json_line, storage_errors, written_in_place
 
 
 def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
@@ -56,7 +43,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
                 for index, _ in group_of_sources:
                     group = source.group(index)
                     h5o.copy(group, b".", data.id, layout.demo_name(index).encode())
-                    total += num_samples_of(source.attributes(group))
+                    total += episode_file.num_samples_of(source.attributes(group))
         data.attrs["total"] = total
         data.attrs["env_args"] = env_args
 
@@ -72,11 +59,11 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
         with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
             members: dict[str, int] = {}
             # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
-            position = file.write(bytes(SUPERBLOCK_BYTES))
+            position = file.write(bytes(episode_file.SUPERBLOCK_BYTES))
             for index, path in told(sources, "consolidating", _final_name(target)):
                 if layout.episode_index_of_file(path.name) is not None:
                     with storage_errors("read", path):
-                        block = block_of(path.read_bytes())
+                        block = episode_file.block_of(path.read_bytes())
                 else:
                     # An episode of a dataset, which stays open for the next one.
                     if path not in datasets:
@@ -88,11 +75,11 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                     if whole is None:
                         # This function did not write its bytes.
                         return False
-                    block = EpisodeBlock(
+                    block = episode_file.EpisodeBlock(
                         **vars(whole.block),
                         episode_index=index,
                         group_offset=whole.group_offset,
-                        num_samples=num_samples_of(whole.attributes),
+                        num_samples=episode_file.num_samples_of(whole.attributes),
                         env_args=described,
                     )
                 if block is None or block.episode_index != index:
@@ -103,10 +90,12 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                 env_args = block.env_args
 
             # The groups above the episodes follow them.
-            above, root_address = groups_above(members, env_args.encode(), struct.pack("<q", total), position)
+            above, root_address = episode_file.groups_above(
+                members, env_args.encode(), struct.pack("<q", total), position
+            )
             file.write(above)
             file.seek(0)
-            file.write(superblock(root_address=root_address, end_address=position + len(above)))
+            file.write(episode_file.superblock(root_address=root_address, end_address=position + len(above)))
 
         # HDF5 can read the file now that it is closed. It reads the table of contents and one episode; the bytes of all
         # episodes were checked before.
@@ -218,7 +207,7 @@ _KEPT_ATTRIBUTES = (
 
 def write_robomimic_file(
     path: Path,
-    recorded: Iterable[RecordedEpisode],
+    recorded: Iterable[episode_file.RecordedEpisode],
     env_args: Mapping[str, Any],
     *,
     scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
@@ -261,29 +250,21 @@ def write_robomimic_file(
 
         data.attrs["total"] = num_steps
         data.attrs["env_args"] = json_line(env_args)
-        masks = masks_of(successes)
+        # The episodes of each filter key. Every tenth index is for validation: the split depends on the index alone, so
+        # a growing recording moves no episode. A single episode is for training.
+        every = sorted(successes)
+        valid = [index for index in every if index % 10 == 0] if len(every) > 1 else []
+        splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
+        masks = {**splits, "successful": [index for index in every if successes[index]]}
+        for name, split in splits.items():
+            masks[f"successful_{name}"] = [index for index in split if successes[index]]
+        masks = {name: indices for name, indices in masks.items() if indices}
         for name, indices in masks.items():
             file[f"{MASKS}/{name}"] = np.array([layout.demo_name(index).encode() for index in indices])
     return masks
 
 
-def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
-    """Return the episodes of each robomimic filter key, without empty keys. `success` None is not measured."""
-    # Every tenth index is for validation. The split depends on the index alone, so a growing recording moves no
-    # episode. A single episode is for training.
-    every = sorted(success)
-    valid = [index for index in every if index % 10 == 0] if len(every) > 1 else []
-    splits = {"train": [index for index in every if index not in set(valid)], "valid": valid}
-    solved = {index for index in every if success[index]}
-    masks = {
-        **splits,
-        "successful": sorted(solved),
-        **{f"successful_{name}": [index for index in split if index in solved] for name, split in splits.items()},
-    }
-    return {name: indices for name, indices in masks.items() if indices}
-
-
-def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
+def observations_of(arrays: episode_file.Arrays) -> dict[str, np.ndarray]:
     """Return the observations of an episode's policy under names without ``/``."""
     # Terms of group ``policy`` and cameras keep their names; other groups prefix theirs. A scalar per step becomes a
     # vector of size one. Images become RGB if their layout is certain. `FLAT` is added if group ``policy`` was

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from isaaclab_arena.errors import ConfigError, DamagedFileError
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.disk import adapter, json_line
 from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE, DATA_GROUP, demo_name
 
 AttributeValue: TypeAlias = str | int | float | bool
@@ -99,13 +99,11 @@ def checksum(arrays: Arrays) -> int:
 
 def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
     """Extend a `checksum` by one array; `crc` is the checksum so far, 0 for the first array."""
-    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape), crc))
+    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape).encode(), crc))
 
 
-@lru_cache(maxsize=1024)
-def _description(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    # The episodes of a job have the same arrays, with a few lengths.
-    return f"{name} {dtype.str} {shape}".encode()
+# The episodes of a job have the same arrays, with a few lengths.
+_description = lru_cache(maxsize=1024)("{} {.str} {}".format)
 
 
 # The bytes of HDF5's structures, according to its format specification 3.0; pure functions, no file.
@@ -124,6 +122,7 @@ DIMENSIONS_OFFSET = 8  # offset of the sizes of the dimensions in the first mess
 LAYOUT_OFFSET = 2  # offset of the address and the size of the content in the last message of a dataset, 8 bytes each
 HEAP_ADDRESS_OFFSET = 4  # offset of the heap's address in the value of a text attribute
 _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
+_DATASPACE_START = struct.Struct("<BBB5x")  # version, number of dimensions, flags; their sizes follow, 8 bytes each
 _MAX_MESSAGE_BYTES = 65_528
 # Allocate on first write, fill with zeros: the library's default.
 _DEFAULT_FILL = bytes((2, 2, 2, 1, 0, 0, 0, 0))
@@ -190,7 +189,7 @@ def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
 
 def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
     """Return the message of a scalar attribute with a zero value, and the offset of that value. None for text."""
-    encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _dataspace(0)
+    encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _DATASPACE_START.pack(1, 0, 0)
     head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
     head += padded(encoded_name) + padded(kind) + padded(space)
     # A text is stored there as a reference.
@@ -229,10 +228,24 @@ def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) 
 
     # Levels of the tree, until one root remains.
     level = 0
-    nodes = _tree_nodes(content, pointers, nodes, level)
-    while len(nodes) > 1:
+    while level == 0 or len(nodes) > 1:
+        children, nodes, last_name = nodes, [], 0
+        for first in range(0, max(1, len(children)), CHILDREN_PER_NODE):
+            part = children[first : first + CHILDREN_PER_NODE]
+            start = len(content)
+            content += b"TREE" + struct.pack("<BBHQQ", 0, level, len(part), UNDEFINED, UNDEFINED)
+            content += struct.pack("<Q", last_name)
+            for address, last_name in part:
+                pointers.append(len(content))
+                content += struct.pack("<QQ", address, last_name)
+            content += bytes(16 * (CHILDREN_PER_NODE - len(part)))
+            nodes.append((start, last_name))
+        # Each node knows its left and its right sibling.
+        for (left, _), (right, _) in pairwise(nodes):
+            for at, address in ((left + 16, right), (right + 8, left)):
+                struct.pack_into("<Q", content, at, address)
+                pointers.append(at)
         level += 1
-        nodes = _tree_nodes(content, pointers, nodes, level)
     struct.pack_into("<Q", content, tree_at, nodes[0][0])
     return Block(content=content, pointers=np.array(pointers, np.int64)), offsets[1:]
 
@@ -264,35 +277,6 @@ def _encoded_type(dtype: np.dtype | None) -> bytes:
     encoded = h5py.h5t.py_create(in_memory, logical=True).encode()[2:]
     # Text is an address in memory, but a reference in a file.
     return encoded if dtype is not None else encoded[:4] + struct.pack("<I", TEXT_REFERENCE.size) + encoded[8:]
-
-
-def _dataspace(rank: int) -> bytes:
-    return struct.pack("<BBB5x", 1, rank, 0) + bytes(8 * rank)
-
-
-def _tree_nodes(
-    content: bytearray, pointers: list[int], children: Sequence[tuple[int, int]], level: int
-) -> list[tuple[int, int]]:
-    """Append one level of a group's tree, and return the address and the offset of the last name of each node."""
-    nodes = []
-    last_name = 0
-    for first in range(0, max(1, len(children)), CHILDREN_PER_NODE):
-        part = children[first : first + CHILDREN_PER_NODE]
-        start = len(content)
-        content += b"TREE" + struct.pack("<BBHQQ", 0, level, len(part), UNDEFINED, UNDEFINED)
-        content += struct.pack("<Q", last_name)
-        for address, name in part:
-            pointers.append(len(content))
-            content += struct.pack("<QQ", address, name)
-            last_name = name
-        content += bytes(16 * (CHILDREN_PER_NODE - len(part)))
-        nodes.append((start, last_name))
-    # Each node knows its left and its right sibling.
-    for (left, _), (right, _) in pairwise(nodes):
-        for at, address in ((left + 16, right), (right + 8, left)):
-            struct.pack_into("<Q", content, at, address)
-            pointers.append(at)
-    return nodes
 
 
 # The structure that all episodes of a job share, in HDF5's format: fill in an episode, or read one back.
@@ -360,7 +344,7 @@ class EpisodeTemplate:
         members: dict[str, dict[str, int]] = {"": {}}
         for path, dtype, rank in arrays:
             messages = (
-                (_DATASPACE, _dataspace(rank)),
+                (_DATASPACE, _DATASPACE_START.pack(1, rank, 0) + bytes(8 * rank)),
                 (_DATATYPE, _encoded_type(dtype)),
                 (_FILL_VALUE, _DEFAULT_FILL),
                 (_LAYOUT, bytes((3, 1)) + bytes(16)),
@@ -640,8 +624,6 @@ def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, posi
     root_address = position + len(content)
     return bytes(content + root.at(root_address)), root_address
 
-
-# The file of one episode with compressed arrays, made in memory by HDF5's library.
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20

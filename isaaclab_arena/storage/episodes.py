@@ -28,16 +28,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import in_words as named_in_words
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage import episode_file, layout
-from isaaclab_arena.storage.atomic import check_plain, read_whole, storage_error, storage_errors, write_bytes
-from isaaclab_arena.storage.episode_file import (
-    AttributeValue,
-    Compression,
-    EpisodeTemplate,
-    RecordedEpisode,
-    WholeEpisode,
-)
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage import disk, episode_file, layout
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.ledger import datasets, episode_files
 
@@ -56,31 +47,6 @@ _NUMBERS = "biuf"
 _MAX_NUMBER_BYTES = 8
 _HEADER_BYTES = 4096
 _MANY_AND_TOO_BIG = "declares more than its file has room for"
-
-
-class ReadingBudget:
-    """The remaining bytes and members that may be read from one file."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self._members = file_bytes // MIN_MEMBER_BYTES
-        self._plain_bytes = file_bytes
-        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
-
-    def spend_members(self, number: int, place: str) -> None:
-        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
-        self._members -= number
-        if self._members < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
-
-    def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
-        """Count an array before a read. StorageError if a file's arrays exceed its size; see `check_array`."""
-        num_bytes, is_filtered = check_array(dataset, place)
-        if is_filtered:
-            self._expanded_bytes -= num_bytes
-        else:
-            self._plain_bytes -= num_bytes
-        if min(self._expanded_bytes, self._plain_bytes) < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
 
 
 def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
@@ -164,7 +130,7 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
         said = _REFUSED.search(str(error))
         number = error.errno if isinstance(error, OSError) and error.errno else int(said[1]) if said else None
         if number is not None:
-            raise storage_error(doing, path, OSError(number, os.strerror(number))) from error
+            raise disk.storage_error(doing, path, OSError(number, os.strerror(number))) from error
         raise DamagedFileError(f"cannot {doing} {path}: {first_line(error)}") from error
     except MemoryError as error:
         # No read exceeds what the file's size allows, so the machine itself is short of memory.
@@ -175,14 +141,14 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
 def opened(path: Path) -> "Iterator[OpenRecording]":
     """Open a recording for reading. DamagedFileError if it holds no episodes or is not a file."""
     # HDF5's own lock is off, because some file systems lack it. A run's files have one writer, guarded by `RunLock`.
-    check_plain(path)
+    disk.check_plain(path)
     with hdf5_errors("read", path), h5py.File(path, "r", locking=False) as file:
         yield OpenRecording(file, path)
 
 
 def mapped(path: Path) -> memoryview:
     """Map a file into memory. It must have no writer any more; the system reads pages on access."""
-    with storage_errors("read", path), path.open("rb") as file:
+    with disk.storage_errors("read", path), path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -191,7 +157,10 @@ class OpenRecording:
 
     def __init__(self, file: h5py.File, path: Path) -> None:
         self.path = path
-        self._budget = ReadingBudget(path.stat().st_size)
+        # The distinct members and the bytes that the file has room for, less those that were read.
+        file_bytes = path.stat().st_size
+        self._members, self._plain_bytes = file_bytes // MIN_MEMBER_BYTES, file_bytes
+        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
         data = member(file.id, DATA_GROUP.encode())
         if not isinstance(data, h5py.h5g.GroupID):
             raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
@@ -222,10 +191,16 @@ class OpenRecording:
         text = self.attributes(self.data).get("env_args", "{}")
         return episode_file.parsed_mapping(text, f"{self.path}: env_args")
 
-    def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
+    def _spend_members(self, number: int, place: str) -> None:
+        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
+        self._members -= number
+        if self._members < 0:
+            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
+
+    def attributes(self, group: h5py.h5g.GroupID) -> dict[str, episode_file.AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
         number = h5py.h5a.get_num_attrs(group)
-        self._budget.spend_members(number, place(group))
+        self._spend_members(number, place(group))
         values = {}
         for index in range(number):
             attribute = h5py.h5a.open(group, index=index)
@@ -234,18 +209,18 @@ class OpenRecording:
                 values[attribute.name.decode(errors="replace")] = value
         return values
 
-    def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
+    def verified_attributes(self, episode_index: int) -> dict[str, episode_file.AttributeValue]:
         """Return the attributes of an episode. DamagedFileError if its arrays do not match their checksum."""
         group = self.group(episode_index)
         attributes = self.attributes(group)
-        found = episode_file.checksum(self.arrays(group))
+        found = episode_file.checksum({name: self.array(dataset) for name, dataset in self.datasets(group)})
         if attributes.get("checksum") != found:
             place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
             raise DamagedFileError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
         episode_file.num_samples_of(attributes)
         return attributes
 
-    def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
+    def template(self, group: h5py.h5g.GroupID) -> episode_file.EpisodeTemplate | None:
         """Return the structure of an episode's group, None if this program cannot have written it."""
         kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
         attributes = []
@@ -257,17 +232,13 @@ class OpenRecording:
             attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
         return episode_file.template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
 
-    def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
-        """Return all arrays below a group by their path."""
-        return {name: self.array(dataset) for name, dataset in self.datasets(group)}
-
     def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield all datasets below a group by their path."""
         # A group may contain itself.
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in group.__iter__() or ():
-            self._budget.spend_members(1, str(self.path))
+            self._spend_members(1, str(self.path))
             item = member(group, name)
             path = prefix + name.decode(errors="replace")
             if isinstance(item, h5py.h5d.DatasetID):
@@ -277,7 +248,14 @@ class OpenRecording:
 
     def array(self, dataset: h5py.h5d.DatasetID) -> np.ndarray:
         """Return the values of a dataset."""
-        self._budget.spend_array(dataset, place(dataset))
+        # StorageError if the arrays that were read exceed the size of the file; see `check_array`.
+        num_bytes, is_filtered = check_array(dataset, place(dataset))
+        if is_filtered:
+            self._expanded_bytes -= num_bytes
+        else:
+            self._plain_bytes -= num_bytes
+        if min(self._expanded_bytes, self._plain_bytes) < 0:
+            raise DamagedFileError(f"{place(dataset)} {_MANY_AND_TOO_BIG}: arrays share what they hold")
         array = np.empty(dataset.shape, dataset.dtype)
         if array.size == 0:
             return array
@@ -297,9 +275,11 @@ class EpisodeExaminer:
     """Read and check episodes one by one; equal structure makes the next one twenty times as fast."""
 
     opened: Callable[[Path], AbstractContextManager[OpenRecording]] = opened
-    template: EpisodeTemplate | None = None  # structure of the last episode
+    template: episode_file.EpisodeTemplate | None = None  # structure of the last episode
 
-    def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
+    def read(
+        self, recording: OpenRecording, episode_index: int, content: memoryview
+    ) -> episode_file.WholeEpisode | None:
         """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
         group = recording.group(episode_index)
         address = h5o.get_info(group).addr
@@ -310,33 +290,28 @@ class EpisodeExaminer:
             whole = None if self.template is None else self.template.read(content, address)
         return whole
 
-    def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | DamagedFileError]:
+    def examine(
+        self, path: Path, episode_indices: Sequence[int]
+    ) -> list[dict[str, episode_file.AttributeValue] | DamagedFileError]:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
         if self.template is not None and len(episode_indices) == 1:
-            attributes = self._examine_part(path, episode_indices[0], self.template)
-            if attributes is not None:
-                return [attributes]
+            content = disk.read_whole(path)
+            block = episode_file.block_of(content)
+            if block is not None and block.episode_index == episode_indices[0]:
+                whole = self.template.read(content, block.origin + block.group_offset)
+                if whole is not None:
+                    return [whole.attributes]
+            # The bytes of the whole file are released before HDF5 reads it.
+            del content, block
         with self.opened(path) as recording:
             content = mapped(path)
             indices = told(episode_indices, "checking", path.name)
             return [self._examined(recording, index, content) for index in indices]
 
-    def _examine_part(
-        self, path: Path, episode_index: int, template: EpisodeTemplate
-    ) -> dict[str, AttributeValue] | None:
-        """Return the attributes of an episode in a file of its own, None if only HDF5 can read it."""
-        # The bytes of the whole file are released before HDF5 reads it.
-        content = read_whole(path)
-        block = episode_file.block_of(content)
-        if block is None or block.episode_index != episode_index:
-            return None
-        whole = template.read(content, block.origin + block.group_offset)
-        return None if whole is None else whole.attributes
-
     def _examined(
         self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> dict[str, AttributeValue] | DamagedFileError:
+    ) -> dict[str, episode_file.AttributeValue] | DamagedFileError:
         # The error's traceback holds this frame. If the frame held the list of all errors, too, the mapped file would
         # stay in memory until the next garbage collection.
         try:
@@ -358,7 +333,7 @@ def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.
     return h5o.open(group, name)
 
 
-def _scalar(attribute: h5py.h5a.AttrID) -> AttributeValue | None:
+def _scalar(attribute: h5py.h5a.AttrID) -> episode_file.AttributeValue | None:
     """Return the value of an attribute that is a scalar string or number, else None."""
     kind = _attribute_dtype(attribute)
     if kind is None or attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
@@ -392,8 +367,8 @@ def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
 
 def write_episode(
     path: Path,
-    episode: RecordedEpisode,
-    compression: Compression = Compression.NONE,
+    episode: episode_file.RecordedEpisode,
+    compression: episode_file.Compression = episode_file.Compression.NONE,
     *,
     crc: int | None = None,
     overwrite: bool = False,
@@ -415,8 +390,10 @@ def write_episode(
     crc = episode_file.checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
-    if compression is not Compression.NONE:
-        write_bytes(path, episode_file.compressed_episode_file(episode, attributes, compression), overwrite=overwrite)
+    if compression is not episode_file.Compression.NONE:
+        disk.write_bytes(
+            path, episode_file.compressed_episode_file(episode, attributes, compression), overwrite=overwrite
+        )
         return crc
 
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
@@ -439,11 +416,11 @@ def write_episode(
         episode_file.template_of(structure, tuple(kinds)),
         tuple(arrays.values()),
         values,
-        env_args=json_line(episode.env_args),
+        env_args=disk.json_line(episode.env_args),
         episode_index=episode.episode_index,
         num_samples=num_samples,
     )
-    write_bytes(path, content, overwrite=overwrite)
+    disk.write_bytes(path, content, overwrite=overwrite)
     return crc
 
 
@@ -453,7 +430,7 @@ def list_episodes(path: Path) -> list[int]:
         return sorted(recording.names)
 
 
-def read_attributes(path: Path, episode_index: int) -> dict[str, AttributeValue]:
+def read_attributes(path: Path, episode_index: int) -> dict[str, episode_file.AttributeValue]:
     """Return the attributes of an episode that are a single string or number. StorageError if the file lacks it."""
     with opened(path) as recording:
         return recording.attributes(recording.group(episode_index))
@@ -471,13 +448,13 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
+def read_episode(path: Path, episode_index: int) -> episode_file.RecordedEpisode:
     """Return an episode. StorageError if the file lacks it, or if an attribute that holds JSON is not valid."""
     with opened(path) as recording:
         group = recording.group(episode_index)
-        episode = RecordedEpisode(
+        episode = episode_file.RecordedEpisode(
             episode_index=episode_index,
-            arrays=recording.arrays(group),
+            arrays={name: recording.array(dataset) for name, dataset in recording.datasets(group)},
             attributes=recording.attributes(group),
             env_args=recording.env_args(),
         )
@@ -530,13 +507,13 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
             recording.verified_attributes(index)
 
 
-def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, AttributeValue]]:
+def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, episode_file.AttributeValue]]:
     """Return the attributes of several episodes' groups; see `read_attributes`."""
     with opened(path) as recording:
         return [recording.attributes(recording.group(index)) for index in episode_indices]
 
 
-def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[AttributeValue | None]:
+def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[episode_file.AttributeValue | None]:
     """Return the stored checksum of each episode, None if it has none."""
     found = []
     with opened(path) as recording:
@@ -552,9 +529,6 @@ def read_totals(path: Path) -> tuple[object, int]:
         steps = (recording.attributes(recording.group(index)).get("num_samples") for index in sorted(recording.names))
         told = recording.attributes(recording.data).get("total")
         return told, sum(number for number in steps if isinstance(number, int))
-
-
-# Find the recordings of a path or job, and the episodes in them.
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
@@ -611,14 +585,16 @@ def in_words(indices: Iterable[int]) -> str:
 
 def recorded_without_arrays(
     job_directory: Path, job: str, checksums: Mapping[int, int | None]
-) -> RecordedEpisode | None:
+) -> episode_file.RecordedEpisode | None:
     """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
     found, _ = locate_episodes(job_directory, job)
     for index, checksum in checksums.items():
         for path in found.get(index, ()):
             with suppress(StorageError):
                 attributes = read_attributes(path, index)
-                episode = RecordedEpisode(episode_index=index, arrays={}, attributes=attributes, env_args={})
+                episode = episode_file.RecordedEpisode(
+                    episode_index=index, arrays={}, attributes=attributes, env_args={}
+                )
                 if attributes.get("checksum") == checksum and episode.provenance:
                     return episode
     return None
@@ -676,7 +652,7 @@ class RecordedSteps:
             raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
         if place.offset is not None and 0 not in place.shape:
             if file not in self._mapped:
-                with storage_errors("read", file):
+                with disk.storage_errors("read", file):
                     self._mapped[file] = np.memmap(file, np.uint8, "r")
             end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
             return self._mapped[file][place.offset : end].view(place.dtype).reshape(place.shape)

@@ -13,19 +13,8 @@ from pydantic import ValidationError
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
-from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import (
-    append_line,
-    check_plain,
-    leads_out_of_its_run,
-    read_whole,
-    storage_error,
-    storage_errors,
-    temporary_path,
-    write_text,
-)
+from isaaclab_arena.storage import disk, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
-from isaaclab_arena.storage.json_values import adapter, json_line, json_text, read_versioned
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_transitions.py` cuts a run at each one.
@@ -124,7 +113,7 @@ def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = Fal
     path, copy = output_directory / layout.RUN_PLAN_FILE, plan_copy_path(output_directory)
     # The copy of a revised plan comes first: it replaces a lost plan, and must never know of fewer episodes.
     for each in (copy, path) if revises else (path, copy):
-        write_text(each, json_text(plan), overwrite=revises or each is copy)
+        disk.write_text(each, disk.json_text(plan), overwrite=revises or each is copy)
     return path
 
 
@@ -153,7 +142,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
 
 
 def _read_plan(path: Path) -> RunPlan:
-    plan = read_versioned(path, RunPlan, SCHEMA_VERSION)
+    plan = disk.read_versioned(path, RunPlan, SCHEMA_VERSION)
     # Job names become paths, and a plan file is untrusted input.
     problems = [
         Problem(problem, file=str(path), key=f"jobs[{position}].config.name")
@@ -187,14 +176,14 @@ class SettledBatch:
 def read_settled(job_directory: Path) -> SettledBatch | None:
     """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
     path = job_directory / layout.SETTLED_FILE
-    return read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
+    return disk.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
 
 
 def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
     path = job_directory / layout.SETTLED_FILE
-    temporary = temporary_path(path)
-    write_text(temporary, json_text(settled), overwrite=True)
+    temporary = disk.temporary_path(path)
+    disk.write_text(temporary, disk.json_text(settled), overwrite=True)
     try:
         # A link is created atomically, and fails if the file exists: only one rank settles.
         os.link(temporary, path)
@@ -203,10 +192,10 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     except OSError as no_links:
         # This file system has no links. Ranks that race here all write the same content.
         try:
-            write_text(path, json_text(settled))
+            disk.write_text(path, disk.json_text(settled))
         except ArenaError as error:
             if not path.exists():
-                raise storage_error("write", path, no_links) from error
+                raise disk.storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
     return read_settled(job_directory) or settled
@@ -275,7 +264,7 @@ def attempt_path(output_directory: Path, number: int) -> Path:
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
     """Write an attempt's file atomically, and return its path. StorageError if that number exists."""
     path = attempt_path(output_directory, attempt.number)
-    write_text(path, json_text(attempt))
+    disk.write_text(path, disk.json_text(attempt))
     return path
 
 
@@ -284,7 +273,7 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
     path = attempt_path(output_directory, number)
     if not os.path.lexists(path):
         raise StorageError(f"{path} is missing; the run's directory was changed by something else")
-    return read_versioned(path, Attempt, SCHEMA_VERSION)
+    return disk.read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
 def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[Attempt], list[str]]:
@@ -429,16 +418,16 @@ class CommitWriter:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise storage_error("create", self.path, error) from error
+                raise disk.storage_error("create", self.path, error) from error
             return
         raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine | str) -> None:
         """Append one line, or the text of one: its recording holds the same text. StorageError unless written whole."""
         if self._descriptor < 0:
-            with storage_errors("open", self.path):
+            with disk.storage_errors("open", self.path):
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        append_line(self._descriptor, line if isinstance(line, str) else json_line(line), self.path)
+        disk.append_line(self._descriptor, line if isinstance(line, str) else disk.json_line(line), self.path)
 
     def close(self) -> None:
         """Close the file; the next line opens it again. May be called more than once."""
@@ -470,7 +459,7 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
         try:
-            *texts, last = read_whole(path).split(b"\n")
+            *texts, last = disk.read_whole(path).split(b"\n")
         except StorageError as error:
             if not skip_unreadable:
                 raise
@@ -532,28 +521,10 @@ def _gives_way(line: CommitLine, other: CommitLine) -> bool:
 
 def parse_line(text: bytes | str) -> CommitLine:
     """Parse one line of a commit file. ValueError if it is not a commit line."""
-    line = adapter(CommitLine).validate_json(text, strict=True)
+    line = disk.adapter(CommitLine).validate_json(text, strict=True)
     if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
-
-
-def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
-    """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
-    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        check_plain(path)
-        with storage_errors("read", path), path.open("rb") as file:
-            file.seek(read_bytes.get(path, 0))
-            content = file.read()
-        # The part after the last newline is still being written.
-        whole = content[: content.rfind(b"\n") + 1]
-        read_bytes[path] = read_bytes.get(path, 0) + len(whole)
-        for text in whole.splitlines():
-            # The merge reports a line that is no episode.
-            with suppress(ValueError):
-                line = parse_line(text)
-                if line.job_name == job:
-                    yield line
 
 
 # Compare a commit line with the attributes of its recording.
@@ -568,8 +539,8 @@ def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
     values: dict[str, str | int | float | bool | None] = {
         "job": line.job_name,
         **{name: getattr(line, name) for name in (*named, "episode_return", "language_instruction")},
-        "conditions": json_line(line.variations),
-        "metrics": json_line(line.metrics),
+        "conditions": disk.json_line(line.variations),
+        "metrics": disk.json_line(line.metrics),
         "error": line.error,
         "rank": line.rank,
     }
@@ -596,9 +567,6 @@ def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | N
     return None
 
 
-# The recordings and the films of a job.
-
-
 def datasets(job_directory: Path, job: str) -> list[Path]:
     """Return the datasets of a job, of all ranks."""
     return sorted(path for path in job_directory.glob("*") if layout.is_dataset_of(job, path.name))
@@ -622,5 +590,5 @@ def videos_of_job(output_directory: Path, job: str) -> list[tuple[layout.VideoNa
     except OSError:
         # Most jobs are not filmed.
         return []
-    files = [] if leads_out_of_its_run(directory) else files
+    files = [] if disk.leads_out_of_its_run(directory) else files
     return [(said, directory / name) for name in files if (said := layout.parse_video_file_name(name)) is not None]

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
@@ -17,20 +17,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import layout, ledger
-from isaaclab_arena.storage.atomic import (
-    FileThereError,
-    RunLock,
-    check_plain,
-    flush_to_disk,
-    free_name,
-    keep_aside,
-    move_aside,
-    names_aside,
-    storage_errors,
-    write_bytes,
-    written_in_place,
-)
+from isaaclab_arena.storage import disk, layout, ledger
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.episodes import (
@@ -53,54 +40,19 @@ _LOG = logging.getLogger(__name__)
 _LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
+"""Names that `disk.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
     """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = layout.episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    for kept in takewhile(Path.exists, names_aside(directory, name)):
+    for kept in takewhile(Path.exists, disk.names_aside(directory, name)):
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    with written_in_place(free_name(directory, name)) as temporary:
+    with disk.written_in_place(disk.free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
-
-
-def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
-    """Rewrite a dataset without some episodes, or remove it if none is left. It is unchanged on a StorageError."""
-    remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
-    if not remaining:
-        with storage_errors("remove", dataset):
-            dataset.unlink()
-        return
-    # The remaining episodes must be intact. Their chunks are copied without recompression.
-    with written_in_place(dataset, overwrite=True) as temporary:
-        make_dataset([(index, dataset) for index in remaining], temporary)
-        flush_to_disk(temporary)
-
-
-def remove_temporary_files(output_directory: Path, plan: ledger.RunPlan) -> list[str]:
-    """Remove temporary files, and return one note per owner. All processes of the run must be dead."""
-    owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
-    for job in plan.jobs:
-        directory = output_directory / job.name
-        names = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
-        owners[f"job '{job.name}'"] = [directory / name for name in names]
-
-    removed: Counter[str] = Counter()
-    for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
-        if not directory.is_dir():
-            continue
-        with storage_errors("read", directory):
-            found = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
-        for path in found:
-            with storage_errors("remove", path):
-                if path.is_symlink() or not path.is_dir():
-                    path.unlink(missing_ok=True)
-                    removed[owner] += 1
-    return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
@@ -139,7 +91,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     """Copy episode files into datasets (`parts`: dataset name to files), remove them, and yield notes."""
     for name, paths in parts.items():
         # On a StorageError the episode files are still there.
-        with storage_errors("bring episodes into", job_directory / name):
+        with disk.storage_errors("bring episodes into", job_directory / name):
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
@@ -148,16 +100,13 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
 
 def remove_if_empty(directory: Path) -> None:
     """Remove a directory if it exists and is empty."""
-    with storage_errors("remove", directory):
+    with disk.storage_errors("remove", directory):
         try:
             directory.rmdir()
         except OSError as error:
             # Another rank may have removed it, or written into it, since the check.
             if error.errno not in _NOTHING_TO_DO:
                 raise
-
-
-# Commit episodes.
 
 
 class EpisodeCommits(ledger.CommitWriter):
@@ -167,7 +116,7 @@ class EpisodeCommits(ledger.CommitWriter):
         """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
         path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
         # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
-        with suppress(FileThereError):
+        with suppress(disk.FileThereError):
             if write is not None:
                 write(path)
             self.write(text)
@@ -185,7 +134,7 @@ class EpisodeCommits(ledger.CommitWriter):
                 raise DamagedFileError(f"{path} is {what}")  # noqa: TRY301
         except DamagedFileError as error:
             _LOG.warning("%s was there already and is replaced: %s", path, error)
-            move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
+            disk.move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
             self.commit(line, text, write)
             return
         self.write(there)
@@ -196,9 +145,6 @@ class EpisodeCommits(ledger.CommitWriter):
         # committed, so the mismatch of the episode is visible.
         _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
         self.write(replace(line, dataset_file=None, episode_file=None))
-
-
-# Compare the recordings of a job with their checksums and commit lines.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +158,6 @@ class RecordedCopy:
     contradiction: str | None = None  # disagreement with the commit line of these arrays; see `contradiction`
     # Empty if its arrays have a commit line, or if it is damaged.
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-
-    @property
-    def flaw(self) -> str | None:
-        """The problem of the recording, None if it is usable for its episode."""
-        return self.damage or self.contradiction
 
     @property
     def is_part(self) -> bool:
@@ -352,8 +293,9 @@ def _diagnose(
         if not expected.retries(line):
             diagnosis.finished.add(line.episode_index)
         return
-    diagnosis.discarded += [(copy, copy.flaw) for copy in copies if copy.flaw is not None]
-    intact = [copy for copy in copies if copy.flaw is None]
+    flaws = [(copy, copy.damage or copy.contradiction) for copy in copies]
+    diagnosis.discarded += [(copy, flaw) for copy, flaw in flaws if flaw is not None]
+    intact = [copy for copy, flaw in flaws if flaw is None]
     is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
     # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
     adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)
@@ -407,40 +349,30 @@ def _adoptable(
     for copy in intact:
         if line is not None and copy.checksum == line.checksum:
             continue
+        said, wanted = copy.attributes, (expected.name, expected.seed, copy.episode_index)
+        found = (said.get("job"), said.get("seed"), said.get("episode_index"))
         try:
-            carried = _carried_line(expected, copy)
-        except ValueError as error:
-            reasons[copy.path] = str(error)
+            carried = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
+        except ValueError:
+            carried = None
+        if found != wanted:
+            reason = f"it is of another plan: its job, seed and index are {found}, not {wanted}"
+        elif recorded_config_hash(said.get("provenance")) != expected.config_hash:
+            reason = "it is of another plan: its configuration has another hash"
+        elif carried is None:
+            reason = "no line commits it, and it carries none"
+        elif (carried.job_name, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
+            reason = "no line commits it, and the one that it carries is of another episode"
+        elif line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
-        if line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
+        elif expected.retries(carried):
+            reason = "it ended in an error and runs again"
+        else:
+            candidates.append(carried)
             continue
-        if expected.retries(carried):
-            reasons[copy.path] = "it ended in an error and runs again"
-            continue
-        candidates.append(carried)
+        reasons[copy.path] = reason
     # The content decides, not the file name.
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
-
-
-def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
-    """Return the commit line that an uncommitted recording carries. ValueError if it has none of this plan."""
-    said = copy.attributes
-    found = (said.get("job"), said.get("seed"), said.get("episode_index"))
-    wanted = (expected.name, expected.seed, copy.episode_index)
-    if found != wanted:
-        raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
-    if recorded_config_hash(said.get("provenance")) != expected.config_hash:
-        raise ValueError("it is of another plan: its configuration has another hash")
-    try:
-        line = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
-    except ValueError as error:
-        raise ValueError("no line commits it, and it carries none") from error
-    if (line.job_name, line.seed, line.episode_index, line.checksum) != (*wanted, copy.checksum):
-        raise ValueError("no line commits it, and the one that it carries is of another episode")
-    return line
-
-
-# Repair a job, as its diagnosis says.
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
@@ -453,7 +385,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
     # A commit file keeps the lines of this job and run. If it loses whole lines, it is also kept aside unchanged.
     is_untidy = bool(diagnosis.withdrawn) or diagnosis.has_stray_lines
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)) if is_untidy else ():
-        with storage_errors("read", path):
+        with disk.storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
         kept = []
         for text in lines:
@@ -462,10 +394,10 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
                 if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
                     kept.append(text)
         if len(kept) < len(lines):
-            keep_aside(path, aside)
+            disk.keep_aside(path, aside)
             notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
         if torn or len(kept) < len(lines):
-            write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
+            disk.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
     if runs_again := diagnosis.withdrawn - diagnosis.finished:
         episodes = in_words(sorted(runs_again))
@@ -476,7 +408,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
 
     for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
-        move_aside(path, aside)
+        disk.move_aside(path, aside)
     notes += _discard(diagnosis.discarded, aside)
     if diagnosis.adopted:
         adopted = in_words(line.episode_index for line in diagnosis.adopted)
@@ -498,7 +430,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> l
         return []
     directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
-        move_aside(path, directory)
+        disk.move_aside(path, directory)
     remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
@@ -513,15 +445,23 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
     for dataset, dropped in by_dataset.items():
         if any(copy.damage is not None for copy, _ in dropped):
             # A damaged recording cannot be copied, but a user may still read parts of it.
-            keep_aside(dataset, aside)
+            disk.keep_aside(dataset, aside)
         else:
             for copy, reason in dropped:
                 if reason is not None:
                     keep_episode_aside(dataset, copy.episode_index, aside)
-        drop_episodes(dataset, {copy.episode_index for copy, _ in dropped})
+        remaining = sorted({*list_episodes(dataset)} - {copy.episode_index for copy, _ in dropped})
+        if remaining:
+            # The remaining episodes must be intact. Their chunks are copied without recompression.
+            with disk.written_in_place(dataset, overwrite=True) as temporary:
+                make_dataset([(index, dataset) for index in remaining], temporary)
+                disk.flush_to_disk(temporary)
+        else:
+            with disk.storage_errors("remove", dataset):
+                dataset.unlink()
     for copy, _ in discarded:
         if copy.is_part:
-            move_aside(copy.path, aside)
+            disk.move_aside(copy.path, aside)
 
     most_notes = 20
     for copy, reason in discarded[:most_notes]:
@@ -532,15 +472,12 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
     remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
 
 
-# Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run.
-
-
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:
     """Restore ``run.json`` from its copy, or with `rebuild`, for which True is returned; set a damaged file aside."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with RunLock(output_directory).hold(alone=True):
+    with disk.RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:
@@ -575,7 +512,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
                 raise ConfigError([*no_copy.problems, *missing, known_of_run]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
-            move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
+            disk.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
         ledger.write_run_plan(output_directory, plan)
     return plan, is_made_anew
 
@@ -650,8 +587,23 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
         why = not_a_plain_file(path) if os.path.lexists(path) else None
         if why is not None:
             notes.append(f"set aside {path}: {why}")
-            move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
-    notes += remove_temporary_files(output_directory, plan)
+            disk.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
+    # All processes of the run are dead, and so their temporary files are of no use.
+    owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
+    below = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
+    owners |= {f"job '{job.name}'": [output_directory / job.name / name for name in below] for job in plan.jobs}
+    removed: Counter[str] = Counter()
+    for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
+        if not directory.is_dir():
+            continue
+        with disk.storage_errors("read", directory):
+            temporary = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
+        for path in temporary:
+            with disk.storage_errors("remove", path):
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink(missing_ok=True)
+                    removed[owner] += 1
+    notes += [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
     begun, damaged = ledger.read_attempts(output_directory, plan.run_id)
     notes += damaged
     retrying = [each for each in begun if each.retry_errors]
@@ -685,10 +637,10 @@ def _recover_job(
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:
-            check_plain(path)
+            disk.check_plain(path)
         except DamagedFileError as error:
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
-            move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
+            disk.move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
     log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)

@@ -12,8 +12,7 @@ from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.json_values import json_text, read_json, read_versioned
+from isaaclab_arena.storage.disk import json_text, read_json, read_versioned, storage_errors, write_text
 from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, PlanEntry
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
@@ -83,12 +82,6 @@ class QueryPace:
 
     steps: int  # control steps between two queries
     control_dt: float  # control step [s]
-
-    def queries_per_s(self, lengths: Sequence[int]) -> float | None:
-        """Return the queries per second of robot time for episodes of `lengths` control steps. None without steps."""
-        if not sum(lengths):
-            return None
-        return sum(-(-length // self.steps) for length in lengths) / (sum(lengths) * self.control_dt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,9 +246,6 @@ def job_standing(
     return JobStanding(status=status, planned=planned, missing=missing)
 
 
-# What the ranks have written so far.
-
-
 def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     """Return the size of each commit file and report of a run [bytes]."""
     # These files only grow, so equal sizes mean equal files. Modification times are not compared: clocks are set back.
@@ -280,8 +270,6 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     except OSError:
         return []
 
-
-# Whether the tables hold what the ranks have written.
 
 RESULTS_FILE = "results.json"
 """The table that is written last."""

@@ -26,8 +26,8 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     read_checkpoint,
 )
 from isaaclab_arena.paths import check_plain_file
-from isaaclab_arena.storage.atomic import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.disk import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.training.training_loop import EvaluatedJob
 
 _LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.nested import overlaid, set_at, value_at
 from isaaclab_arena.paths import make_dated_directory
-from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.disk import storage_errors, write_text
 from isaaclab_arena.training.tasks import TASKS
 
 

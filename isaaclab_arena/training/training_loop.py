@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption, generators_put_back, put_back
 from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.disk import write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.reports import RESULTS_FILE
 

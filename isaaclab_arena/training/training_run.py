@@ -28,8 +28,8 @@ from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage.atomic import RunLock, write_text
 from isaaclab_arena.storage.contents import content_hash
+from isaaclab_arena.storage.disk import RunLock, write_text
 from isaaclab_arena.storage.layout import LOCK_FILE
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings

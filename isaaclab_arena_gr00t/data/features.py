@@ -22,7 +22,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_me
 from isaaclab_arena.interfaces.specs import ArraySpec, picture_layout
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.disk import storage_errors
 from isaaclab_arena.storage.episodes import ArrayPlace
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files
 from isaaclab_arena_gr00t.data import layout

@@ -19,11 +19,10 @@ from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.disk import json_line, storage_errors
 from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
-from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (
     Camera,

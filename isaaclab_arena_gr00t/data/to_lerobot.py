@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.disk import json_line, json_text, plain, storage_errors, write_text
 from isaaclab_arena.storage.episodes import (
     ArrayPlace,
     RecordedArray,
@@ -27,7 +27,6 @@ from isaaclab_arena.storage.episodes import (
     read_attributes,
     read_episode,
 )
-from isaaclab_arena.storage.json_values import json_line, json_text, plain
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (

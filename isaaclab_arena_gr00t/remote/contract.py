@@ -19,7 +19,7 @@ from arena_wire.messages import WireError, WireLimits
 from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 
 # Read the address and the time limits of a policy server from the options of a job.
 

@@ -46,9 +46,8 @@ from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.disk import json_text, storage_errors, write_text
 from isaaclab_arena.storage.episodes import RecordedSteps
-from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.training.checkpoints import agreed_checkpoint
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena.training.learner import check_synchrony

@@ -15,7 +15,7 @@ from isaaclab_arena.analysis.comparison import (
 )
 from isaaclab_arena.analysis.comparison_files import document, leaderboard, sentences, write_comparison
 from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text
 from tests.analysis.recorded_runs import arm_of, run_of
 
 

@@ -19,7 +19,7 @@ from isaaclab_arena.environments import (
     TriesSteps,
     VariableEnvironmentBuilder,
 )
-from isaaclab_arena.environments.tasks.lift_object import LIFT_OBJECT
+from isaaclab_arena.environments.tasks.grasping import LIFT_OBJECT
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.evaluation.rollout.test_pipelined import Elsewhere

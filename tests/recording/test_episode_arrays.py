@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.specs import SideBySide
-from isaaclab_arena.recording.arrays import HELD_STEPS, EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
 
 
@@ -20,9 +20,11 @@ class OwnPartsEnvironment(PartsEnvironment):
     returns_own_tensors = True
 
 
-def begun(environment: ScriptedEnvironment) -> EpisodeArrays:
+def begun(
+    environment: ScriptedEnvironment, observations: RecordedObservations = RecordedObservations.STATE
+) -> EpisodeArrays:
     """Return the arrays of an environment in whose env slots episodes have just begun."""
-    arrays = EpisodeArrays(environment, RecordedObservations.STATE)
+    arrays = EpisodeArrays(environment, observations)
     env_ids = range(environment.num_envs)
     conditions = environment.draw_conditions(np.random.default_rng(0))
     environment.reset(torch.tensor(env_ids), [conditions for _ in env_ids])
@@ -110,6 +112,14 @@ def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():
             assert taken[f"obs/{name}"].dtype == np.float32
             np.testing.assert_array_equal(taken[f"obs/{name}"], seen.reshape(taken[f"obs/{name}"].shape).numpy())
         np.testing.assert_array_equal(taken["actions"], torch.stack([step.action[env_id] for step in steps]).numpy())
+
+
+def test_groups_have_isaac_labs_places():
+    environment = ScriptedEnvironment(1)
+    arrays = begun(environment, RecordedObservations.ALL)
+    step, term = transition(environment), {"height": torch.zeros(1, 2)}
+    arrays.append(replace(step, observation={"policy": term, "camera_obs": term, "teacher": {"above": term}}))
+    assert {"obs/height", "camera_obs/height", "obs_teacher/above/height"} <= arrays.take(0).keys()
 
 
 def test_recorded_steps_do_not_make_python_look_for_garbage():

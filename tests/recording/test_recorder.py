@@ -11,8 +11,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.recording.arrays import RecordedObservations, observation_path
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
 from isaaclab_arena.results.stopping import alike_starts
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import list_episodes, read_attributes, read_episode, verify_episodes
@@ -317,12 +316,6 @@ def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path
 def test_env_slots_count_their_own_episodes(tmp_path):
     record(tmp_path, num_envs=1, number=3)
     assert [line.episode_in_env for line in read_commits(tmp_path, "push").lines] == [0, 1, 2]
-
-
-def test_groups_have_isaac_labs_places():
-    assert observation_path("policy") == "obs"
-    assert observation_path("camera_obs") == "camera_obs"
-    assert observation_path("teacher") == "obs_teacher"
 
 
 def test_recording_changes_nothing_it_is_shown(tmp_path):

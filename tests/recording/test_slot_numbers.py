@@ -1,4 +1,4 @@
-from isaaclab_arena.recording.arrays import first_slots
+from isaaclab_arena.recording.recorder import first_slots
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

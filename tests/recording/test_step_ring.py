@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.recording.arrays import StepRing
+from isaaclab_arena.recording.recorder import StepRing
 
 
 def packs(step: int, num_envs: int = 3) -> list[list[torch.Tensor]]:
@@ -114,7 +114,7 @@ TOUCHED = """
 import sys
 from pathlib import Path
 import torch
-from isaaclab_arena.recording.arrays import StepRing
+from isaaclab_arena.recording.recorder import StepRing
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -9,8 +9,13 @@ from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.recording.arrays import HELD_STEPS, RecordedObservations
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import (
+    HELD_STEPS,
+    EpisodeRecorder,
+    RecordedJob,
+    RecordedObservations,
+    RecordingOptions,
+)
 from tests.environments.building import build, episode
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU, PretendGpu

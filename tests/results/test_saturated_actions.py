@@ -13,7 +13,7 @@ from isaaclab_arena.api.results import Results
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.results.console import caveats, group_by, print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.disk import json_line
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     GROUP_COLUMNS,

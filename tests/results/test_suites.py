@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
 from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
-from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.contents import Contents, one_hash
 from tests.results.evidence import (
     BENCHMARK_COLUMNS,
     JOB_COLUMNS,
@@ -184,7 +184,7 @@ def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_pa
     assert (first["protocol"], first["engine"]) == ("openpi", "mujoco 3.3.2")
     assert first["simulated_by"] == '{"MUJOCO_GL": "osmesa", "python": "3.11.7"}'
     assert second["simulated_by"] == '{"MUJOCO_GL": "egl", "python": "3.11.7"}'
-    hashes = [Contents(environment={"": each}).environment_sha256 for each in assets.values()]
+    hashes = [one_hash({"": each}) for each in assets.values()]
     assert [first["environment_sha256"], second["environment_sha256"]] == hashes
     assert [lift[name] for name in BENCHMARK_COLUMNS] == [None] * 4
     [suite] = rows(directory)

@@ -50,7 +50,7 @@ def test_worlds_begin_move_and_rest(model):
 def test_states_are_taken_up_again(model):
     backend = worlds(model)
     backend.step(everyone(backend), SUBSTEPS)
-    kept, state = backend.snapshot(), backend.integration_state(1)
+    kept, state = backend.snapshot(), backend.integration_states([1])[0]
     expected = backend.qpos.cpu()
     backend.step(everyone(backend), SUBSTEPS)
     backend.set_integration_state(1, state)
@@ -63,7 +63,7 @@ def test_states_are_taken_up_again(model):
 def test_the_states_of_several_worlds_are_read_with_one_wait(gpu, model):
     backend = worlds(model)
     backend.step(everyone(backend), SUBSTEPS)
-    alone = [backend.integration_state(env_id) for env_id in (2, 0)]
+    alone = [backend.integration_states([env_id])[0] for env_id in (2, 0)]
     gpu.waits.clear()
     together = backend.integration_states([2, 0])
     assert len(gpu.waits) == 1

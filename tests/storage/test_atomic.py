@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import DiskUnusableError, StorageError
-from isaaclab_arena.storage.atomic import (
+from isaaclab_arena.storage.disk import (
     append_line,
     storage_error,
     temporary_path,

@@ -1,21 +1,19 @@
-from isaaclab_arena.storage.contents import UNKNOWN, Contents, changes, differences_of_contents
+from isaaclab_arena.storage.contents import UNKNOWN, Contents, changes, differences_of_contents, one_hash
 
 ONE, OTHER = "1" * 64, "2" * 64
 
 
 def test_one_hash_stands_for_all_that_decides_what_a_policy_does_whatever_its_files_are_called():
-    first = Contents(policy={"checkpoint_path model_300.pt": ONE, "agent_cfg_path agent.yaml": OTHER})
-    renamed = Contents(policy={"checkpoint_path model_best.pt": ONE, "agent_cfg_path agent.yaml": OTHER})
-    other = Contents(policy={"checkpoint_path model_300.pt": ONE, "agent_cfg_path agent.yaml": ONE})
-    assert first.policy_sha256 == renamed.policy_sha256
-    assert first.policy_sha256 != other.policy_sha256
-    assert len(str(first.policy_sha256)) == 64
+    first = one_hash({"checkpoint_path model_300.pt": ONE, "agent_cfg_path agent.yaml": OTHER})
+    assert first == one_hash({"checkpoint_path model_best.pt": ONE, "agent_cfg_path agent.yaml": OTHER})
+    assert first != one_hash({"checkpoint_path model_300.pt": ONE, "agent_cfg_path agent.yaml": ONE})
+    assert len(str(first)) == 64
 
 
 def test_a_policy_of_this_package_alone_has_no_hash_and_one_behind_a_server_is_unknown():
-    assert Contents(environment={"robot arm.xml": ONE}).policy_sha256 is None
+    assert one_hash({}) is None
     behind = Contents(policy={"server localhost:5555": UNKNOWN, "policy_config_yaml_path a.yaml": ONE})
-    assert behind.policy_sha256 == UNKNOWN
+    assert one_hash(behind.policy) == UNKNOWN
     assert not behind.is_known
     assert Contents(policy={"checkpoint_path a": ONE}).is_known
     assert not Contents(environment={"robot arm.xml": UNKNOWN}).is_known

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.disk import json_line, json_text
 from tests.security.test_names import WICKED, steers
 
 NESTED = {

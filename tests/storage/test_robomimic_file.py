@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import FileThereError
-from isaaclab_arena.storage.dataset import masks_of, observations_of, write_robomimic_file
+from isaaclab_arena.storage.dataset import observations_of, write_robomimic_file
+from isaaclab_arena.storage.disk import FileThereError
 from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded
 
@@ -68,8 +69,17 @@ def test_pictures_are_in_colours_in_whichever_layout_they_were_recorded(lies, co
     np.testing.assert_array_equal(seen["front"], np.stack([colours] * 4))
 
 
-def test_every_tenth_index_is_for_validation_however_many_there_are():
-    some, more = (masks_of({index: index % 2 == 0 for index in range(count)}) for count in (12, 31))
+def masks_of(path: Path, success: Mapping[int, bool | None]) -> dict[str, list[int]]:
+    """Return the masks of a file of short episodes with these successes."""
+    said = {index: {} if each is None else {"success": each} for index, each in success.items()}
+    episodes = (dataclasses.replace(observed(index, 1), attributes=each) for index, each in said.items())
+    return write_robomimic_file(path, episodes, ENV_ARGS)
+
+
+def test_every_tenth_index_is_for_validation_however_many_there_are(tmp_path):
+    some, more = (
+        masks_of(tmp_path / f"{count}.hdf5", {index: index % 2 == 0 for index in range(count)}) for count in (12, 31)
+    )
     assert (some["valid"], more["valid"]) == ([0, 10], [0, 10, 20, 30])
     assert set(some["train"]) < set(more["train"])
     assert sorted(some["train"] + some["valid"]) == list(range(12))
@@ -77,9 +87,9 @@ def test_every_tenth_index_is_for_validation_however_many_there_are():
     assert (some["successful_train"], some["successful_valid"]) == ([2, 4, 6, 8], [0, 10])
 
 
-def test_a_key_that_would_name_none_is_left_out():
-    assert masks_of({0: None}) == {"train": [0]}
-    assert masks_of({3: False, 4: None}) == {"train": [3, 4]}
+def test_a_key_that_would_name_none_is_left_out(tmp_path):
+    assert masks_of(tmp_path / "one.hdf5", {0: None}) == {"train": [0]}
+    assert masks_of(tmp_path / "two.hdf5", {3: False, 4: None}) == {"train": [3, 4]}
 
 
 def test_without_observations_there_is_nothing_to_learn_from_and_no_file(tmp_path):

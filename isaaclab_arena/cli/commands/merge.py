@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.results.console import GROUPS_FILE, group_by, groups_table, print_summary
 from isaaclab_arena.results.merge import csv_text, merge_results, write_tables
-from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.disk import read_whole, write_text
 from isaaclab_arena.storage.reports import RESULTS_FILE
 
 

@@ -1,18 +1,21 @@
 """Build a registered environment: check options, compose the scene, make the simulation."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.cameras import (
     CameraOptions,
     EnvironmentCameras,
+    SimulationOptions,
     ViewportOptions,
-    backend_choice,
     check_camera_options,
     on_the_cpu,
 )
@@ -26,18 +29,8 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
-from isaaclab_arena.environments.robots.lookup import (
-    find_embodiment,
-    part_files,
-    refuse_out_of_reach,
-    refuse_too_tall,
-    robot_files,
-)
-from isaaclab_arena.environments.variations.catalogue import (
-    Distractors,
-    catalogue,
-    surface_textures,
-)
+from isaaclab_arena.environments.robots.lookup import find_embodiment, part_files
+from isaaclab_arena.environments.variations.catalogue import Distractors, catalogue, surface_textures
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
@@ -47,12 +40,14 @@ from isaaclab_arena.interfaces.environment_builder import (
     Variation,
     described_success,
 )
+from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
-from isaaclab_arena.sim.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.scene import CameraPose, ScenePart, compose_scene
 
-# Build a registered environment: check options, compose the scene, make the simulation.
+_SAMPLES = 16  # drawn starts in which a robot has to reach all things
+_POSITION = ".position"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +82,13 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
     """Answers what follows from the task and the model of a job's scene."""
 
     @abstractmethod
-    def _task(self, config: Any) -> Task:
-        """Return the task of the options."""
-
-    @abstractmethod
-    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
-        """Return the model of the scene; EnvironmentBuildError if it does not compile."""
+    def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
+        """Return the task of the options, the scene's file, the robot in it, and cameras that it moves."""
 
     def task_name(self, config: Any) -> str:
         """Return the task's instruction."""
-        return self._task(config).spec.instruction
+        task, *_ = self._scene(config)
+        return task.spec.instruction
 
     def faster_backend(
         self,
@@ -108,8 +100,22 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
         variations: tuple[Variation, ...] = (),
     ) -> str:
         """Return the name of the faster backend on this machine."""
-        model = self._model(config, variations)
+        _, _, model = self._compiled(config, variations)
         return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+
+    def _compiled(
+        self, config: Any, variations: tuple[Variation, ...] = ()
+    ) -> tuple[Any, Distractors | None, mujoco.MjModel]:
+        """Return task, distractors and model of a scene; EnvironmentBuildError if it does not compile."""
+        task, scene, robot, cameras = self._scene(config)
+        distractors = Distractors.ready(task, variations) if variations else None
+        parts = (robot, *task.spec.parts, *(distractors.parts() if distractors else ()))
+        textures = surface_textures(scene, variations) if variations else ()
+        try:
+            model = compose_scene(scene, parts, task.spec.contact_sensors, cameras=cameras, textures=textures)
+        except ValueError as error:
+            raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
+        return task, distractors, model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +155,24 @@ class TableTask(_SceneBuilder):
         # With known names, the combination has to work.
         check_camera_options(_camera_options(config))
         embodiment = find_embodiment(config.embodiment)
+        robot, workspace = embodiment.robot, embodiment.workspace
         if hasattr(config, "object"):
-            refuse_too_tall(OBJECTS.get(config.object), embodiment)
-        refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
+            thing = OBJECTS.get(config.object)
+            if 2 * thing.half_height > workspace.tallest_m:
+                limit = f"can bring its hand over things of at most {workspace.tallest_m:.2f} m"
+                message = f"object '{thing.name}' is {2 * thing.half_height:.2f} m tall, but '{robot.name}' {limit}"
+                raise ConfigError(Problem(message, key="object"))
+
+        # The robot has to reach all things in each of some drawn starts.
+        task, (base_x, base_y, _) = self.make_task(config, embodiment), embodiment.position
+        starts = (task.draw_conditions(np.random.default_rng(seed)) for seed in range(_SAMPLES))
+        for name, value in (each for start in starts for each in start.items() if each[0].endswith(_POSITION)):
+            x, y, *_ = point(value)
+            distance_m = math.hypot(x - base_x, y - base_y)
+            if distance_m > workspace.reach_m:
+                reaches = f"'{robot.name}', which reaches {workspace.reach_m:.2f} m"
+                put = f"'{task.spec.name}' puts the {name.removesuffix(_POSITION)} {distance_m:.2f} m"
+                raise ConfigError(Problem(f"{put} from the base of {reaches}", key="embodiment"))
 
     def robot_name(self, config: Any) -> str:
         """Return the name of a robot that a file describes, else the job's own name of the robot."""
@@ -163,9 +184,12 @@ class TableTask(_SceneBuilder):
 
     def content_sources(self, config: Any) -> ContentSources:
         """Return the files of the robot and the things from outside this package."""
-        files = robot_files(config.embodiment)
+        name = config.embodiment
+        files = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
+        files |= part_files("robot", find_embodiment(name).asset)
         chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
-        for part in self._task(config).spec.parts:
+        task, *_ = self._scene(config)
+        for part in task.spec.parts:
             files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
         return ContentSources(files=files)
 
@@ -180,7 +204,7 @@ class TableTask(_SceneBuilder):
             return True
 
         default = self.config_class()
-        task = self._task(default)
+        task, *_ = self._scene(default)
         objects = OBJECTS.names() if hasattr(default, "object") else ()
         return EnvironmentSummary(
             instruction=task.spec.instruction,
@@ -194,10 +218,10 @@ class TableTask(_SceneBuilder):
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return the possible variations of the environment."""
         self.check(config)
-        embodiment, task, _, model = self._compiled(config)
-        home, noise = embodiment.robot.home, START_NOISE_RAD
+        task, _, model = self._compiled(config)
+        robot, noise = find_embodiment(config.embodiment).robot, START_NOISE_RAD
+        home, limits = robot.home, (robot.joint_low, robot.joint_high)
         span = tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home)
-        limits = embodiment.robot.joint_low, embodiment.robot.joint_high
         return catalogue(model, task, joint_position_span=span, joint_limits=limits)
 
     def sample(self, config: Any) -> TableEnvironment:
@@ -222,15 +246,19 @@ class TableTask(_SceneBuilder):
     ) -> TableEnvironment:
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
-        embodiment, task, distractors, model = self._compiled(config, variations)
-        robot, device = embodiment.robot, torch.device(device)
+        task, distractors, model = self._compiled(config, variations)
+        robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
         backend = self.make_backend(
-            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
+            model,
+            choice=config.backend if isinstance(config, SimulationOptions) else "mujoco",
+            num_envs=num_envs,
+            device=device,
+            num_threads=num_threads,
         )
         action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
-        if variations:
+        if distractors is not None:
             varied = VariedWorld(
                 backend=backend,
                 base_body=robot.base_body,
@@ -250,35 +278,9 @@ class TableTask(_SceneBuilder):
             varied=varied,
         )
 
-    def _task(self, config: Any) -> Task:
-        return self.make_task(config, find_embodiment(config.embodiment))
-
-    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
-        return self._compiled(config, variations)[-1]
-
-    def _compiled(
-        self, config: Any, variations: tuple[Variation, ...] = ()
-    ) -> tuple[Embodiment, Task, Distractors, mujoco.MjModel]:
-        """Return the robot, the task and the distractors of a scene, and the scene as a model."""
+    def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)
-        task = self.make_task(config, embodiment)
-        distractors = Distractors.ready(task, variations)
-        model = _composed(
-            task,
-            TABLE,
-            (embodiment.part(), *task.spec.parts, *distractors.parts()),
-            cameras=embodiment.scene_cameras,
-            textures=surface_textures(TABLE, variations),
-        )
-        return embodiment, task, distractors, model
-
-
-def _composed(task: Task, scene: str, parts: Sequence[ScenePart], **more: Any) -> mujoco.MjModel:
-    """Return the model of a task's scene; EnvironmentBuildError if it does not compile."""
-    try:
-        return compose_scene(scene, parts, task.spec.contact_sensors, **more)
-    except ValueError as error:
-        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
+        return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
 
 
 def _camera_options(config: Any) -> CameraOptions:
@@ -339,20 +341,15 @@ class FloorEnvironmentBuilder(_SceneBuilder):
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
-        task, device = self.make_task(config), torch.device(device)
-        model, choice = self._model(config, ()), backend_choice(config)
+        (task, _, model), device = self._compiled(config), torch.device(device)
+        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 
-    def _task(self, config: Any) -> Task:
-        return self.make_task(config)
-
-    def _model(self, config: Any, variations: tuple[Variation, ...]) -> mujoco.MjModel:
-        del variations
+    def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         task = self.make_task(config)
-        parts = (ScenePart(prefix="robot", asset=task.robot.asset), *task.spec.parts)
-        return _composed(task, FLOOR, parts, cameras=(task.robot.viewport,))
+        return task, FLOOR, ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)
 
 
 def _viewport_options(config: ViewportOptions) -> CameraOptions:

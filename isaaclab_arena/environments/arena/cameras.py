@@ -7,7 +7,6 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import mujoco
 import numpy as np
 import torch
 
@@ -38,11 +37,6 @@ class SimulationOptions:
 def on_the_cpu(config: Any) -> Any:
     """Return the same options with the simulation on the CPU."""
     return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
-
-
-def backend_choice(config: object) -> BackendChoice:
-    """Return the backend of an environment's options; MuJoCo for options without one."""
-    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
 
 
 # Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
@@ -164,47 +158,36 @@ class Renderer:
     def render(self, env_ids: Sequence[int]) -> None:
         """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
         begin = time.perf_counter()
-        if self._tracers is None:
-            self._render_at_once(torch.tensor(list(env_ids)))
-        else:
-
-            def sound_world(env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
-                model, data = self._backend.visible_world(env_id)
-                return (model, data) if np.isfinite(data.qpos).all() else None
-
+        if self._tracers is not None:
             arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
-            for env_id, pictures in self._tracers.render(env_ids, sound_world).items():
+            for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
                 for camera, picture in pictures.items():
-                    kinds = {"depth": picture.depth, "segmentation": picture.segmentation}
-                    found = {
-                        rgb_term(camera): picture.rgb,
-                        **{term(camera, kind): each for kind, each in kinds.items()},
-                    }
-                    for name, each in found.items():
-                        if each is not None:
-                            arrays[name][env_id] = each
+                    arrays[rgb_term(camera)][env_id] = picture.rgb
+                    if picture.depth is not None:
+                        arrays[term(camera, "depth")][env_id] = picture.depth
+                    if picture.segmentation is not None:
+                        arrays[term(camera, "segmentation")][env_id] = picture.segmentation
+        else:
+            slots = torch.tensor(list(env_ids))
+            there = slots.to(self._backend.device, non_blocking=True)
+            # The renderer with the least work is the one of all worlds, or the one of a few at a time.
+            rendered = -(-len(slots) // self._at_once) * self._at_once
+            if self._all is not None and rendered >= self._backend.num_envs:
+                renderer = self._all
+            else:
+                renderer = self._some = self._some or self._made(at_once=self._at_once)
+            drawn = renderer.render(there)
+            broken, pictures = self._backend.diverged[there], list(drawn.values())
+            if self._keeps_on_cpu:
+                broken, *pictures = on_cpu([broken, *pictures])
+            else:
+                slots = there
+            for camera, picture in zip(drawn, pictures, strict=True):
+                name, _, kind = camera.partition(":")
+                kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
+                # The mask of broken worlds stays on the GPU, without a synchronisation.
+                kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
         self.render_s += time.perf_counter() - begin
-
-    def _render_at_once(self, slots: torch.Tensor) -> None:
-        """Render new pictures of env slots (n,), int64, on the backend's device."""
-        there = slots.to(self._backend.device, non_blocking=True)
-        # The renderer with the least work is the one of all worlds, or the one of a few at a time.
-        rendered = -(-len(slots) // self._at_once) * self._at_once
-        if self._all is not None and rendered >= self._backend.num_envs:
-            renderer = self._all
-        else:
-            renderer = self._some = self._some or self._made(at_once=self._at_once)
-        drawn = renderer.render(there)
-        broken, pictures = self._backend.diverged[there], list(drawn.values())
-        if self._keeps_on_cpu:
-            broken, *pictures = on_cpu([broken, *pictures])
-        else:
-            slots = there
-        for camera, picture in zip(drawn, pictures, strict=True):
-            name, _, kind = camera.partition(":")
-            kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
-            # The mask of broken worlds stays on the GPU, without a synchronisation.
-            kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
 
 
 def term(camera: str, kind: str) -> str:
@@ -258,13 +241,6 @@ class CameraOptions(ViewportOptions):
     camera_depth: bool = False
     camera_segmentation: bool = False
 
-    @property
-    def resolution(self) -> tuple[int, int]:
-        """Width and height of a picture in pixels."""
-        if self.camera_size is not None:
-            return self.camera_size, self.camera_size
-        return self.camera_width, self.camera_height
-
 
 def check_camera_options(options: CameraOptions) -> None:
     """Raise ConfigError, with the option as key, for pictures outside the size limits."""
@@ -289,15 +265,17 @@ class EnvironmentCameras:
         self._options = options
         self._device = device
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
-        self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
+        observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         viewport = tuple(name for name in names if name == VIEWPORT)
         # Names that `film` accepts: one per policy picture, and the viewport.
-        self.filmable = (*(rgb_term(name) for name in self._observed), *viewport)
+        self.filmable = (*(rgb_term(name) for name in observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
+        side = options.camera_size
+        size = (options.camera_width, options.camera_height) if side is None else (side, side)
         # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
         self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
             VIEWPORT: (viewport, (options.viewport_width, options.viewport_height)),
-            HEAD_CAMERA: (self._observed, options.resolution),
+            HEAD_CAMERA: (observed, size),
         }
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}
@@ -315,9 +293,9 @@ class EnvironmentCameras:
 
     def spec(self) -> dict[str, ArraySpec]:
         """Return the specification of the observation group ``camera_obs``."""
-        width, height = self._options.resolution
+        names, (width, height) = self._cameras_at[HEAD_CAMERA]
         spec = {}
-        for name in self._observed:
+        for name in names:
             spec[rgb_term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
             if self._options.camera_depth:
                 spec[term(name, "depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")

@@ -10,7 +10,15 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
-from isaaclab_arena.environments.mdp.spaces import ActionMode, FloorActions, ObservationTerm, read_terms, robot_terms
+from isaaclab_arena.environments.mdp.spaces import (
+    ActionMode,
+    FloorActions,
+    ObservationTerm,
+    orientation_term,
+    position_term,
+    read_terms,
+    vector_term,
+)
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
@@ -18,82 +26,13 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.sim.backend import Backend, Capture, Replayed, StartState
+from isaaclab_arena.sim.backend import Backend, Capture, Replayed, StartState, side_by_side
 from isaaclab_arena.sim.scene import Robot
-
-# Read the simulator's state in Isaac Lab's layout, for recordings.
 
 _Root: TypeAlias = tuple[slice, slice | None]
 """The columns of a root's pose, and of its velocity; None for a fixed root."""
 
-
-class StateReader:
-    """Reads positions and velocities of robots and loose things, each (n, ...), in the backend's precision."""
-
-    def __init__(
-        self, backend: Backend, articulations: Mapping[str, ArticulatedAsset], rigid_objects: Mapping[str, str]
-    ) -> None:
-        # The tree has ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
-        # ``rigid_object/<name>/{root_pose,root_velocity}``.
-        # ``parts`` are the backend's own tensors and views of them, each (num_envs, n).
-        self.parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
-        num_positions, width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
-
-        def free_root(joint: str) -> _Root:
-            first = num_positions + backend.names.joint_dof[joint].start
-            return backend.names.joint_qpos[joint], slice(first, first + 6)
-
-        # Each articulation's columns of joint positions, joint velocities, and root.
-        self._articulations: dict[str, tuple[np.ndarray, np.ndarray, _Root]] = {}
-        for name, thing in articulations.items():
-            positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(thing.joints))
-            if thing.free_joint is None:
-                self.parts += [backend.body_position(thing.root_body), backend.body_orientation(thing.root_body)]
-                root = slice(width, width + 7), None
-                width += 7
-            else:
-                root = free_root(thing.free_joint)
-            self._articulations[name] = positions, dofs + num_positions, root
-        self._rigid_objects = {name: free_root(joint) for name, joint in rigid_objects.items()}
-
-    def tree(self, parts: np.ndarray) -> StateTree:
-        """Return the state in Isaac Lab's layout, as views of ``parts`` (n, width): ``self.parts`` side by side."""
-
-        def root_state(root: _Root) -> dict[str, np.ndarray]:
-            pose = parts[:, root[0]]
-            if root[1] is None:
-                return {"root_pose": pose, "root_velocity": np.zeros_like(pose[:, :6])}
-            velocity = parts[:, root[1]]
-            # A free joint's angular velocity is in its body's frame.
-            angular = _rotated(pose[:, 3:], velocity[:, 3:])
-            return {"root_pose": pose, "root_velocity": np.concatenate((velocity[:, :3], angular), axis=1)}
-
-        return {
-            "articulation": {
-                name: {
-                    "joint_position": parts.take(positions, axis=1),
-                    "joint_velocity": parts.take(dofs, axis=1),
-                    **root_state(root),
-                }
-                for name, (positions, dofs, root) in self._articulations.items()
-            },
-            "rigid_object": {name: root_state(root) for name, root in self._rigid_objects.items()},
-        }
-
-
 _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
-
-
-def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Rotate vectors by unit quaternions, bit-equal to `sim.math.rotate`. Shapes: (n, 4), (n, 3) -> (n, 3)."""
-    yzx, zxy = quaternion.take(1 + _YZX, axis=1), quaternion.take(1 + _ZXY, axis=1)
-
-    def cross(other: np.ndarray) -> np.ndarray:
-        return yzx * other.take(_ZXY, axis=1) - zxy * other.take(_YZX, axis=1)
-
-    twice = 2 * cross(vector)
-    return vector + quaternion[:, :1] * twice + cross(twice)
-
 
 # An environment made of a backend and a task; subclasses define the robot's motion.
 
@@ -115,6 +54,8 @@ class ArenaEnvironment(Environment):
     """A batch of one task; a subclass maps actions to controls in `_controls`, and may extend the start."""
 
     returns_own_tensors = True
+    _labels: Mapping[str, str]  # the robot, and its action mode if it has several, for the provenance
+    _varied: VariedWorld | None = None  # changes from episode to episode
 
     def __init__(
         self,
@@ -123,7 +64,7 @@ class ArenaEnvironment(Environment):
         task: Task,
         action_spec: ArraySpec,
         terms: Mapping[str, ObservationTerm],
-        state: StateReader,
+        robot: ArticulatedAsset,
         cameras: EnvironmentCameras,
         control_dt: float,
         device: torch.device,
@@ -152,8 +93,32 @@ class ArenaEnvironment(Environment):
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._all_slots = torch.arange(self.num_envs, device=backend.device)
-        self._state = state
         self._moments: MomentRing | None = None
+
+        # The state is read from the backend's own tensors and views of them, each (num_envs, n).
+        self._state_parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
+        num_positions, width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
+        # Each articulation's columns of joint positions, joint velocities, and root.
+        self._articulations: dict[str, tuple[np.ndarray, np.ndarray, _Root]] = {}
+        free_joints = dict(task.spec.rigid_objects)
+        if self._varied is not None:
+            free_joints |= {name: f"{name}/free" for name in self._varied.distractors.things}
+        articulations = {"robot": robot, **task.spec.articulations}
+        roots: dict[str, _Root] = {}
+        for joint in (*free_joints.values(), *(each.free_joint for each in articulations.values() if each.free_joint)):
+            first = num_positions + backend.names.joint_dof[joint].start
+            roots[joint] = backend.names.joint_qpos[joint], slice(first, first + 6)
+        for name, asset in articulations.items():
+            positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(asset.joints))
+            if asset.free_joint is None:
+                self._state_parts += [backend.body_position(asset.root_body), backend.body_orientation(asset.root_body)]
+                root = slice(width, width + 7), None
+                width += 7
+            else:
+                root = roots[asset.free_joint]
+            self._articulations[name] = positions, dofs + num_positions, root
+        self._rigid_objects = {name: roots[joint] for name, joint in free_joints.items()}
+
         self.task.attach(backend)
         self.replay_with(backend.capture)
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
@@ -175,8 +140,13 @@ class ArenaEnvironment(Environment):
         return self.task.draw_conditions(generator)
 
     def instruction(self, conditions: Conditions) -> str:
-        """Return the instruction of an episode that starts from ``conditions``."""
-        return self.task.instruction_for(conditions)
+        """Return an episode's instruction, in the task's own words or in the episode's paraphrase."""
+        told = round(number(conditions.get(PARAPHRASE, 0)))
+        return self.task.instruction_for(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Add the episode's variations; see `Environment.vary_conditions`."""
+        return conditions if self._varied is None else self._varied.vary(conditions, episode)
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the env slots ``env_ids`` (n,)."""
@@ -188,7 +158,8 @@ class ArenaEnvironment(Environment):
         """Restart recorded episodes, from their full integration state if given."""
         with _ordinary_mode():
             slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
-            self._begin(env_ids, slots, conditions)
+            if self._varied is not None:
+                self._varied.begin(env_ids, slots, conditions)
             self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
             for env_id, state in zip(slots, states, strict=True):
                 if _INTEGRATION_STATE in state:
@@ -254,18 +225,43 @@ class ArenaEnvironment(Environment):
         return self._cameras.render_s
 
     def state(self) -> StateTree:
-        """Return the state of everything that moves; see `StateReader`."""
-        parts = torch.cat(tuple(self._state.parts), dim=1)
-        tree = self._state.tree(parts.cpu().numpy())
+        """Return the state of everything that moves, in Isaac Lab's layout."""
+        parts = torch.cat(tuple(self._state_parts), dim=1)
+        tree = self.state_of(parts.cpu().numpy())
         return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return the tensors of which `state` is made."""
-        return self._state.parts
+        return self._state_parts
 
     def state_of(self, parts: np.ndarray) -> StateTree:
-        """Return the state of earlier moments. Shape of ``parts``: (n, width)."""
-        return self._state.tree(parts)
+        """Return the state of earlier moments, as views of ``parts`` (n, width): `state_parts` side by side."""
+        # The tree has ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
+        # ``rigid_object/<name>/{root_pose,root_velocity}``, in the backend's precision.
+
+        def root_state(root: _Root) -> dict[str, np.ndarray]:
+            pose = parts[:, root[0]]
+            if root[1] is None:
+                return {"root_pose": pose, "root_velocity": np.zeros_like(pose[:, :6])}
+            # A free joint's angular velocity is in its body's frame. The rotation is bit-equal to `sim.math.rotate`.
+            linear, angular, axis = parts[:, root[1]][:, :3], parts[:, root[1]][:, 3:], pose[:, 4:]
+            yzx, zxy = axis.take(_YZX, axis=1), axis.take(_ZXY, axis=1)
+            twice = 2 * (yzx * angular.take(_ZXY, axis=1) - zxy * angular.take(_YZX, axis=1))
+            turned = yzx * twice.take(_ZXY, axis=1) - zxy * twice.take(_YZX, axis=1)
+            angular = angular + pose[:, 3:4] * twice + turned
+            return {"root_pose": pose, "root_velocity": np.concatenate((linear, angular), axis=1)}
+
+        return {
+            "articulation": {
+                name: {
+                    "joint_position": parts.take(positions, axis=1),
+                    "joint_velocity": parts.take(dofs, axis=1),
+                    **root_state(root),
+                }
+                for name, (positions, dofs, root) in self._articulations.items()
+            },
+            "rigid_object": {name: root_state(root) for name, root in self._rigid_objects.items()},
+        }
 
     def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
         """Return each env slot's integration state, for `Backend.set_integration_state`."""
@@ -306,8 +302,9 @@ class ArenaEnvironment(Environment):
         return [] if self._moments is None else self._moments.moments(env_ids)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return all that the env slots' future depends on; None with cameras, whose last pictures are not copied."""
-        if self._cameras.enabled:
+        """Return all that the env slots' future depends on; None with cameras or if worlds vary."""
+        # Neither the last pictures nor the models of worlds are copied.
+        if self._cameras.enabled or self._varied is not None:
             return None
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
         return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
@@ -331,15 +328,12 @@ class ArenaEnvironment(Environment):
         self.backend.close()
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the model's hash and the engine."""
-        return {"model_sha256": self.backend.model_digest(), "engine": self.backend.engine()}
+        """Return the model's hash, the engine, the robot, and its action mode if it has several."""
+        return {"model_sha256": self.backend.model_digest(), "engine": self.backend.engine(), **self._labels}
 
     @abstractmethod
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         """Map actions (num_envs, action_dim) to controls (num_envs, nu); only ``running`` env slots may change."""
-
-    def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
-        """Prepare env slots (n,), int64, for new episodes before the backend resets them."""
 
     def _start_state(self, conditions: Conditions) -> StartState:
         """Return the start of one env slot, by default the task's."""
@@ -386,8 +380,10 @@ class ArenaEnvironment(Environment):
 
     def _observation(self, moved: torch.Tensor) -> Observation:
         """Return the policies' observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
-        del moved
-        origin = self._origin()
+        origin = None if self._varied is None else self._varied.base_shift
+        if self._varied is not None and not self._varied.delay.is_none:
+            # A delayed picture is drawn now, before its reader can announce it.
+            self.draw_pictures_of(None)
         if self._is_replayed and origin is None:
             seen = self._read()
             terms = (
@@ -398,11 +394,7 @@ class ArenaEnvironment(Environment):
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
-        return observation
-
-    def _origin(self) -> torch.Tensor | None:
-        """Return the origin of observed points, None for the world's [m]. Shape: (num_envs, 3)."""
-        return None
+        return observation if self._varied is None else self._varied.seen(observation, moved)
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}
@@ -418,7 +410,7 @@ START_NOISE_RAD = 0.02
 
 
 class TableEnvironment(ArenaEnvironment):
-    """A batch of env slots of one task of a robot arm on the table; ``varied`` changes from episode to episode."""
+    """A batch of env slots of one task of a robot arm on the table."""
 
     def __init__(
         self,
@@ -432,20 +424,30 @@ class TableEnvironment(ArenaEnvironment):
         varied: VariedWorld | None = None,
     ) -> None:
         self.robot = robot
-        self.action_mode = action_mode
+        self.action_mode, self.action_mode_name = action_mode, action_mode.name
         self.hold_action = action_mode.hold_action
-        self._varied = varied
-        arm = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
+        self._labels, self._varied = {"embodiment": robot.name, "action_mode": action_mode.name}, varied
+
+        # In every task the robot's joints, gripper and end effector are observed.
+        joints, fingers = (
+            tuple(name.rpartition("/")[2] for name in names) for names in (robot.arm_joints, robot.finger_joints)
+        )
+        positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
+        terms = {
+            "robot_joint_pos": vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
+            "robot_joint_vel": vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
+        }
+        if fingers:
+            of_fingers = side_by_side(backend.joint_indices(robot.finger_joints)[0])
+            terms["gripper_pos"] = vector_term(fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers])
+        terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
+        terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
         super().__init__(
             backend=backend,
             task=task,
             action_spec=action_mode.spec,
-            terms={**robot_terms(robot, backend), **task.observation_terms()},
-            state=StateReader(
-                backend,
-                {"robot": arm, **task.spec.articulations},
-                {**task.spec.rigid_objects, **({} if varied is None else varied.distractors.rigid_objects)},
-            ),
+            terms={**terms, **task.observation_terms()},
+            robot=ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints)),
             cameras=cameras,
             control_dt=CONTROL_DT,
             device=device,
@@ -458,46 +460,10 @@ class TableEnvironment(ArenaEnvironment):
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
         return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
 
-    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Add the episode's variations; see `Environment.vary_conditions`."""
-        return conditions if self._varied is None else self._varied.vary(conditions, episode)
-
-    def instruction(self, conditions: Conditions) -> str:
-        """Return an episode's instruction, in the task's own words or in the episode's paraphrase."""
-        told = round(number(conditions.get(PARAPHRASE, 0)))
-        return super().instruction(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
-
-    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return all that the env slots' future depends on; None if worlds vary, as their models are not copied."""
-        return super().snapshot() if self._varied is None else None
-
-    def provenance(self) -> Mapping[str, str]:
-        """Return the model's hash, the engine, the embodiment and the action mode."""
-        return {**super().provenance(), "embodiment": self.robot.name, "action_mode": self.action_mode.name}
-
-    @property
-    def action_mode_name(self) -> str:
-        """Name of the action mode."""
-        return self.action_mode.name
-
-    def _begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
-        if self._varied is not None:
-            self._varied.begin(env_ids, slots, conditions)
-
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
             action = self._varied.noise.added(action, running)
         return self.action_mode.controls(self.backend, action)
-
-    def _observation(self, moved: torch.Tensor) -> Observation:
-        if self._varied is not None and not self._varied.delay.is_none:
-            # A delayed picture is drawn now, before its reader can announce it.
-            self.draw_pictures_of(None)
-        observation = super()._observation(moved)
-        return observation if self._varied is None else self._varied.seen(observation, moved)
-
-    def _origin(self) -> torch.Tensor | None:
-        return None if self._varied is None else self._varied.base_shift
 
     def _start_state(self, conditions: Conditions) -> StartState:
         task = self.task.start_state(conditions)
@@ -528,27 +494,22 @@ class FloorEnvironment(ArenaEnvironment):
     def __init__(self, *, backend: Backend, task: FloorTask, cameras: EnvironmentCameras, device: torch.device) -> None:
         robot = task.robot
         self._task = task
-        self.robot = robot
+        self.robot, self._labels = robot, {"embodiment": robot.name}
         self._actions = FloorActions(robot, backend)
         default = zip(robot.joints, robot.default_joint_position, strict=True)
         self._default_joints = {joint: (value,) for joint, value in default}
         self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))
         self.hold_action = HOLDS_LAST if robot.holds_targets else (0.0,) * len(robot.actuators)
-        moved = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
         super().__init__(
             backend=backend,
             task=task,
             action_spec=self._actions.spec,
             terms=task.observation_terms(),
-            state=StateReader(backend, {"robot": moved, **task.spec.articulations}, task.spec.rigid_objects),
+            robot=ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint),
             cameras=cameras,
             control_dt=task.control_dt,
             device=device,
         )
-
-    def provenance(self) -> Mapping[str, str]:
-        """Return the model's hash, the engine and the robot."""
-        return {**super().provenance(), "embodiment": self.robot.name}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         del running

@@ -217,33 +217,6 @@ def number_term(name: str, unit: str, read: Callable[[Backend], torch.Tensor]) -
     return vector_term((name,), unit, read)
 
 
-def body_pose_terms(name: str, body: str) -> dict[str, ObservationTerm]:
-    """Return the terms ``<name>_pos`` and ``<name>_quat`` of a body."""
-    return {
-        f"{name}_pos": position_term(lambda backend: backend.body_position(body)),
-        f"{name}_quat": orientation_term(lambda backend: backend.body_orientation(body)),
-    }
-
-
-def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
-    """Return the terms of the robot in every task: joints, gripper and end effector."""
-    joints = tuple(name.rpartition("/")[2] for name in robot.arm_joints)
-    fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
-    positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
-    terms = {
-        "robot_joint_pos": vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
-        "robot_joint_vel": vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
-    }
-    if fingers:
-        finger_positions = side_by_side(backend.joint_indices(robot.finger_joints)[0])
-        terms["gripper_pos"] = vector_term(
-            fingers, robot.finger_unit, lambda backend: backend.qpos[:, finger_positions]
-        )
-    terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
-    terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
-    return terms
-
-
 def read_terms(
     terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device, origin: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:

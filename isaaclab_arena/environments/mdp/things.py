@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isaaclab_arena.environments.mdp.spaces import ObservationTerm, body_pose_terms, position_term
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, orientation_term, position_term
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, point, upright_pose
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, part_names
@@ -92,9 +92,10 @@ class SceneObject:
         """Return its terms: the pose of a loose thing, the position of another."""
         if not self.observed_as:
             return {}
+        terms = {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
         if self.loose:
-            return body_pose_terms(self.observed_as, self.body)
-        return {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
+            terms[f"{self.observed_as}_quat"] = orientation_term(lambda backend: backend.body_orientation(self.body))
+        return terms
 
 
 Thing = SceneObject  # former name, kept for saved documents

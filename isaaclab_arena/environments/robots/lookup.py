@@ -6,7 +6,6 @@ to one side and then to the other, to close the gripper and then to open it, to 
 """
 
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,20 +16,14 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
-from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.objects import ObjectAsset
-from isaaclab_arena.environments.robots.described import described_embodiment, read_description
-from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
+from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment, described_embodiment, read_description
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
 from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, files_of, stamps
 
 _LOG = logging.getLogger(__name__)
-_SAMPLES = 16
-_POSITION = ".position"
 
 _known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
 """Described robots by the absolute path of the description, with the MJCF file that it names and all content."""
@@ -74,30 +67,6 @@ def known_embodiment(name: object) -> Embodiment:
     raise ConfigError(Problem(f"no embodiment called '{name}'{hint}", key="embodiment"))
 
 
-def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
-    """Raise ConfigError for an object taller than the robot can grasp from above or push."""
-    height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
-    if height_m > tallest_m:
-        limit = f"can bring its hand over things of at most {tallest_m:.2f} m"
-        message = f"object '{thing.name}' is {height_m:.2f} m tall, but '{embodiment.robot.name}' {limit}"
-        raise ConfigError(Problem(message, key="object"))
-
-
-def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
-    """Raise ConfigError for a task that puts a thing beyond the robot's reach in some of 16 drawn starts."""
-    base_x, base_y, _ = embodiment.position
-    for seed in range(_SAMPLES):
-        for name, value in task.draw_conditions(np.random.default_rng(seed)).items():
-            if not name.endswith(_POSITION):
-                continue
-            x, y, *_ = point(value)
-            distance_m = math.hypot(x - base_x, y - base_y)
-            if distance_m > embodiment.workspace.reach_m:
-                reaches = f"'{embodiment.robot.name}', which reaches {embodiment.workspace.reach_m:.2f} m"
-                put = f"'{task.spec.name}' puts the {name.removesuffix(_POSITION)} {distance_m:.2f} m"
-                raise ConfigError(Problem(f"{put} from the base of {reaches}", key="embodiment"))
-
-
 @lru_cache(maxsize=32)
 def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, ...]:
     """Return the failures of a robot's motions, and log the doubtful ones; ``key`` invalidates the cache."""
@@ -112,12 +81,6 @@ def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, .
         if not each.fails:
             _LOG.warning("embodiment %s: %s: %s", name, each.key, each.message)
     return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)
-
-
-def robot_files(name: str) -> dict[str, Path]:
-    """Return a robot's description and MJCF files by role; empty for this package's robots."""
-    description = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
-    return {**description, **part_files("robot", find_embodiment(name).asset)}
 
 
 def part_files(what: str, asset: str) -> dict[str, Path]:
@@ -224,6 +187,21 @@ def measured_motions(embodiment: Embodiment) -> Motions:
         samples.append(tuple(state.clone() for state in (backend.qpos, backend.xpos, backend.xquat, backend.site_xpos)))
     qpos, xpos, xquat, site_xpos = (torch.stack(states) for states in zip(*samples, strict=True))
 
+    # A fingertip is the finger's point at the tool when the gripper is closed. With one fixed finger, the tips meet at
+    # that one.
+    tips = np.zeros((3, 0, 2, 3))
+    if has_gripper:
+        worlds, closed, of_fingers = [0, -2, -1], _PHASE - 1, []
+        hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
+        aside = -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0
+        shift = torch.tensor([0.0, aside, 0.0], dtype=hand.dtype)
+        meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
+        for name in robot.fingers:
+            position, turn = (states[:, worlds, backend.names.bodies[name]] for states in (xpos, xquat))
+            tip = rotate_inverse(turn[closed, 1], meeting[closed, 1] - position[closed, 1])
+            of_fingers.append(rotate_inverse(hand, position + rotate(turn, tip.expand_as(position)) - meeting))
+        tips = torch.stack(of_fingers, dim=-2).transpose(0, 1).numpy()
+
     joint_at = {name: place.start for name, place in backend.names.joint_qpos.items()}
     arm, fingers = ([joint_at[name] for name in names] for names in (robot.arm_joints, robot.finger_joints))
     return Motions(
@@ -232,28 +210,11 @@ def measured_motions(embodiment: Embodiment) -> Motions:
         asked=asked,
         moved=qpos[:, 1 + alone, arm].numpy(),
         fingers=qpos[:, 0, fingers].numpy(),
-        tips=_tips(backend, robot, xpos, xquat, site_xpos) if has_gripper else np.zeros((3, 0, 2, 3)),
+        tips=tips,
         base_shift_m=float((xpos[:, :, base] - first_base).norm(dim=-1).max()),
         diverged=bool(backend.diverged.any()),
         shown=torch.stack((first_qpos, qpos[_PHASE - 1, 0], qpos[_PHASE - 1, closing])).numpy(),
     )
-
-
-def _tips(
-    backend: MujocoBackend, robot: Robot, xpos: torch.Tensor, xquat: torch.Tensor, site_xpos: torch.Tensor
-) -> np.ndarray:
-    """Return `Motions.tips`: a fingertip is the finger's point at the tool when closed. (3, t, 2, 3)."""
-    worlds, closed = [0, -2, -1], _PHASE - 1
-    hand, site = xquat[:, worlds, backend.names.bodies[robot.hand_body]], backend.names.sites[robot.tcp_site]
-    # With one fixed finger, the tips meet at that one.
-    shift = torch.tensor([0.0, -robot.gripper_width / 2 if robot.right_finger_fixed else 0.0, 0.0], dtype=hand.dtype)
-    meeting = site_xpos[:, worlds, site] + rotate(hand, shift.expand(*hand.shape[:-1], 3))
-    tips = []
-    for name in robot.fingers:
-        position, turn = (states[:, worlds, backend.names.bodies[name]] for states in (xpos, xquat))
-        tip = rotate_inverse(turn[closed, 1], meeting[closed, 1] - position[closed, 1])
-        tips.append(rotate_inverse(hand, position + rotate(turn, tip.expand_as(position)) - meeting))
-    return torch.stack(tips, dim=-2).transpose(0, 1).numpy()
 
 
 def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
@@ -262,29 +223,25 @@ def findings(embodiment: Embodiment, motions: Motions) -> tuple[Finding, ...]:
         message = "the physics breaks down within two seconds at home; look at masses, inertias, gains and contacts"
         return (Finding(key="mjcf", message=message),)
     robot = embodiment.robot
-    joints = [found for index in range(len(robot.arm_joints)) for found in _of_joint(robot, motions, index)]
-    return (*_of_base(robot, motions), *joints, *(_of_gripper(robot, motions) if motions.tips.size else ()))
-
-
-def _of_base(robot: Robot, motions: Motions) -> Iterator[Finding]:
-    if motions.base_shift_m <= _STOOD_STILL_M:
-        return
-    # Joints between the base and the world can move the base; the most specific cause wins.
-    model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
-    while body:
-        first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
-        carriers += [model.joint(index) for index in range(first, first + count)]
-        body = int(model.body_parentid[body])
-    why = ""
-    if carriers:
-        why = f": joint '{_own(carriers[0].name)}' carries it; make that a fixed body"
-    if any(joint.name in robot.arm_joints for joint in carriers):
-        why = ": name the outermost body"
-    is_free = any(int(joint.type[0]) == int(mujoco.mjtJoint.mjJNT_FREE) for joint in carriers)
-    if is_free:
-        why = ": it hangs on a free joint; take that out of the MJCF file"
-    message = f"'{_own(robot.base_body)}' moved by {1000 * motions.base_shift_m:.0f} mm as the arm did{why}"
-    yield Finding(key="base.body", message=message, fails=is_free)
+    found: list[Finding] = []
+    if motions.base_shift_m > _STOOD_STILL_M:
+        # Joints between the base and the world can move the base; the most specific cause wins.
+        model, body, carriers = motions.model, motions.model.body(robot.base_body).id, []
+        while body:
+            first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+            carriers += [model.joint(index) for index in range(first, first + count)]
+            body = int(model.body_parentid[body])
+        why = f": joint '{_own(carriers[0].name)}' carries it; make that a fixed body" if carriers else ""
+        if any(joint.name in robot.arm_joints for joint in carriers):
+            why = ": name the outermost body"
+        is_free = any(int(joint.type[0]) == int(mujoco.mjtJoint.mjJNT_FREE) for joint in carriers)
+        if is_free:
+            why = ": it hangs on a free joint; take that out of the MJCF file"
+        message = f"'{_own(robot.base_body)}' moved by {1000 * motions.base_shift_m:.0f} mm as the arm did{why}"
+        found.append(Finding(key="base.body", message=message, fails=is_free))
+    for index in range(len(robot.arm_joints)):
+        found += _of_joint(robot, motions, index)
+    return (*found, *(_of_gripper(robot, motions) if motions.tips.size else ()))
 
 
 def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:

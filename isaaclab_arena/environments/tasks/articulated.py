@@ -1,6 +1,7 @@
-"""Tasks in which a hand moves the one joint of a thing on the table: drawers and doors, and what such tasks share."""
+"""Tasks in which a hand moves the one joint of a thing on the table: drawer, door, button; and what they share."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -208,8 +209,7 @@ _DRAWER = MovedJoint(
 _FASTEST_M = 0.05
 
 
-def _cabinet(x: float, low: tuple[float, float], high: tuple[float, float]) -> SceneObject:
-    return SceneObject(prefix="cabinet", asset="objects/cabinet.xml", position=(x, 0.0, 0.0), area=(low, high))
+_CABINET = partial(SceneObject, prefix="cabinet", asset="objects/cabinet.xml")
 
 
 class OpenDrawer(OpenByHandle):
@@ -237,7 +237,7 @@ class OpenDrawer(OpenByHandle):
         )
         super().__init__(
             spec,
-            _cabinet(0.7, (0.68, -0.10), (0.74, 0.10)),
+            _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10))),
             _DRAWER,
             embodiment.robot,
             quantity="opening",
@@ -285,7 +285,7 @@ class CloseDrawer(MovedByHandTask):
             contact_sensors=(ContactSensor(name=_TOUCH, body=embodiment.robot.palm_body, other="cabinet/drawer"),),
             metrics=(Metric(name="final_opening_m", unit="m", better="lower"),),
         )
-        cabinet = _cabinet(0.74, (0.72, -0.10), (0.76, 0.10))
+        cabinet = _CABINET(position=(0.74, 0.0, 0.0), area=((0.72, -0.10), (0.76, 0.10)))
         super().__init__(spec, cabinet, replace(_DRAWER, starts=(0.12, 0.18)), embodiment.robot)
 
     def attach(self, backend: Backend) -> None:
@@ -380,4 +380,72 @@ OPEN_MICROWAVE = TableTask(
     config_class=TableOptions,
     make_task=lambda _, embodiment: OpenMicrowave(embodiment),
     words="Open the door of a microwave oven by its handle.",
+)
+
+
+TRAVEL_M = 0.015
+PRESSED_M = 0.0135
+PRESSED_STEPS = 4
+
+_BUTTON_TOUCH = "hand_touches_button"
+_BUTTON_AREA = ((0.40, -0.20), (0.60, 0.20))
+_CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
+
+
+class PressButton(ArticulatedTask):
+    """Solved when the hand has held the button down at its stop for 0.2 s without a break.
+
+    The spring pushes back with 1.5 to 5 N. The last 1.5 mm of the way count as the stop.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        spec = TaskSpec(
+            name="press_button",
+            instruction="press the red button",
+            paraphrases=(
+                "please press the red button",
+                "push the red button",
+                "push the red button down with your gripper",
+                "hold the round red switch down",
+                "with your gripper, trigger that red switch",
+            ),
+            time_limit_s=8.0,
+            hold_steps=PRESSED_STEPS,
+            contact_sensors=(ContactSensor(name=_BUTTON_TOUCH, body=embodiment.robot.palm_body, other="button/cap"),),
+            sites={"button": "button/top"},
+            sizes={"button_travel": TRAVEL_M},
+            metrics=(Metric(name="final_press_m", unit="m", better="higher"),),
+        )
+        area = embodiment.workspace.on_table(*_BUTTON_AREA)
+        button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
+        super().__init__(spec, button, _CAP, embodiment.robot)
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        press = backend.joint_position(self.joint)[:, 0]
+        touched = backend.touching(_BUTTON_TOUCH)
+        success = self.held(touched & (press >= PRESSED_M), running)
+        reward = (
+            0.5 * terms.closeness(self.hand_distance(backend), half_at=0.1)
+            + 0.5 * touched * terms.progress(press, start=0.0, goal=TRAVEL_M)
+            + success
+        )
+        metrics = {"final_press_m": press}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        return state.touching(_BUTTON_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        press, touched = moments.joint_position(self.joint)[:, 0], moments.touching(_BUTTON_TOUCH)
+        share = touched * terms.progress(press, start=0.0, goal=PRESSED_M)
+        nearly = (2 * PRESSED_M - TRAVEL_M) / PRESSED_M
+        return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
+
+
+PRESS_BUTTON = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: PressButton(embodiment),
+    words="Press a sprung button down to its stop.",
 )

@@ -73,6 +73,9 @@ class Cartpole(FloorTask):
     capturable = True
 
     def __init__(self, start: Start) -> None:
+        if start not in get_args(Start):
+            message = f"no start called '{start}'{did_you_mean(str(start), get_args(Start))}"
+            raise ConfigError(Problem(message, key="start"))
         self.starts_upright = start == "upright"
         instruction = "balance the pole" if self.starts_upright else "swing the pole up and balance it"
         super().__init__(TaskSpec(name="cartpole", instruction=instruction, time_limit_s=10.0))
@@ -122,7 +125,7 @@ class Cartpole(FloorTask):
         gentle = 1 - 0.1 * action * action
         reward = self.control_dt * (0.5 * (1 + upright) * centred * calm * gentle)
         success = (self._length >= self._episode_length) & (self.held_steps >= self._held_steps)
-        lost = (abs(position) > RAIL_M) | (_leans(upright) & self.starts_upright)
+        lost = (abs(position) > RAIL_M) | ((upright < FALLEN_COS) & self.starts_upright)
         metrics = {"upright_s": self.held_steps * self.control_dt}
         return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
 
@@ -140,7 +143,7 @@ class Cartpole(FloorTask):
                 dt_s=self.control_dt,
                 share=steps / self._episode_length,
                 lost=lost,
-                fallen=_leans(upright),
+                fallen=upright < FALLEN_COS,
                 nearly=lost & nearly_in_place.all(),
                 strayed=lost,
                 off_rail=off_rail,
@@ -154,7 +157,7 @@ class Cartpole(FloorTask):
             dt_s=self.control_dt,
             share=stages / 3,
             lost=ever(off_rail),
-            fallen=stood & _leans(upright),
+            fallen=stood & (upright < FALLEN_COS),
             nearly=streak(nearly_in_place) >= self._held_steps,
             met=in_place,
             moved=upright > -_SWUNG_COS,
@@ -167,22 +170,10 @@ def _in_place(upright: Any, position: Any, least: float = UPRIGHT_COS) -> Any:
     return (upright > least) & (abs(position) <= RAIL_M)
 
 
-def _leans(upright: Any) -> Any:
-    """True where the cosine of the pole's angle says that it has fallen. Shape: (n,) -> (n,), bool."""
-    return upright < FALLEN_COS
-
-
 def _cos_and_sin(backend: Backend) -> torch.Tensor:
     """Return the pole's angle from upright as cosine and sine. Shape: (num_envs, 2)."""
     w, _, y, _ = backend.body_orientation(_POLE).unbind(-1)
     return torch.stack((1 - 2 * y * y, 2 * w * y), dim=-1)
 
 
-def _make_task(config: CartpoleConfig) -> Cartpole:
-    if config.start not in get_args(Start):
-        message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
-        raise ConfigError(Problem(message, key="start"))
-    return Cartpole(config.start)
-
-
-CARTPOLE = FloorEnvironmentBuilder(config_class=CartpoleConfig, make_task=_make_task)
+CARTPOLE = FloorEnvironmentBuilder(config_class=CartpoleConfig, make_task=lambda config: Cartpole(config.start))

@@ -1,4 +1,4 @@
-"""The common parts of tasks in which objects are grasped: bins, two cubes."""
+"""Reach a marker, lift an object, put it into a bin, and the common parts of tasks in which objects are grasped."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
+from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Task, TaskSpec
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE, ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Area, Embodiment
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import ConditionValue, draw_uniform
-from isaaclab_arena.sim.backend import NamedState
+from isaaclab_arena.interfaces.episode import Metric
+from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import norm, rotate_inverse
 from isaaclab_arena.sim.scene import ContactSensor, Robot
 
@@ -158,41 +159,239 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
     return in_bin & terms.upright(orientation)
 
 
-COLOURS = ("red", "blue")
-CUBES = tuple(
-    object_thing(cube, prefix=colour, called=f"{colour}_cube", observed_as=f"{colour}_cube")
-    for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
+REACHED_M = 0.02
+REACHED_STEPS = 5
+
+_TARGET = "target/body"
+_REACH_AREA = ((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
+
+
+class Reach(Task):
+    """Solved when the tool centre point stays within 2 cm of the target for 0.25 s."""
+
+    moment_fields = ("qpos", "ctrl", "site_xpos")
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        area = embodiment.workspace.in_space(*_REACH_AREA)
+        target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
+        super().__init__(
+            TaskSpec(
+                name="reach",
+                instruction="move the gripper to the green marker",
+                paraphrases=(
+                    "please move the gripper to the green marker",
+                    "bring the gripper to the green marker",
+                    "take your gripper to where the green marker is",
+                    "your fingers should be at the green ball",
+                    "reach out and touch that green ball",
+                ),
+                time_limit_s=6.0,
+                hold_steps=REACHED_STEPS,
+                things=(target,),
+                metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
+            )
+        )
+        self.robot = embodiment.robot
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        distance = self._distance(backend)
+        success = self.held(distance < REACHED_M, running)
+        reward = terms.closeness(distance, half_at=0.1) + success
+        metrics = {"final_distance_m": distance}
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        return self._distance(state) < REACHED_M
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        distance = self._distance(moments)
+        met = distance < REACHED_M
+        return Facts(
+            stages=(approach(distance, REACHED_M),),
+            arm=arm_facts(moments, self.robot),
+            hand_m=distance,
+            reach_m=REACH_M,
+            taken=met,
+            met=met,
+            nearly=distance < 2 * REACHED_M,
+        )
+
+    def _distance(self, state: NamedState) -> torch.Tensor:
+        return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
+
+
+REACH = TableTask(
+    config_class=TableOptions,
+    make_task=lambda _, embodiment: Reach(embodiment),
+    words="Bring the tool centre point to a marked position.",
 )
 
-_RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
-_LEFT_LOW, _LEFT_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
+
+LIFT_HEIGHT_M = 0.10
+LIFTED_STEPS = 10
+
+_LIFT_AREA = ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi))
 
 
-class TwoCubesTask(Task):
-    """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
+class LiftObject(ObjectTask):
+    """Solved when the object is 0.1 m above its resting height, held between both fingers, for 0.5 s without a break.
 
-    def __init__(
-        self,
-        embodiment: Embodiment,
-        *,
-        things: tuple[SceneObject, ...] = (),
-        contact_sensors: tuple[ContactSensor, ...] = (),
-        sizes: Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> None:
-        refuse_too_wide(CUBE, embodiment.robot)
-        fingers = (sensor for colour in COLOURS for sensor in finger_sensors(embodiment.robot, colour))
-        sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
-        super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
-        self.robot = embodiment.robot
-        self.right = embodiment.workspace.on_table(_RIGHT_LOW, _RIGHT_HIGH)
-        self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
+    Lost when the object falls off the table.
+    """
 
-    def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
-        if generator.uniform() < 0.5:
-            places.reverse()
-        conditions: dict[str, ConditionValue] = {}
-        for cube, (x, y, yaw) in zip(CUBES, places, strict=True):
-            conditions |= cube.placed(x, y, yaw)
-        return {**conditions, **super().draw_conditions(generator)}
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
+        refuse_too_wide(thing, embodiment.robot)
+        super().__init__(
+            embodiment,
+            thing,
+            _LIFT_AREA,
+            name="lift_object",
+            instruction=f"pick up the {thing.words} and lift it",
+            paraphrases=(
+                f"please pick up the {thing.words} and lift it",
+                f"pick the {thing.words} up and raise it",
+                f"grab the {thing.words} and raise it above the table",
+                f"get hold of the {thing.words} so that it is in the air",
+                f"the {thing.words} should hang in your gripper, well above where it stands now",
+            ),
+            time_limit_s=8.0,
+            hold_steps=LIFTED_STEPS,
+            contact_sensors=finger_sensors(embodiment.robot),
+            metrics=(
+                Metric(name="final_height_m", unit="m", better="higher"),
+                Metric(name="final_distance_m", unit="m", better="lower"),
+            ),
+        )
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        position = backend.body_position(OBJECT_BODY)
+        distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
+        height = position[:, 2] - self.thing.half_height
+        held = grasped(backend, self.robot, distance=distance)
+        success = self.held(held & (height >= LIFT_HEIGHT_M), running)
+        raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
+        reward = 0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success
+        metrics = {"final_height_m": height, "final_distance_m": distance}
+        return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        return grasped(state, self.robot) & (height >= LIFT_HEIGHT_M)
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        grasp = GraspFacts(moments, self.robot, self.thing)
+        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
+        met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
+        nearly = grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M)
+        return grasp.then(raised, met=met, nearly=nearly)
+
+
+LIFT_OBJECT = TableTask(
+    config_class=ObjectOptions,
+    make_task=lambda options, embodiment: LiftObject(embodiment, OBJECTS.get(options.object)),
+    words="Pick an object up from the table and hold it in the air.",
+)
+
+
+PLACED_STEPS = 5
+
+_BIN_BODY = "bin/body"
+_BIN_TOUCH = "object_touches_bin"
+_AWAY_M = 0.06
+_PICK_AREA = ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi))
+_BIN_AREA = ((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
+
+
+class PickAndPlace(ObjectTask):
+    """Solved when the object rests on the floor of the upright bin, and no finger is on or near it, for 0.25 s.
+
+    Lost when the object or the bin falls off the table.
+    """
+
+    capturable = True
+
+    def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
+        refuse_too_wide(thing, embodiment.robot)
+        if thing.footprint_radius > BIN_INSIDE_M:
+            too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
+            message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
+            raise ConfigError(Problem(message, key="object"))
+        super().__init__(
+            embodiment,
+            thing,
+            _PICK_AREA,
+            name="pick_and_place",
+            instruction=f"put the {thing.words} into the blue bin",
+            paraphrases=(
+                f"please put the {thing.words} into the blue bin",
+                f"place the {thing.words} in the blue bin",
+                f"the {thing.words} belongs in the blue bin, so take it there",
+                f"move the {thing.words} over to the blue bin and drop it there",
+                f"make sure that the blue container is where the {thing.words} ends up",
+            ),
+            time_limit_s=12.0,
+            hold_steps=PLACED_STEPS,
+            things=(bin_thing("bin", y=0.25, area=embodiment.workspace.on_table(*_BIN_AREA)),),
+            contact_sensors=(
+                *finger_sensors(embodiment.robot),
+                ContactSensor(name=_BIN_TOUCH, body=OBJECT_BODY, other=_BIN_BODY),
+            ),
+            sizes=BIN_SIZES,
+            metrics=(Metric(name="final_bin_distance_m", unit="m", better="lower"),),
+        )
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
+        position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)
+        tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
+        inside = inside_bin(backend, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
+        let_go = ~touched(backend) & (tcp_distance > _AWAY_M)
+        success = self.held(_placed(backend, inside, let_go), running)
+        bin_distance = terms.distance(position, bin_position)
+        held = grasped(backend, self.robot, distance=tcp_distance)
+        # An object inside the bin keeps the reward of the grasp, so that a release costs nothing.
+        reward = (
+            0.2 * terms.closeness(tcp_distance, half_at=0.1)
+            + 0.2 * (held | inside)
+            + 0.4 * (held | inside) * terms.closeness(bin_distance, half_at=0.15)
+            + 0.2 * (inside & let_go)
+            + success
+        )
+        lost = terms.off_the_table(position) | terms.off_the_table(bin_position)
+        metrics = {"final_bin_distance_m": bin_distance}
+        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+
+    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
+        inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
+        let_go = ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M)
+        return _placed(state, inside, let_go)
+
+    def facts(self, moments: NamedState, env_id: int) -> Facts:
+        grasp = GraspFacts(moments, self.robot, self.thing)
+        inside = inside_bin(moments, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
+        bin_position = moments.body_position(_BIN_BODY)
+        bin_distance = terms.horizontal_distance(grasp.position, bin_position)
+        brought = grasp.carried * approach(bin_distance, BIN_INSIDE_M)
+        return grasp.then(
+            brought,
+            inside,
+            placed=inside,
+            delivered=inside,
+            off_table=grasp.off_table | terms.off_the_table(bin_position),
+            met=_placed(moments, inside, ~touched(moments) & (grasp.hand_m > _AWAY_M)),
+            nearly=inside,
+        )
+
+
+def _placed(state: NamedState, inside: torch.Tensor, let_go: torch.Tensor) -> torch.Tensor:
+    """True where the object rests in the bin, released. Shape: (num_envs,), bool."""
+    return inside & at_rest(state) & state.touching(_BIN_TOUCH) & let_go
+
+
+PICK_AND_PLACE = TableTask(
+    config_class=ObjectOptions,
+    make_task=lambda options, embodiment: PickAndPlace(embodiment, OBJECTS.get(options.object)),
+    words="Put an object into a bin and let go of it.",
+)

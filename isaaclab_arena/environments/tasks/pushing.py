@@ -7,14 +7,13 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
-from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import Verdict
+from isaaclab_arena.environments.mdp.terms import mean_square
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.environments.objects import CUBE, ObjectAsset
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
 from isaaclab_arena.interfaces.episode import Metric, draw_uniform
@@ -87,7 +86,8 @@ class PushToGoal(ObjectTask):
         upright = terms.upright(moments.body_orientation(OBJECT_BODY))
         stands = self._stands(moments)
         facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)
-        return replace(facts, lifted=self._height_m(moments) > LIFTED_M)
+        height = moments.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
+        return replace(facts, lifted=height > LIFTED_M)
 
     def _push_facts(
         self, moments: NamedState, *, tolerance_m: float, upright: torch.Tensor, stands: torch.Tensor
@@ -111,13 +111,9 @@ class PushToGoal(ObjectTask):
             nearly=upright & (distance < 2 * tolerance_m),
         )
 
-    def _height_m(self, state: NamedState) -> torch.Tensor:
-        """Return the object's height above its rest on the table [m]. Shape: (num_envs,)."""
-        return state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
-
     def _stands(self, state: NamedState) -> torch.Tensor:
         """True where the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
-        height = self._height_m(state)
+        height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
         at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
         return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
 

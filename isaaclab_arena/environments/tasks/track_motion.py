@@ -1,10 +1,13 @@
 """Follow a reference motion with the whole body."""
 
+import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import mujoco
 import numpy as np
 import torch
 
@@ -12,16 +15,129 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, total
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, site_positions, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
-from isaaclab_arena.environments.tasks import humanoid
-from isaaclab_arena.environments.tasks.humanoid import HUMANOID, JOINTS, PELVIS, HumanoidTask
+from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, KEYPOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number, point
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
-from isaaclab_arena.sim.scene import ASSETS
+from isaaclab_arena.sim.scene import ASSETS, FloorRobot, ScenePart, compose_scene
+
+# Read reference motions: a robot's pose over time, from a table of numbers.
+
+KEY = "motion_file"
+COLUMNS_OF_THE_ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
+
+_TIME = "time_s"
+_UNIT_TOLERANCE = 0.01
+_LIMIT_TOLERANCE_RAD = 0.02
+_LONGEST_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceMotion:
+    """A motion with one frame per control step: f frames, k joints, p keypoints."""
+
+    root_position: np.ndarray  # in the world [m], (f, 3)
+    root_orientation: np.ndarray  # unit quaternions, w x y z, (f, 4)
+    root_velocity: np.ndarray  # linear in the world [m/s], then angular in its own frame [rad/s], (f, 6)
+    joint_position: np.ndarray  # in the robot's order [rad], (f, k)
+    joint_velocity: np.ndarray  # in the robot's order [rad/s], (f, k)
+    keypoints: np.ndarray  # positions of the robot's sites [m], (f, p, 3)
+
+
+def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
+    """Return the motion of a file, resampled to ``frame_dt`` [s]; ConfigError if it is not one of this robot."""
+    # The file is a CSV table with a header: ``time_s``, the root's ``root_x`` to ``root_z`` [m] and ``root_qw`` to
+    # ``root_qz``, and every joint of the robot [rad], in any order.
+    names = tuple(name.rpartition("/")[2] for name in robot.joints)
+    table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *names))
+    model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=robot.asset),))
+    root, joints = model.joint(robot.free_joint), [model.joint(name) for name in robot.joints]
+    low, high = np.array([joint.range for joint in joints]).T
+    # Only the largest violation of a joint limit is reported.
+    beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
+    frame, joint = divmod(int(beyond.argmax()), len(joints))
+    if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:
+        span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
+        value, at = table[frame, 8 + joint], table[frame, 0]
+        raise _problem(path, f"bends {names[joint]} to {value:.2f} rad at {at:.2f} s, but it goes from {span}")
+
+    # Each control step gets a frame. The tolerance keeps the last one if the file's times are rounded.
+    times = table[:, 0] - table[0, 0]
+    wanted = np.arange(math.floor(times[-1] / frame_dt + 1e-6) + 1) * frame_dt
+    values = table.copy()
+    # Neighbouring quaternions need the same sign for interpolation.
+    flips = np.cumprod(np.where((values[1:, 4:8] * values[:-1, 4:8]).sum(axis=1) < 0, -1.0, 1.0))
+    values[1:, 4:8] *= flips[:, None]
+    frames = np.stack([wanted, *(np.interp(wanted, times, column) for column in values[:, 1:].T)], axis=1)
+    frames[:, 4:8] /= np.linalg.norm(frames[:, 4:8], axis=1, keepdims=True)
+
+    # Velocities are central differences of poses, and keypoints follow by forward kinematics.
+    positions = np.tile(model.qpos0, (len(frames), 1))
+    positions[:, int(root.qposadr[0]) + np.arange(7)] = frames[:, 1:8]
+    positions[:, [int(joint.qposadr[0]) for joint in joints]] = frames[:, 8:]
+    velocities, places = np.zeros((len(frames), model.nv)), []
+    data, sites = mujoco.MjData(model), [model.site(name).id for name in keypoints]
+    for index, (pose, velocity) in enumerate(zip(positions, velocities, strict=True)):
+        before, after = max(index - 1, 0), min(index + 1, len(frames) - 1)
+        mujoco.mj_differentiatePos(model, velocity, (after - before) * frame_dt, positions[before], positions[after])
+        data.qpos[:] = pose
+        mujoco.mj_kinematics(model, data)
+        places.append(data.site_xpos[sites].copy())
+    return ReferenceMotion(
+        root_position=frames[:, 1:4],
+        root_orientation=frames[:, 4:8],
+        root_velocity=velocities[:, int(root.dofadr[0]) + np.arange(6)],
+        joint_position=frames[:, 8:],
+        joint_velocity=velocities[:, [int(joint.dofadr[0]) for joint in joints]],
+        keypoints=np.array(places),
+    )
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
+    """Return the columns of a file in the given order, checked as frames. Shape: (num_frames, len(columns))."""
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{path}': {wrong}", key=KEY))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            names, *lines = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _problem(path, f"cannot be read: {error}") from error
+    names = [name.strip() for name in names]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise _problem(path, f"has no column {', '.join(missing)}{did_you_mean(missing[0], names)}")
+    where, table = [names.index(name) for name in columns], []
+    for at, line in ((at, line) for at, line in enumerate(lines, start=2) if line):
+        try:
+            table.append([float(line[column]) for column in where])
+        except (ValueError, IndexError) as error:
+            raise _problem(path, f"line {at} is not a line of numbers: {error}") from error
+        if not all(map(math.isfinite, table[-1])):
+            raise _problem(path, f"line {at} has a number that is not finite")
+    if len(table) < 2:
+        raise _problem(path, f"has {len(table)} frames; a motion has at least two")
+
+    frames = np.array(table)
+    times, lengths = frames[:, 0], np.linalg.norm(frames[:, 4:8], axis=1)
+    if not (np.diff(times) > 0).all():
+        raise _problem(path, "has frames whose time_s is not later than that of the frame before")
+    if times[-1] - times[0] > _LONGEST_S:
+        raise _problem(path, f"lasts {times[-1] - times[0]:.0f} s; at most {_LONGEST_S:.0f} s are allowed")
+    if np.abs(lengths - 1).max() > _UNIT_TOLERANCE:
+        raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
+    return frames
+
+
+def _problem(path: Path, message: str) -> ConfigError:
+    return ConfigError(Problem(f"'{path}' {message}", key=KEY))
+
+
+# The task: follow the motion.
 
 Start = Literal["beginning", "anywhere"]
 
@@ -60,10 +176,14 @@ class TrackMotion(HumanoidTask):
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
-    def __init__(self, motion: humanoid.ReferenceMotion, start: Start) -> None:
-        self._motion = motion
-        self._starts_anywhere = start == "anywhere"
-        self._last_frame = motion.num_frames - 1
+    def __init__(self, config: TrackMotionConfig) -> None:
+        if config.start not in get_args(Start):
+            message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
+            raise ConfigError(Problem(message, key="start"))
+        path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
+        self._motion = read_motion(path, HUMANOID, KEYPOINTS, self.control_dt)
+        self._starts_anywhere = config.start == "anywhere"
+        self._last_frame = len(self._motion.root_position) - 1
         duration_s = self._last_frame * self.control_dt
         metrics = (
             Metric(name="mpkpe_m", unit="m", better="lower"),
@@ -118,8 +238,22 @@ class TrackMotion(HumanoidTask):
             "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
             "reference_joint_pos": vector_term(JOINTS, "rad", lambda _: self._joint_offset[self._next_frame()]),
             "reference_joint_vel": vector_term(JOINTS, "rad/s", lambda _: self._joint_velocity[self._next_frame()]),
-            "reference_root_pos": vector_term(_XYZ, "m", self._root_offset),
-            "reference_root_rot": vector_term(_XYZ, "rad", self._root_turn),
+            # The motion's next root, in the pelvis' frame: the way to it, and the rotation.
+            "reference_root_pos": vector_term(
+                _XYZ,
+                "m",
+                lambda now: rotate_inverse(
+                    now.body_orientation(PELVIS), self._root_position[self._next_frame()] - now.body_position(PELVIS)
+                ),
+            ),
+            "reference_root_rot": vector_term(
+                _XYZ,
+                "rad",
+                lambda now: rotate_inverse(
+                    turn := now.body_orientation(PELVIS),
+                    rotation_error(self._root_orientation[self._next_frame()], turn),
+                ),
+            ),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
@@ -127,7 +261,7 @@ class TrackMotion(HumanoidTask):
         # Env slots that made no step keep their frame and sums.
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
-        joint_error = torch.sqrt(mean_square(missed))
+        joint_error = torch.sqrt(terms.mean_square(missed))
         keypoint_error = _keypoint_error(backend, self._keypoints[self._frame])
         self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
@@ -146,7 +280,7 @@ class TrackMotion(HumanoidTask):
             + 1.5 * terms.closeness(keypoint_error, half_at=0.08)
             + 0.5 * terms.closeness(turn, half_at=0.2)
             + 0.5 * terms.closeness(height, half_at=0.05)
-            + 0.3 * terms.closeness(torch.sqrt(mean_square(velocity)), half_at=2.0)
+            + 0.3 * terms.closeness(torch.sqrt(terms.mean_square(velocity)), half_at=2.0)
             - 0.5 * self.jerkiness(backend, running)
         )
         reward = self.control_dt * reward
@@ -156,13 +290,13 @@ class TrackMotion(HumanoidTask):
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         last = int(self._frame[env_id])
         first = last + 1 - len(moments.qpos)
-
-        def of_frames(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
-
         motion = self._motion
-        rise, turned = _off_course(moments, of_frames(motion.root_position), of_frames(motion.root_orientation))
-        errors = _keypoint_error(moments, of_frames(motion.keypoints)).numpy()
+        position, orientation, keypoints = (
+            torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
+            for values in (motion.root_position, motion.root_orientation, motion.keypoints)
+        )
+        rise, turned = _off_course(moments, position, orientation)
+        errors = _keypoint_error(moments, keypoints).numpy()
         due = self._last_frame - first
         # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
         # lower it.
@@ -181,16 +315,6 @@ class TrackMotion(HumanoidTask):
             nearly=lost & ~astray[-1] & (mean_error[-1] < 2 * LARGEST_KEYPOINT_ERROR_M),
             strayed=lost,
         )
-
-    def _root_offset(self, backend: Backend) -> torch.Tensor:
-        """Return the motion's next root position in the pelvis' frame [m]. Shape: (num_envs, 3)."""
-        way = self._root_position[self._next_frame()] - backend.body_position(PELVIS)
-        return rotate_inverse(backend.body_orientation(PELVIS), way)
-
-    def _root_turn(self, backend: Backend) -> torch.Tensor:
-        """Return the rotation from the pelvis to the motion's next root, in the pelvis' frame. Shape: (num_envs, 3)."""
-        orientation = backend.body_orientation(PELVIS)
-        return rotate_inverse(orientation, rotation_error(self._root_orientation[self._next_frame()], orientation))
 
     def _next_frame(self) -> torch.Tensor:
         return (self._frame + 1).clamp(max=self._last_frame)
@@ -214,15 +338,7 @@ def _astray(rise: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
 
 def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
     """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
-    return total(norm(site_positions(state, humanoid.KEYPOINTS) - keypoints)) / len(humanoid.KEYPOINTS)
+    return terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
 
 
-def _make_task(config: TrackMotionConfig) -> TrackMotion:
-    if config.start not in get_args(Start):
-        message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
-        raise ConfigError(Problem(message, key="start"))
-    path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
-    return TrackMotion(humanoid.read_motion(path, HUMANOID, humanoid.KEYPOINTS, HumanoidTask.control_dt), config.start)
-
-
-TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=_make_task)
+TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)

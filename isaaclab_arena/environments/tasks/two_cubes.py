@@ -1,21 +1,63 @@
 """Tasks with a red and a blue cube: stack them, pick up the one that the instruction names, sort them into bins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.catalog import BLUE_CUBE, CUBE
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.scene import ContactSensor
+
+COLOURS = ("red", "blue")
+CUBES = tuple(
+    grasping.object_thing(cube, prefix=colour, called=f"{colour}_cube", observed_as=f"{colour}_cube")
+    for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
+)
+
+_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
+_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
+
+
+class TwoCubesTask(Task):
+    """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
+
+    def __init__(
+        self,
+        embodiment: Embodiment,
+        *,
+        things: tuple[SceneObject, ...] = (),
+        contact_sensors: tuple[ContactSensor, ...] = (),
+        sizes: Mapping[str, float] | None = None,
+        **more: Any,
+    ) -> None:
+        grasping.refuse_too_wide(CUBE, embodiment.robot)
+        fingers = (sensor for colour in COLOURS for sensor in grasping.finger_sensors(embodiment.robot, colour))
+        sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
+        super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
+        self.robot = embodiment.robot
+        self.right = embodiment.workspace.on_table(_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH)
+        self.left = embodiment.workspace.on_table(_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH)
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
+        places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
+        if generator.uniform() < 0.5:
+            places.reverse()
+        conditions: dict[str, ConditionValue] = {}
+        for cube, (x, y, yaw) in zip(CUBES, places, strict=True):
+            conditions |= cube.placed(x, y, yaw)
+        return {**conditions, **super().draw_conditions(generator)}
+
 
 STACKED_STEPS = 10
 
@@ -26,7 +68,7 @@ _AWAY_FROM_STACK_M = 0.05
 _TOUCH = "red_touches_blue"
 
 
-class Stack(grasping.TwoCubesTask):
+class Stack(TwoCubesTask):
     """Solved when the red cube stands on the blue one, both at rest and no finger on or near it, for 0.5 s.
 
     Its centre is within 2 cm of straight above the other's. Lost when a cube falls off the table.
@@ -124,7 +166,7 @@ PICKED_STEPS = 10
 _COLOUR = "goal.colour"
 
 
-class PickByColour(grasping.TwoCubesTask):
+class PickByColour(TwoCubesTask):
     """Solved when the named cube is 0.1 m above its resting height, held between both fingers, for 0.5 s.
 
     Which cube that is only the instruction says; no observation does. Lost when the other cube is lifted by 5 cm, or
@@ -151,7 +193,7 @@ class PickByColour(grasping.TwoCubesTask):
         )
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        return {**super().draw_conditions(generator), _COLOUR: grasping.COLOURS[int(generator.uniform() < 0.5)]}
+        return {**super().draw_conditions(generator), _COLOUR: COLOURS[int(generator.uniform() < 0.5)]}
 
     def instruction_for(self, conditions: Conditions) -> str:
         return f"pick up the {conditions[_COLOUR]} cube"
@@ -193,7 +235,7 @@ class PickByColour(grasping.TwoCubesTask):
         return torch.where(self._wants_blue[env_ids], *held_high)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        wanted, other = grasping.COLOURS[::-1] if self._wants_blue[env_id] else grasping.COLOURS
+        wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
         grasp, wrong = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         return grasp.then(
@@ -223,7 +265,7 @@ _LEFT_LOW, _LEFT_HIGH = (0.42, 0.27, -0.1), (0.52, 0.30, 0.1)
 _RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.30, -0.1), (0.52, -0.27, 0.1)
 
 
-class SortTwo(grasping.TwoCubesTask):
+class SortTwo(TwoCubesTask):
     """Solved when the red cube rests in the left bin and the blue one in the right, and both are let go, for 0.25 s.
 
     Left is the robot's left. ``progress`` is the share of the cubes that are where they belong, let go. Lost when a
@@ -262,9 +304,16 @@ class SortTwo(grasping.TwoCubesTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         sorted_in = {colour: self._is_sorted(backend, colour) for colour in _BIN_OF}
         success = self.held(sorted_in["red"] & sorted_in["blue"], running)
+        earned = {}
+        for colour, place in _BIN_OF.items():
+            cube, goal = backend.body_position(f"{colour}/body"), backend.body_position(f"{place}/body")
+            near = terms.closeness(grasping.tool_distance(backend, self.robot, colour), half_at=0.1)
+            held = grasping.grasped(backend, self.robot, colour)
+            on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(cube, goal), half_at=0.15))
+            earned[colour] = torch.where(sorted_in[colour], 1.0, on_the_way)
         things = ("red/body", "blue/body", "left_bin/body", "right_bin/body")
         off = torch.stack([terms.off_the_table(backend.body_position(body)) for body in things])
-        reward = 0.5 * (self._reward(backend, "red", sorted_in) + self._reward(backend, "blue", sorted_in)) + success
+        reward = 0.5 * (earned["red"] + earned["blue"]) + success
         done = {f"progress.{colour}_in_{place}": sorted_in[colour].double() for colour, place in _BIN_OF.items()}
         metrics = {"progress": sum(done.values(), torch.zeros_like(reward)) / len(done), **done}
         return Verdict(reward=reward, success=success, lost=off.any(dim=0), metrics=metrics)
@@ -277,12 +326,18 @@ class SortTwo(grasping.TwoCubesTask):
         red_in, blue_in = (self._is_inside(moments, colour, _BIN_OF[colour]) for colour in ("red", "blue"))
         swapped = self._is_inside(moments, "red", _BIN_OF["blue"]) | self._is_inside(moments, "blue", _BIN_OF["red"])
         one_in = red_in | blue_in
-        brought = torch.maximum(self._brought(moments, "red", red), self._brought(moments, "blue", blue))
+        # The share of the way to its bin that a cube is carried.
+        bins = [moments.body_position(f"{place}/body") for place in _BIN_OF.values()]
+        brought = torch.maximum(
+            *(
+                grasp.carried * approach(terms.horizontal_distance(grasp.position, place), grasping.BIN_INSIDE_M)
+                for grasp, place in zip((red, blue), bins, strict=True)
+            )
+        )
         come = torch.maximum(approach(red.hand_m, red.reach_m), approach(blue.hand_m, blue.reach_m))
         # A cube in its bin is not the hand's goal, unless both are.
         first = torch.where(red_in & ~blue_in, blue.hand_m, red.hand_m)
         second = torch.where(blue_in & ~red_in, red.hand_m, blue.hand_m)
-        bins = (moments.body_position(f"{place}/body") for place in _BIN_OF.values())
         # A release concerns the cube that was carried last.
         steps = torch.arange(len(come))
         carried = [torch.cummax(torch.where(each.carried, steps, -1), dim=0).values for each in (red, blue)]
@@ -307,34 +362,20 @@ class SortTwo(grasping.TwoCubesTask):
             ),
             wrong_object=swapped,
             off_table=red.off_table | blue.off_table | torch.stack([terms.off_the_table(each) for each in bins]).any(0),
-            met=self._is_let_go(moments, "red", red_in) & self._is_let_go(moments, "blue", blue_in),
+            met=self._is_sorted(moments, "red") & self._is_sorted(moments, "blue"),
             nearly=red_in & blue_in,
         )
-
-    def _brought(self, moments: NamedState, colour: str, grasp: grasping.GraspFacts) -> torch.Tensor:
-        """Return the share of the way to its bin that a cube is carried. Shape: (num_envs,)."""
-        place = moments.body_position(f"{_BIN_OF[colour]}/body")
-        return grasp.carried * approach(terms.horizontal_distance(grasp.position, place), grasping.BIN_INSIDE_M)
 
     def _is_inside(self, state: NamedState, colour: str, place: str) -> torch.Tensor:
         return grasping.inside_bin(state, f"{colour}/body", f"{place}/body", half_height=CUBE.half_height)
 
-    def _is_sorted(self, backend: NamedState, colour: str) -> torch.Tensor:
-        return self._is_let_go(backend, colour, self._is_inside(backend, colour, _BIN_OF[colour]))
-
-    def _is_let_go(self, state: NamedState, colour: str, inside: torch.Tensor) -> torch.Tensor:
-        """True where a cube inside its bin rests there, and no finger is on or near it."""
+    def _is_sorted(self, state: NamedState, colour: str) -> torch.Tensor:
+        """True where a cube rests in its bin, and no finger is on or near it."""
+        inside = self._is_inside(state, colour, _BIN_OF[colour])
         let_go = ~grasping.touched(state, colour) & (
             grasping.tool_distance(state, self.robot, colour) > _AWAY_FROM_BIN_M
         )
         return inside & grasping.at_rest(state, colour) & let_go
-
-    def _reward(self, backend: Backend, colour: str, sorted_in: dict[str, torch.Tensor]) -> torch.Tensor:
-        position, place = backend.body_position(f"{colour}/body"), backend.body_position(f"{_BIN_OF[colour]}/body")
-        near = terms.closeness(grasping.tool_distance(backend, self.robot, colour), half_at=0.1)
-        held = grasping.grasped(backend, self.robot, colour)
-        on_the_way = 0.2 * near + held * (0.2 + 0.4 * terms.closeness(terms.distance(position, place), half_at=0.15))
-        return torch.where(sorted_in[colour], 1.0, on_the_way)
 
 
 SORT_TWO = TableTask(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -10,11 +11,10 @@ import torch
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
-from isaaclab_arena.environments.mdp import locomotion_terms as terms
-from isaaclab_arena.environments.mdp import spaces
-from isaaclab_arena.environments.mdp.locomotion_terms import total_square
+from isaaclab_arena.environments.mdp import spaces, terms
 from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.terms import total_square
 from isaaclab_arena.interfaces.episode import (
     Conditions,
     ConditionValue,
@@ -130,7 +130,7 @@ class VelocityGo1(FloorTask):
             **spaces.sense_terms(GO1, lambda: self.senses),
             # There are no `actions` before `attach`.
             "last_action": spaces.vector_term(_ACTUATORS, "", lambda now: self.actions.last(now)),  # noqa: PLW0108
-            "gait_clock": spaces.vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
+            "gait_clock": spaces.vector_term(("cos", "sin"), "", lambda _: self._clock[self._length % _GAIT_STEPS]),
             "velocity_command": spaces.vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
         }
 
@@ -143,7 +143,36 @@ class VelocityGo1(FloorTask):
         self._feet[env_ids] = spaces.site_positions(backend, _FEET)[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        reward = self._reward(backend)
+        # The reward per second comes before this step changes what is kept of each env slot.
+        senses, action = self.senses, self.actions.last(backend)
+        linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
+        touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
+        feet = spaces.site_positions(backend, _FEET)
+        error, command = _planar_velocity(senses) - self._command, self._command
+        speed_error = torch.sqrt(total_square(error[:, :2]))
+        height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
+        # Every third joint is a hip, with a penalty of its own.
+        joints = senses.joint_position()
+        # A robot with a command trots: diagonal pairs of feet swing in turn.
+        lift = _SWING_HEIGHT_M * (total_square(command) > 0) * self._clock[self._length % _GAIT_STEPS][:, 1]
+        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
+        wanted = torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
+        reward = (
+            1.0 * terms.tracking(speed_error * speed_error, width=0.25)
+            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
+            + 0.5 * terms.tracking(error[:, 2] * error[:, 2], width=0.3)
+            + 0.75 * terms.relative_tracking(error[:, 2].abs(), command[:, 2].abs(), slack=0.3)
+            + 1.5 * terms.clearance_tracking(feet[:, :, 2] - _FOOT_RADIUS_M, wanted, width=0.04)
+            - 1.0 * linear[:, 2] * linear[:, 2]
+            - 0.05 * total_square(angular[:, :2])
+            - 2.0 * total_square(gravity[:, :2])
+            - 20.0 * height * height
+            - 0.01 * total_square(action - self._action)
+            - 0.0005 * total_square(senses.joint_velocity())
+            - 0.05 * total_square(joints)
+            - 0.3 * total_square(joints[:, ::3])
+            - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
+        )
 
         # Env slots that made no step keep their state.
         slots = running[:, None]
@@ -172,10 +201,7 @@ class VelocityGo1(FloorTask):
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
-
-        def low_passed(so_far: float, value: float) -> float:
-            return terms.low_passed(so_far, value, self.control_dt, FILTER_S)
-
+        low_passed = partial(terms.low_passed, dt=self.control_dt, time_constant=FILTER_S)
         # Plain numbers: filtering a tensor of one moment costs as much as a hundred of these.
         velocity = _planar_velocity(senses)
         columns = [list(accumulate(each.tolist(), low_passed, initial=0.0)) for each in velocity[1:].T]
@@ -193,42 +219,6 @@ class VelocityGo1(FloorTask):
             nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any().numpy(),
             strayed=strayed,
             moved=moved_from_start(pose) if bool(command.any()) else None,
-        )
-
-    def _gait_clock(self) -> torch.Tensor:
-        """Return the phase of the stride as cosine and sine. Shape: (num_envs, 2)."""
-        return self._clock[self._length % _GAIT_STEPS]
-
-    def _reward(self, backend: Backend) -> torch.Tensor:
-        """Return the reward per second."""
-        senses, action = self.senses, self.actions.last(backend)
-        linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
-        touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
-        feet = spaces.site_positions(backend, _FEET)
-        error, command = _planar_velocity(self.senses) - self._command, self._command
-        speed_error = torch.sqrt(total_square(error[:, :2]))
-        height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
-        # Every third joint is a hip, with a penalty of its own.
-        joints = senses.joint_position()
-        # A robot with a command trots: diagonal pairs of feet swing in turn.
-        lift = _SWING_HEIGHT_M * (total_square(command) > 0) * self._gait_clock()[:, 1]
-        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
-        wanted = torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
-        return (
-            1.0 * terms.tracking(speed_error * speed_error, width=0.25)
-            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
-            + 0.5 * terms.tracking(error[:, 2] * error[:, 2], width=0.3)
-            + 0.75 * terms.relative_tracking(error[:, 2].abs(), command[:, 2].abs(), slack=0.3)
-            + 1.5 * terms.clearance_tracking(feet[:, :, 2] - _FOOT_RADIUS_M, wanted, width=0.04)
-            - 1.0 * linear[:, 2] * linear[:, 2]
-            - 0.05 * total_square(angular[:, :2])
-            - 2.0 * total_square(gravity[:, :2])
-            - 20.0 * height * height
-            - 0.01 * total_square(action - self._action)
-            - 0.0005 * total_square(senses.joint_velocity())
-            - 0.05 * total_square(joints)
-            - 0.3 * total_square(joints[:, ::3])
-            - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
         )
 
 

@@ -1,4 +1,7 @@
-"""Walk forward on two legs at the speed that the episode asks for."""
+"""Walk forward on two legs at the speed that the episode asks for.
+
+The humanoid is here too: its names, its posture, and what its tasks share.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +12,15 @@ import torch
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
-from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
+from isaaclab_arena.environments.mdp import spaces, terms
 from isaaclab_arena.environments.mdp.spaces import (
     FloorSenses,
     ObservationTerm,
-    gait_clock,
     number_term,
     site_positions,
     vector_term,
 )
-from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
-from isaaclab_arena.environments.tasks import humanoid
-from isaaclab_arena.environments.tasks.humanoid import HUMANOID, PELVIS, ROOT, HumanoidTask
+from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.interfaces.episode import (
     Conditions,
     ConditionValue,
@@ -32,7 +31,94 @@ from isaaclab_arena.interfaces.episode import (
     upright_pose,
 )
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
-from isaaclab_arena.sim.scene import ContactSensor
+from isaaclab_arena.sim.math import rotate
+from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
+
+# Define the humanoid: its names, its posture, and the terms that tasks share. All shapes begin with (num_envs, ...).
+
+STANDING_HEIGHT_M = 0.812
+PELVIS, ROOT = "robot/pelvis", "robot/root"
+FEET = ("robot/left_foot", "robot/right_foot")
+KEYPOINTS = ("robot/head", "robot/left_hand", "robot/right_hand", *FEET)
+
+# Joint, position in the default posture [rad], and target offset per unit of action [rad].
+_WAIST = (("waist_yaw", 0.0, 0.3), ("waist_roll", 0.0, 0.2), ("waist_pitch", 0.0, 0.3))
+_LEG = (
+    ("hip_yaw", 0.0, 0.3),
+    ("hip_roll", 0.0, 0.3),
+    ("hip_pitch", -0.22, 0.6),
+    ("knee", 0.50, 0.6),
+    ("ankle_pitch", -0.28, 0.5),
+    ("ankle_roll", 0.0, 0.3),
+)
+_ARM = (("shoulder_pitch", 0.10, 0.5), ("shoulder_roll", 0.12, 0.4), ("elbow", -0.40, 0.5))
+
+
+def _side(side: str, joints: tuple[tuple[str, float, float], ...]) -> tuple[tuple[str, float, float], ...]:
+    mirrored = -1.0 if side == "right" else 1.0
+    return tuple(
+        (f"{side}_{name}", default * (mirrored if name.endswith(("roll", "yaw")) else 1.0), scale)
+        for name, default, scale in joints
+    )
+
+
+_JOINTS = (*_WAIST, *_side("left", _LEG), *_side("right", _LEG), *_side("left", _ARM), *_side("right", _ARM))
+_NAMES = tuple(f"robot/{name}" for name, _, _ in _JOINTS)
+JOINTS = tuple(name for name, _, _ in _JOINTS)
+_DEFAULT = tuple(default for _, default, _ in _JOINTS)
+
+HUMANOID = FloorRobot(
+    name="humanoid",
+    asset="robots/humanoid.xml",
+    root_body=PELVIS,
+    free_joint=ROOT,
+    joints=_NAMES,
+    default_joint_position=_DEFAULT,
+    actuators=_NAMES,
+    default_control=_DEFAULT,
+    action_scale=tuple(scale for _, _, scale in _JOINTS),
+    action_bound=1.0,
+    viewport=CameraPose("viewport", (2.3, -2.6, 1.5), (0.0, 0.0, 0.75), fovy_deg=38.0, follows=PELVIS),
+)
+
+
+class HumanoidTask(FloorTask):
+    """A task of the humanoid, which stores the previous action, for rewards of smooth motion."""
+
+    robot = HUMANOID
+    control_dt = 0.02
+    cleared = (*FloorTask.cleared, "previous_action")
+
+    def attach(self, backend: Backend) -> None:
+        super().attach(backend)
+        self.previous_action = backend.ctrl.new_zeros(backend.num_envs, len(HUMANOID.joints))
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        last_action = vector_term(JOINTS, "", self.last_action)
+        return {**spaces.sense_terms(HUMANOID, lambda: self.senses), "last_action": last_action}
+
+    def last_action(self, backend: Backend) -> torch.Tensor:
+        """Return the action that gave the current controls. Shape: (num_envs, num_joints)."""
+        return self.actions.last(backend)
+
+    def jerkiness(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
+        """Return the mean squared change between the last two actions; call it once per step. Shape: (num_envs,)."""
+        action = self.last_action(backend)
+        change = action - self.previous_action
+        # Env slots outside ``running`` made no step and keep their action.
+        self.previous_action = torch.where(running[:, None], action, self.previous_action)
+        return terms.mean_square(change)
+
+
+def heading(backend: NamedState) -> torch.Tensor:
+    """Return the pelvis' horizontal forward direction, a unit vector. Shape: (num_envs, 2)."""
+    orientation = backend.body_orientation(PELVIS)
+    ahead = torch.zeros_like(orientation[:, :3])
+    ahead[:, 0].fill_(1.0)
+    x, y, _ = rotate(orientation, ahead).unbind(-1)
+    length = torch.sqrt(x * x + y * y).clamp(min=1e-6)
+    return torch.stack((x / length, y / length), dim=-1)
+
 
 SHARE_OF_THE_WAY = 0.7
 LOWEST_M = 0.5
@@ -45,7 +131,7 @@ _STANCE = 0.55
 _NEARLY = 0.8
 _SEEN_WAY_M = 0.5
 _SWING_HEIGHT_M = 0.09
-_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in humanoid.FEET)
+_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +153,7 @@ class WalkHumanoid(HumanoidTask):
     def __init__(self) -> None:
         feet = (
             ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
-            for name, foot in zip(_CONTACTS, humanoid.FEET, strict=True)
+            for name, foot in zip(_CONTACTS, FEET, strict=True)
         )
         spec = TaskSpec(name="walk_humanoid", instruction="walk straight ahead", time_limit_s=_TIME_LIMIT_S)
         metrics = (Metric(name="distance_m", unit="m", better="higher"),)
@@ -80,8 +166,8 @@ class WalkHumanoid(HumanoidTask):
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
         self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
         self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
-        self._feet = zeros(num_envs, len(humanoid.FEET), 3)
-        self._clock = gait_clock(self._gait_steps, backend)
+        self._feet = zeros(num_envs, len(FEET), 3)
+        self._clock = spaces.gait_clock(self._gait_steps, backend)
         self._aside = torch.tensor(_ASIDE, device=backend.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
@@ -92,7 +178,7 @@ class WalkHumanoid(HumanoidTask):
         return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
 
     def start_state(self, conditions: Conditions) -> StartState:
-        root = upright_pose((0.0, 0.0, humanoid.STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
+        root = upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"])
         return StartState(joint_positions=HUMANOID.by_joint(root, point(conditions["robot.joint_position"])))
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
@@ -101,8 +187,8 @@ class WalkHumanoid(HumanoidTask):
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         super().begin(backend, env_ids)
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
-        self._ahead[env_ids] = humanoid.heading(backend)[env_ids]
-        self._feet[env_ids] = site_positions(backend, humanoid.FEET)[env_ids]
+        self._ahead[env_ids] = heading(backend)[env_ids]
+        self._feet[env_ids] = site_positions(backend, FEET)[env_ids]
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         return {
@@ -115,9 +201,44 @@ class WalkHumanoid(HumanoidTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
-        fallen, asked = _fallen(backend, self.senses), _asked_m(self._speed)
-        reward = self._reward(backend, running)
-        self._feet = torch.where(running[:, None, None], site_positions(backend, humanoid.FEET), self._feet)
+        fallen, asked = _fallen(backend, self.senses), SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed
+
+        # The reward per second is for speed, direction, posture and gait by the clock, less roughness.
+        velocity = backend.joint_velocity(ROOT)[:, :2]
+        forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
+        # The miss counts both the wrong speed and the drift to the side.
+        miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
+        cosine = self._heading_error(backend)[:, 0]
+        tilt = 1 + self.senses.gravity()[:, 2]
+        height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
+        spin = self.senses.angular_velocity()
+
+        # The gait is up to 1 for feet that stand and swing by the clock, and swing high enough.
+        gait = torch.zeros_like(self._speed)
+        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
+            step = (self._length % self._gait_steps + index * self._gait_steps // 2) % self._gait_steps
+            stands = step < _STANCE * self._gait_steps
+            lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
+            touches = backend.touching(contact)
+            gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
+        feet_velocity = (site_positions(backend, FEET) - self._feet)[:, :, :2] / self.control_dt
+        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
+        smooth = (
+            0.5 * self.jerkiness(backend, running)
+            + 0.002 * terms.mean_square(self.senses.joint_velocity())
+            + 0.05 * terms.mean_square(spin[:, :2])
+            + 0.2 * terms.mean_square(self.senses.joint_position()[:, self._aside])
+        )
+        reward = (
+            3.0 * terms.closeness(miss, half_at=0.25)
+            + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
+            + 0.5 * terms.closeness(tilt, half_at=0.03)
+            + 0.5 * terms.closeness(height, half_at=0.06)
+            + 2.0 * gait
+            - 0.3 * terms.slip(feet_velocity, touching)
+            - smooth
+        )
+        self._feet = torch.where(running[:, None, None], site_positions(backend, FEET), self._feet)
         reward = self.control_dt * reward
         success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
         lost = fallen
@@ -126,9 +247,9 @@ class WalkHumanoid(HumanoidTask):
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         place = moments.body_position(PELVIS)[:, :2]
-        way, ahead = place - place[:1], humanoid.heading(moments)[:1]
+        way, ahead = place - place[:1], heading(moments)[:1]
         distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
-        made = distance / _asked_m(self._speed[env_id].cpu()).numpy()
+        made = distance / (SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed[env_id].cpu()).numpy()
         fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
         return FloorFacts(
             dt_s=self.control_dt,
@@ -141,45 +262,8 @@ class WalkHumanoid(HumanoidTask):
             moved=moved_from_start(moments.joint_position(ROOT).numpy()),
         )
 
-    def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
-        """Return the reward per second: speed, direction, posture, gait by the clock, less roughness."""
-        velocity = backend.joint_velocity(ROOT)[:, :2]
-        forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
-        # The miss counts both the wrong speed and the drift to the side.
-        miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
-        cosine = self._heading_error(backend)[:, 0]
-        tilt = 1 + self.senses.gravity()[:, 2]
-        height = backend.body_position(PELVIS)[:, 2] - humanoid.STANDING_HEIGHT_M
-        spin = self.senses.angular_velocity()
-
-        # The gait is up to 1 for feet that stand and swing by the clock, and swing high enough.
-        gait = torch.zeros_like(self._speed)
-        for index, (foot, contact) in enumerate(zip(humanoid.FEET, _CONTACTS, strict=True)):
-            step = (self._length % self._gait_steps + index * self._gait_steps // 2) % self._gait_steps
-            stands = step < _STANCE * self._gait_steps
-            lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
-            touches = backend.touching(contact)
-            gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
-        feet_velocity = (site_positions(backend, humanoid.FEET) - self._feet)[:, :, :2] / self.control_dt
-        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
-        smooth = (
-            0.5 * self.jerkiness(backend, running)
-            + 0.002 * mean_square(self.senses.joint_velocity())
-            + 0.05 * mean_square(spin[:, :2])
-            + 0.2 * mean_square(self.senses.joint_position()[:, self._aside])
-        )
-        return (
-            3.0 * terms.closeness(miss, half_at=0.25)
-            + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
-            + 0.5 * terms.closeness(tilt, half_at=0.03)
-            + 0.5 * terms.closeness(height, half_at=0.06)
-            + 2.0 * gait
-            - 0.3 * slip(feet_velocity, touching)
-            - smooth
-        )
-
     def _heading_error(self, backend: Backend) -> torch.Tensor:
-        now = humanoid.heading(backend)
+        now = heading(backend)
         return torch.stack((_along(now, self._ahead), _across(now, self._ahead)), dim=-1)
 
 
@@ -193,11 +277,6 @@ _ASIDE = [
 def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
     """True where the pelvis is low or leans too far. Shape: (n,), bool."""
     return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
-
-
-def _asked_m(speed: torch.Tensor) -> torch.Tensor:
-    """Return the required distance [m] at a commanded speed [m/s]. Shape: (n,)."""
-    return SHARE_OF_THE_WAY * _TIME_LIMIT_S * speed
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:

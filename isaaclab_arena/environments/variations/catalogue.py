@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import mujoco
 import numpy as np
 
-from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
@@ -24,8 +23,7 @@ from isaaclab_arena.interfaces.episode import (
     upright_pose,
 )
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.backend import ModelChange
-from isaaclab_arena.sim.scene import ScenePart, SceneTexture, texture_of
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -93,7 +91,9 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
     # Integer arithmetic, so that textures are the same on every machine.
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
-        pixels = texture_of(scene, SURFACES[asset])
+        model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
+        texture = model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)]
+        pixels = texture_pixels(model, int(texture))
         tall, wide = (side // _SIZE for side in pixels.shape[:2])
         blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
         own = (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
@@ -101,7 +101,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield SceneTexture(name=_name(asset, pattern, parts), pixels=pixels.astype(np.uint8))
+                yield SceneTexture(name=f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels=pixels.astype(np.uint8))
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
@@ -120,19 +120,6 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     )[pattern]
     first, second = _COLOURS[pattern]
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
-
-
-def surface_changes(model: mujoco.MjModel, conditions: Conditions) -> Iterator[ModelChange]:
-    """Yield the model changes of covered surfaces; none for a mixture of 0."""
-    for asset, material in SURFACES.items():
-        parts = round(number(conditions.get(f"{asset}.{TEXTURE}", 0)))
-        if parts > 0:
-            pattern = round(number(conditions[f"{asset}.{PATTERN}"]))
-            yield backend.retextured(model, material, _name(asset, pattern, parts))
-
-
-def _name(asset: str, pattern: int, parts: int) -> str:
-    return f"{asset}_{TEXTURE}_{pattern}_{parts}"
 
 
 ACTION_NOISE = "action.noise"
@@ -158,16 +145,26 @@ def catalogue(
 ) -> tuple[Variation, ...]:
     """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
     found: dict[str, Variation] = {}
+    draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
     for variation in (
-        *_starts(model, task),
+        *_starts(model, draws),
         *_objects(model, task),
-        *_light_and_cameras(model),
-        *_robot_and_table(joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
         *_senses(model),
-        *_language(task),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
+
+    # The task in other words, which may depend on the draw, such as a colour.
+    num_paraphrases = 0
+    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in draws}.items():
+        check_paraphrases(*told)
+        num_paraphrases = len(told[1])
+    if num_paraphrases > 0:
+        words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
+        span, limits = (1, num_paraphrases), (0, num_paraphrases)
+        paraphrase = _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
+        found.setdefault(paraphrase.key, paraphrase)
     return tuple(found.values())
 
 
@@ -199,7 +196,7 @@ def _around(ends: Ends, drawn: Ends) -> Ends:
     return tuple(map(min, zip(low, lowest, strict=False))), tuple(map(max, zip(high, highest, strict=False)))
 
 
-def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
+def _starts(model: mujoco.MjModel, draws: Sequence[Conditions]) -> Iterator[Variation]:
     """Yield a variation for each of the task's own draws, which it replaces, and shifts of drawn positions and yaws."""
     # The lowest and highest x and y of the table [m].
     top = model.geom("table_top")
@@ -207,7 +204,7 @@ def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     table = _within((middle - top.size[:2]).tolist(), (middle + top.size[:2]).tolist())
 
     seen: dict[str, list[ConditionValue]] = {}
-    for draw in _draws(task):
+    for draw in draws:
         for key, value in draw.items():
             seen.setdefault(key, []).append(value)
     for key, values in seen.items():
@@ -250,15 +247,12 @@ def _starts(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
             yield _variation(asset, TURN, "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
 
 
-def _draws(task: Task) -> list[Mapping[str, ConditionValue]]:
-    return [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
-
-
 def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     for name, body in object_bodies(model, task).items():
         mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
-        if backend.is_scalable(model, body):
+        # The size of a primitive geom is a number of the model; meshes are not scalable.
+        if (model.geom_type[[*backend.body_geoms(model, body)]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
             words = "factor on its lengths; the mass stays the same"
             yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
         touching = backend.touching_geoms(model, body)
@@ -280,7 +274,8 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
             yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
 
 
-def _light_and_cameras(model: mujoco.MjModel) -> Iterator[Variation]:
+def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
+    """Yield the variations of light, cameras, robot, table and distractors."""
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -296,14 +291,6 @@ def _light_and_cameras(model: mujoco.MjModel) -> Iterator[Variation]:
         words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
         yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
-
-def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
-    """Map each policy camera's name in observations to its name in the model."""
-    names = [model.camera(index).name for index in range(model.ncam)]
-    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
-
-
-def _robot_and_table(span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
     low, high = _around(limits, span)
@@ -322,6 +309,12 @@ def _robot_and_table(span: Ends, limits: Ends, *, has_distractors: bool) -> Iter
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
+
+
+def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
+    """Map each policy camera's name in observations to its name in the model."""
+    names = [model.camera(index).name for index in range(model.ncam)]
+    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
 def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
@@ -348,19 +341,6 @@ def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
         texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
         if any(model.material(index).name == material for index in range(model.nmat)):
             yield replace(texture, companions=(f"{asset}.{PATTERN}",))
-
-
-def _language(task: Task) -> Iterator[Variation]:
-    """Yield the paraphrase variation if the task has paraphrases; ConfigError if one reveals more than the task."""
-    number_of = 0
-    # The words may depend on the draw, such as a colour.
-    for told in {task.instruction_for(drawn): task.paraphrases_for(drawn) for drawn in _draws(task)}.items():
-        check_paraphrases(*told)
-        number_of = len(told[1])
-    if number_of > 0:
-        words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
-        span, limits = (1, number_of), (0, number_of)
-        yield _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
 
 
 def _variation(
@@ -404,30 +384,20 @@ def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
 class Distractors:
     """The distractors that an environment holds ready; unused ones stand on the floor behind the robot."""
 
-    things: tuple[ObjectAsset, ...]
+    things: Mapping[str, ObjectAsset]  # by their names in conditions and recordings
 
     @classmethod
     def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
         """Return as many distractors as variations can ask for, alternating between all kinds."""
         counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
-        kinds = distractor_kinds(task)
-        return cls(things=tuple(kinds[index % len(kinds)] for index in range(round(next(counts, 0)))))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Their names in conditions and recordings."""
-        return tuple(f"distractor_{index + 1}" for index in range(len(self.things)))
-
-    @property
-    def rigid_objects(self) -> Mapping[str, str]:
-        """Name in recordings to free joint."""
-        return {name: f"{name}/free" for name in self.names}
+        kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
+        return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
 
     def parts(self) -> tuple[ScenePart, ...]:
         """Return them as parts of a scene, on the floor behind the robot."""
         return tuple(
             ScenePart(prefix=name, asset=thing.asset, position=(_PARKED_X_M, 0.3 * index, _FLOOR_M + thing.half_height))
-            for index, (name, thing) in enumerate(zip(self.names, self.things, strict=True))
+            for index, (name, thing) in enumerate(self.things.items())
         )
 
     def placed(
@@ -442,7 +412,7 @@ class Distractors:
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
-        for name, thing in zip(self.names[:count], self.things[:count], strict=True):
+        for name, thing in list(self.things.items())[:count]:
             radius = thing.footprint_radius
             for _ in range(200):
                 x, y = draw_uniform(generator, (0.30, -0.42), (0.78, 0.42))
@@ -462,7 +432,7 @@ class Distractors:
         """Return the start poses of those in use."""
         return {
             f"{name}/free": upright_pose(point(conditions[f"{name}.position"]), conditions[f"{name}.yaw"])
-            for name in self.names
+            for name in self.things
             if f"{name}.position" in conditions
         }
 

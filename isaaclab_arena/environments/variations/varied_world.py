@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import mujoco
 import numpy as np
 import torch
 
@@ -15,7 +16,7 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
-from isaaclab_arena.sim.backend import Backend, ModelChange, lit, moved_camera, painted, resized, shifted_body, slippery
+from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
 #
@@ -72,7 +73,16 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
         # Means of 2 x 2 pixels round halves down and up in turn.
         total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
         bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
-        colours.append(_upsampled(_quantised((total + bias) >> 2, tables[:, 1])) - 128)
+        colour = _quantised((total + bias) >> 2, tables[:, 1])
+        # Twice the size: three parts of the nearest and one of the next pixel, along both sides. An edge pixel is its
+        # own neighbour. The sums are rounded after the second side.
+        for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
+            places = torch.arange(colour.shape[side], device=colour.device)
+            before = colour.index_select(side, (places - 1).clamp(min=0))
+            after = colour.index_select(side, (places + 1).clamp(max=colour.shape[side] - 1))
+            both = (3 * colour + before + more[0]) >> shift, (3 * colour + after + more[1]) >> shift
+            colour = torch.stack(both, dim=side + 1).flatten(side, side + 1)
+        colours.append(colour - 128)
 
     bluish, reddish = colours
     shown = torch.stack(
@@ -84,18 +94,6 @@ def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.T
         dim=-1,
     )
     return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
-
-
-def _upsampled(plane: torch.Tensor) -> torch.Tensor:
-    """Return a plane of twice the size: three parts of the nearest and one of the next pixel, along both sides."""
-    # An edge pixel is its own neighbour. The sums are rounded after the second side.
-    for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
-        places = torch.arange(plane.shape[side], device=plane.device)
-        before = plane.index_select(side, (places - 1).clamp(min=0))
-        after = plane.index_select(side, (places + 1).clamp(max=plane.shape[side] - 1))
-        both = (3 * plane + before + more[0]) >> shift, (3 * plane + after + more[1]) >> shift
-        plane = torch.stack(both, dim=side + 1).flatten(side, side + 1)
-    return plane
 
 
 def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
@@ -191,12 +189,8 @@ class ObservationDelay:
         self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         self._all_slots = torch.arange(num_envs, device=device)
         self._depth = 1
+        self.is_none = True  # no env slot has had a delay
         self._past: dict[tuple[str, str], torch.Tensor] = {}
-
-    @property
-    def is_none(self) -> bool:
-        """True if no env slot has had a delay."""
-        return self._depth == 1
 
     def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
         """Start env slots (n,), int64, with delays [control steps]; their next observation is their first."""
@@ -208,7 +202,7 @@ class ObservationDelay:
                 deeper = past.new_zeros(depth, *past.shape[1:])
                 deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
                 self._past[term] = deeper
-            self._depth = depth
+            self._depth, self.is_none = depth, False
         env_ids = env_ids.to(self._delay.device)
         self._delay[env_ids] = torch.tensor(delays).to(env_ids.device, non_blocking=True)
         self._latest[env_ids] = -1
@@ -222,19 +216,16 @@ class ObservationDelay:
         kept_at = self._latest % self._depth
         shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
         is_delayed = self._delay > 0
-
         # A ring of ``depth`` observations per term; the episode's first one stands for all before it.
-        def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
-            if (group, name) not in self._past:
-                self._past[group, name] = now.new_zeros(self._depth, *now.shape)
-            past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
-            past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
-            return torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
-
-        return {
-            group: {name: shown(group, name, now) for name, now in terms.items()}
-            for group, terms in observation.items()
-        }
+        shown: Observation = {group: {} for group in observation}
+        for group, terms in observation.items():
+            for name, now in terms.items():
+                if (group, name) not in self._past:
+                    self._past[group, name] = now.new_zeros(self._depth, *now.shape)
+                past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
+                past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
+                shown[group][name] = torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
+        return shown
 
 
 # Disturb the policies' observations: noise on numbers, and exposure, blur, noise and compression of pictures.
@@ -509,15 +500,18 @@ class VariedWorld:
                 changes += slippery(model, body, number(conditions[f"{name}.friction"]))
             if f"{name}.color" in conditions:
                 changes += painted(model, body, point(conditions[f"{name}.color"]))
-        direction, intensity, tint = (
-            conditions.get(key) for key in (catalogue.LIGHT_DIRECTION, catalogue.LIGHT_INTENSITY, catalogue.LIGHT_COLOR)
-        )
-        changes += lit(
-            model,
-            direction=None if direction is None else point(direction),
-            intensity=None if intensity is None else number(intensity),
-            tint=None if tint is None else point(tint),
-        )
+        if catalogue.LIGHT_DIRECTION in conditions:
+            # The first light is the sun.
+            vector = np.asarray(point(conditions[catalogue.LIGHT_DIRECTION]), float)
+            changes.append(changed("light_dir", 0, vector / np.sqrt((vector * vector).sum())))
+        if catalogue.LIGHT_INTENSITY in conditions or catalogue.LIGHT_COLOR in conditions:
+            tint = point(conditions.get(catalogue.LIGHT_COLOR, (1.0, 1.0, 1.0)))
+            factor = number(conditions.get(catalogue.LIGHT_INTENSITY, 1.0)) * np.asarray(tint, float)
+            changes += [
+                changed(field, index, np.minimum(getattr(model, field)[index] * factor, 1.0))
+                for index in range(model.nlight)
+                for field in ("light_diffuse", "light_specular", "light_ambient")
+            ]
         nowhere = (0.0, 0.0, 0.0)
         for asset, camera in self._cameras.items():
             shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
@@ -525,5 +519,15 @@ class VariedWorld:
                 changes += moved_camera(model, camera, shift=point(shift or nowhere), turn=point(turn or nowhere))
         if catalogue.TABLE_HEIGHT in conditions:
             # A higher table is a lower base of the robot.
-            changes += shifted_body(model, self._base_body, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT])))
-        return [*changes, *catalogue.surface_changes(model, conditions)]
+            base, shift = model.body(self._base_body).id, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT]))
+            changes.append(changed("body_pos", base, model.body_pos[base] + np.asarray(shift, float)))
+        for asset, material in catalogue.SURFACES.items():
+            # The mixtures of a surface's texture with each pattern are in the model; a mixture of 0 is its own.
+            parts = round(number(conditions.get(f"{asset}.{catalogue.TEXTURE}", 0)))
+            if parts > 0:
+                pattern, index = round(number(conditions[f"{asset}.{catalogue.PATTERN}"])), model.material(material).id
+                textures = np.array(model.mat_texid[index])
+                mixture = model.texture(f"{asset}_{catalogue.TEXTURE}_{pattern}_{parts}").id
+                textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = mixture
+                changes.append(changed("mat_texid", index, textures))
+        return changes

@@ -23,9 +23,8 @@ from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, Outc
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import RunLock, write_at, write_bytes
 from isaaclab_arena.storage.contents import Provenance, changes, shown
-from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.disk import RunLock, adapter, json_line, write_at, write_bytes
 from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
 from isaaclab_arena.storage.recovery import EpisodeCommits
 from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report

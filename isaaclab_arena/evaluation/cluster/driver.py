@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.run import Host, Played, run
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
-from isaaclab_arena.storage.json_values import adapter
+from isaaclab_arena.storage.disk import adapter
 from isaaclab_arena.storage.ledger import Attempt
 from isaaclab_arena.tracking.trackers import check_trackers
 

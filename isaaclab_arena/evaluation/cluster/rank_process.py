@@ -44,8 +44,7 @@ from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.episode import of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
-from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.json_values import adapter
+from isaaclab_arena.storage.disk import adapter, storage_errors, write_text
 from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, SETTLED_FILE, episode_file_name
 from isaaclab_arena.storage.ledger import CommitLine, read_attempt
 

@@ -46,7 +46,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 )
 from isaaclab_arena.evaluation.cluster.rank_process import Ask, run_rank
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.disk import adapter, json_line
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 

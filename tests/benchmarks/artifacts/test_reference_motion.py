@@ -1,7 +1,8 @@
 import numpy as np
 
 from benchmarks.artifacts import reference_motion
-from isaaclab_arena.environments.tasks.humanoid import FEET, HUMANOID, KEYPOINTS, read_motion
+from isaaclab_arena.environments.tasks.track_motion import read_motion
+from isaaclab_arena.environments.tasks.walk_humanoid import FEET, HUMANOID, KEYPOINTS
 
 
 def test_the_motion_that_comes_along_is_the_one_that_the_program_writes():

@@ -10,7 +10,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.arrays import flatten
+from isaaclab_arena.recording.recorder import flatten
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     IN_SOME_ACTION_MODE,

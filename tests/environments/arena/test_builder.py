@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments import catalog
-from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
-from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.catalog import CUBE, EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ConfigError
 from tests.environments.building import ALL_ENVIRONMENTS, build, refusal
 

@@ -7,7 +7,7 @@ from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.recording.arrays import flatten
+from isaaclab_arena.recording.recorder import flatten
 from tests.environments.building import FLOOR_ENVIRONMENTS, build_on_the_floor, episode, leaf_specs, play, start
 
 ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp import locomotion_terms as terms
+from isaaclab_arena.environments.mdp import terms
 
 
 def test_a_total_is_the_same_in_every_batch():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from isaaclab_arena.environments.robots.described import described_embodiment, menagerie_embodiment
+from isaaclab_arena.environments.robots.embodiment import described_embodiment, menagerie_embodiment
 from isaaclab_arena.environments.robots.lookup import find_embodiment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main

@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.robots.described import menagerie_root
+from isaaclab_arena.environments.robots.embodiment import menagerie_root
 
 
 def test_a_checkout_of_menagerie_is_named_by_a_variable_that_may_be_empty():

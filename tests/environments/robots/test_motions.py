@@ -9,8 +9,7 @@ import yaml
 from PIL import Image
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.environments.robots.described import described_embodiment
-from isaaclab_arena.environments.robots.embodiment import PANDA, SO101, Embodiment
+from isaaclab_arena.environments.robots.embodiment import PANDA, SO101, Embodiment, described_embodiment
 from isaaclab_arena.environments.robots.lookup import find_embodiment, findings, measured_motions
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"

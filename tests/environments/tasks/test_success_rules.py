@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.catalog import CUBE
 from isaaclab_arena.environments.robots.embodiment import PANDA
-from isaaclab_arena.environments.tasks.articulated import CloseDrawer, OpenDrawer, OpenMicrowave
-from isaaclab_arena.environments.tasks.lift_object import LiftObject
-from isaaclab_arena.environments.tasks.pick_and_place import PickAndPlace
-from isaaclab_arena.environments.tasks.press_button import PressButton
+from isaaclab_arena.environments.tasks.articulated import CloseDrawer, OpenDrawer, OpenMicrowave, PressButton
+from isaaclab_arena.environments.tasks.grasping import LiftObject, PickAndPlace, Reach
 from isaaclab_arena.environments.tasks.pushing import PushCube, PushToGoal
-from isaaclab_arena.environments.tasks.reach import Reach
 from isaaclab_arena.environments.tasks.two_cubes import PickByColour, SortTwo, Stack
 from tests.environments.stated_world import StatedWorld, begin, first_success, judged
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.reach import REACH
+from isaaclab_arena.environments.tasks.grasping import REACH
 from isaaclab_arena.evaluation.provenance import is_installed, modules_of_class, modules_of_object, source_files
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.fakes import CoinBuilder, ShrugPolicy

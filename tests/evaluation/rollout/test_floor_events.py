@@ -13,10 +13,9 @@ from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.events import FloorFacts, floor_progress_of
 from isaaclab_arena.environments.mdp.task import FloorTask
 from isaaclab_arena.environments.tasks.cartpole import Cartpole, CartpoleConfig
-from isaaclab_arena.environments.tasks.humanoid import JOINTS
 from isaaclab_arena.environments.tasks.track_motion import LARGEST_KEYPOINT_ERROR_M
 from isaaclab_arena.environments.tasks.velocity_go1 import SPEED_BOUND_M_S, TURN_BOUND_RAD_S
-from isaaclab_arena.environments.tasks.walk_humanoid import SHARE_OF_THE_WAY
+from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, SHARE_OF_THE_WAY
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, EpisodeRecord

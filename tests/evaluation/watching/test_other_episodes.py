@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.watch import (
     with_shifted_seed,
 )
 from isaaclab_arena.interfaces.episode import MAX_SEED
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text
 from tests.evaluation.watching.points import write_run_of_checkpoint
 
 

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.learning_curve import (
     scores_of,
     write_record,
 )
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.disk import json_text
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 
 

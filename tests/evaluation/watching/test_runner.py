@@ -11,7 +11,7 @@ import pytest
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.watch import Watch, WatchSettings, run_checkpoint
-from isaaclab_arena.storage.atomic import RunLock
+from isaaclab_arena.storage.disk import RunLock
 from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.trainings import KilledError, save
 

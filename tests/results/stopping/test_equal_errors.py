@@ -1,13 +1,15 @@
 """Jobs that fail by their errors, told from the episodes on disk alone."""
 
 import dataclasses
+import io
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console
 
 from isaaclab_arena.interfaces.episode import POLICY_LOST
 from isaaclab_arena.results.commit_watch import AnswerWatch
-from isaaclab_arena.results.console import failures
+from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
 from isaaclab_arena.results.stopping import error_streak, nothing_but_errors
@@ -107,7 +109,8 @@ def test_the_same_row_fails_a_job_whichever_ranks_played_it(tmp_path, parts):
     (job,) = merged.jobs.to_dict("records")
     assert (job["status"], job["error"]) == ("failed", f"5 {SAME}")
     assert not merged.complete
-    assert failures(merged)[0].endswith(f"5 {SAME} (--resume --retry_errors plays them again)")
+    print_summary(merged, tmp_path, Console(file=(stream := io.StringIO()), width=200))
+    assert f": 5 {SAME} (--resume --retry_errors plays them again)\n" in stream.getvalue()
 
 
 class TestWatch:

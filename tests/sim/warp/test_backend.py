@@ -9,7 +9,7 @@ import torch
 from mujoco_warp._src import collision_driver, constraint
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState, painted, resized, shifted_body, slippery
+from isaaclab_arena.sim.backend import Backend, StartState, changed, painted, resized, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, probed_sizes
@@ -124,7 +124,7 @@ def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, b
 
 def test_a_stored_state_goes_on_with_the_same_bits(backend):
     drive(backend, 5)
-    stored = backend.integration_state(1)
+    stored = backend.integration_states([1])[0]
     drive(backend, 5)
     expected = backend.qpos[1].clone()
     begin(backend)
@@ -138,7 +138,7 @@ def test_a_stored_state_can_be_taken_up_by_mujoco(model, backend):
     drive(backend, 5)
     reference = begin(MujocoBackend(model, num_envs=3))
     for env_id in range(3):
-        reference.set_integration_state(env_id, backend.integration_state(env_id))
+        reference.set_integration_state(env_id, backend.integration_states([env_id])[0])
     for each in (backend, reference):
         drive(each, 5)
     assert_close(backend, reference)
@@ -230,13 +230,12 @@ def test_room_is_measured_with_some_on_top(model):
 
 
 def test_worlds_can_have_values_of_their_own(model):
-    table = model.body(1).name
     changes = [
         [
             *resized(model, "object/body", mass=mass, scale=scale),
             *slippery(model, "object/body", friction),
             *painted(model, "object/body", (friction, 0.0, 0.0)),
-            *shifted_body(model, table, (0.0, 0.0, scale - 1.0)),
+            changed("body_pos", 1, model.body_pos[1] + (0.0, 0.0, scale - 1.0)),
         ]
         for mass, scale, friction in ((0.1, 1.0, 1.0), (0.5, 1.2, 0.3), (0.2, 0.8, 0.6))
     ]

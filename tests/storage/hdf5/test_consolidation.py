@@ -10,10 +10,10 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage.atomic import temporary_path
 from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.disk import temporary_path
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.recovery import drop_episodes
+from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
 from tests.security.test_recordings import LEADS, recording
 from tests.storage.recordings import recorded, write_parts
 
@@ -156,7 +156,8 @@ def test_a_dataset_that_lost_episodes_is_on_the_disk_before_it_replaces_the_old_
     dataset = tmp_path / "dataset.hdf5"
     consolidate(write_parts(tmp_path, [0, 1]), dataset)
     noted = files_at_each_flush(monkeypatch, tmp_path)
-    drop_episodes(dataset, {0})
+    dropped = RecordedCopy(episode_index=0, path=dataset, checksum=None)
+    repair_job(tmp_path, "lift", Diagnosis(discarded=[(dropped, None)]), seed=0)
     assert noted == [(temporary_path(dataset).name, {temporary_path(dataset).name, dataset.name})]
     assert hdf5.list_episodes(dataset) == [1]
 

@@ -8,8 +8,6 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.episodes import (
-    MIN_MEMBER_BYTES,
-    ReadingBudget,
     check_array,
     read_actions,
     read_episode,
@@ -49,21 +47,26 @@ def test_black_pictures_are_read_however_well_they_compress(tmp_path):
     assert read_episode(path, 0).arrays["black"].shape == (200, 64, 64, 3)
 
 
-def test_no_more_members_are_looked_at_than_a_file_has_room_for():
-    budget = ReadingBudget(10 * MIN_MEMBER_BYTES)
-    budget.spend_members(10, "here")
-    with pytest.raises(StorageError, match="here declares more than its file has room for: its groups hold each other"):
-        budget.spend_members(1, "here")
+def test_no_more_members_are_looked_at_than_a_file_has_room_for(tmp_path):
+    path = tmp_path / "e000000.h5"
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data/demo_0")
+        for _ in range(12):
+            group["one"] = file.create_group(None)
+            group["again"] = group["one"]
+            group = group["one"]
+    with pytest.raises(StorageError, match="declares more than its file has room for: its groups hold each other"):
+        read_episode(path, 0)
 
 
 def test_an_array_is_paid_for_once_and_not_for_every_name(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        dataset = file.create_dataset("a", data=np.zeros(100, np.float32)).id
-        assert check_array(dataset, "a") == (400, False)
-        budget = ReadingBudget(401)
-        budget.spend_array(dataset, "a")
-        with pytest.raises(StorageError, match="arrays share what they hold"):
-            budget.spend_array(dataset, "b")
+    path = tmp_path / "e000000.h5"
+    with h5py.File(path, "w") as file:
+        values = file.create_dataset("data/demo_0/a", data=np.zeros(10_000, np.float32))
+        assert check_array(values.id, "a") == (40_000, False)
+        file["data/demo_0/b"] = values
+    with pytest.raises(StorageError, match=r"demo_0/b declares more than .*: arrays share what they hold"):
+        read_episode(path, 0)
 
 
 def test_an_error_about_a_virtual_dataset_holds_none_of_its_properties(tmp_path):

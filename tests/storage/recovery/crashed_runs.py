@@ -8,8 +8,8 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.episode_file import checksum
-from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
 from isaaclab_arena.storage.ledger import (
     Attempt,

@@ -15,8 +15,8 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage import recovery as set_aside
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.episodes import read_attributes
-from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recovery import consolidate_leftovers
 from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.storage.atomic import RunLock
+from isaaclab_arena.storage.disk import RunLock
 
 HOLD_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from isaaclab_arena.storage.atomic import RunLock
+from isaaclab_arena.storage.disk import RunLock
 lock = RunLock(Path(sys.argv[1])).hold(alone=True)
 print("held", flush=True)
 time.sleep(60)

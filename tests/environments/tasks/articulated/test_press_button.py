@@ -1,4 +1,4 @@
-from isaaclab_arena.environments.tasks.press_button import HOLD_STEPS, TRAVEL_M
+from isaaclab_arena.environments.tasks.articulated import PRESSED_STEPS, TRAVEL_M
 from tests.environments.building import build, hold_still, start
 from tests.environments.moving import solve, turn_joint
 
@@ -23,6 +23,6 @@ def test_the_spring_brings_the_button_up_again():
 def test_a_button_that_goes_down_without_the_hand_does_not_count():
     env = build("press_button")
     start(env)
-    for _ in range(2 * HOLD_STEPS):
+    for _ in range(2 * PRESSED_STEPS):
         turn_joint(env, PRESS, TRAVEL_M)
         assert not env.step(hold_still(env)).success

@@ -1,7 +1,7 @@
 import mujoco
 import torch
 
-from isaaclab_arena.environments.tasks.humanoid import HUMANOID, PELVIS, STANDING_HEIGHT_M
+from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, PELVIS, STANDING_HEIGHT_M
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
 from tests.environments.building import build_on_the_floor, start, steps_of
 

@@ -1,16 +1,11 @@
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.tasks.humanoid import (
-    COLUMNS_OF_THE_ROOT,
-    HUMANOID,
-    JOINTS,
-    KEYPOINTS,
-    ReferenceMotion,
-    read_motion,
-)
+from isaaclab_arena.environments.tasks.track_motion import COLUMNS_OF_THE_ROOT, ReferenceMotion, read_motion
+from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, KEYPOINTS
 from isaaclab_arena.errors import ConfigError
 
 COLUMNS = ("time_s", *COLUMNS_OF_THE_ROOT, *JOINTS)
@@ -44,7 +39,7 @@ def refused(path: Path) -> str:
 def test_frames_between_those_of_the_file_are_interpolated(tmp_path):
     path = write(tmp_path / "motion.csv", [frame(0.0, left_elbow=-0.4), frame(0.1, left_elbow=-0.9)])
     motion = read(path)
-    assert motion.num_frames == 6
+    assert len(motion.root_position) == 6
     elbow = JOINTS.index("left_elbow")
     assert motion.joint_position[:, elbow] == pytest.approx([-0.4, -0.5, -0.6, -0.7, -0.8, -0.9])
     assert motion.joint_velocity[:, elbow] == pytest.approx([-5.0] * 6)
@@ -54,7 +49,7 @@ def test_columns_may_come_in_any_order_and_a_motion_may_begin_at_any_time(tmp_pa
     frames = [frame(3.0), frame(3.5, root_x=0.5)]
     plain = read(write(tmp_path / "plain.csv", frames))
     turned = read(write(tmp_path / "turned.csv", frames, COLUMNS[::-1]))
-    assert plain.num_frames == 26
+    assert len(plain.root_position) == 26
     assert (plain.root_position == turned.root_position).all()
     assert plain.root_velocity[:, 0] == pytest.approx([1.0] * 26)
 
@@ -73,6 +68,19 @@ def test_keypoints_are_where_the_pose_has_them(tmp_path):
     assert right_foot[1] == pytest.approx(-0.095)
     assert left_foot[2] == pytest.approx(0.0, abs=1e-3)
     assert motion.keypoints[1] - motion.keypoints[0] == pytest.approx(np.tile([0.0, 0.3, 0.0], (len(KEYPOINTS), 1)))
+
+
+def test_a_raised_arm_is_level_and_a_turn_and_a_bend_have_their_velocities(tmp_path):
+    turns = (0.0, 0.1, 0.2)
+    frames = [
+        frame(turn, root_qw=math.cos(turn / 2), root_qz=math.sin(turn / 2), left_knee=turn, left_elbow=0.0)
+        | {"left_shoulder_pitch": 0.0, "left_shoulder_roll": math.pi / 2}
+        for turn in turns
+    ]
+    motion = read(write(tmp_path / "motion.csv", frames), frame_dt=0.1)
+    assert motion.keypoints[0, 1] == pytest.approx([0.0, 0.20 + 0.515, 0.8167 + 0.42])
+    assert motion.root_velocity == pytest.approx(np.tile([0.0, 0.0, 0.0, 0.0, 0.0, 1.0], (3, 1)))
+    assert motion.joint_velocity[:, JOINTS.index("left_knee")] == pytest.approx(np.ones(3))
 
 
 def test_a_motion_of_another_robot_is_refused_with_the_missing_joint(tmp_path):

@@ -10,8 +10,8 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.environments.tasks.humanoid import JOINTS
 from isaaclab_arena.environments.tasks.track_motion import TrackMotion
+from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS
 from isaaclab_arena.sim.math import multiply
 from tests.environments.building import build_on_the_floor
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import FloorEnvironment
-from isaaclab_arena.environments.tasks.humanoid import HUMANOID, JOINTS, ROOT
 from isaaclab_arena.environments.tasks.track_motion import LARGEST_KEYPOINT_ERROR_M, TrackMotion
+from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, ROOT
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import number
 from tests.environments.building import build_on_the_floor, episode, refusal, start

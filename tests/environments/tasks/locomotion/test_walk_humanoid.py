@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import FloorEnvironment
-from isaaclab_arena.environments.tasks.humanoid import ROOT
-from isaaclab_arena.environments.tasks.walk_humanoid import LOWEST_M, SHARE_OF_THE_WAY
+from isaaclab_arena.environments.tasks.walk_humanoid import LOWEST_M, ROOT, SHARE_OF_THE_WAY
 from isaaclab_arena.interfaces.environment import Step
 from tests.environments.building import build_on_the_floor, episode
 

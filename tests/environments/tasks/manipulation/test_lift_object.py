@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena.environments.tasks.lift_object import HOLD_STEPS, LIFT_HEIGHT_M
+from isaaclab_arena.environments.tasks.grasping import LIFT_HEIGHT_M, LIFTED_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, start, steps_of
 
@@ -26,8 +26,8 @@ def test_success_is_half_a_second_above_the_height_without_a_break():
     steps = lift(build("lift_object"))
     high = [bool(step.metrics["final_height_m"] >= LIFT_HEIGHT_M) for step in steps]
     assert steps[-1].success
-    assert high[-HOLD_STEPS:] == [True] * HOLD_STEPS
-    assert not high[-HOLD_STEPS - 1]
+    assert high[-LIFTED_STEPS:] == [True] * LIFTED_STEPS
+    assert not high[-LIFTED_STEPS - 1]
 
 
 def test_a_thrown_object_is_not_lifted():
@@ -35,7 +35,7 @@ def test_a_thrown_object_is_not_lifted():
     start(env)
     put_object(env, (0.5, 0.3, 0.05), velocity=(0.0, 0.0, 5.0))
     steps = [env.step(hold_still(env)) for _ in range(20)]
-    assert sum(bool(step.metrics["final_height_m"] > LIFT_HEIGHT_M) for step in steps) > HOLD_STEPS
+    assert sum(bool(step.metrics["final_height_m"] > LIFT_HEIGHT_M) for step in steps) > LIFTED_STEPS
     assert not any(step.success for step in steps)
 
 
@@ -43,7 +43,7 @@ def test_an_object_that_lies_on_the_hand_is_not_held():
     env = build("lift_object")
     start(env)
     tcp = env.backend.site_position("robot/tcp")[0].tolist()
-    for _ in range(2 * HOLD_STEPS):
+    for _ in range(2 * LIFTED_STEPS):
         put_object(env, (tcp[0], tcp[1], tcp[2] + 0.16))
         assert not env.step(hold_still(env)).success
 
@@ -51,7 +51,7 @@ def test_an_object_that_lies_on_the_hand_is_not_held():
 def test_an_object_that_is_let_go_starts_the_count_again():
     env = build("lift_object")
     policy, observation = ScriptedPolicy(), start(env)
-    while env.task.held_steps[0] < HOLD_STEPS - 2:
+    while env.task.held_steps[0] < LIFTED_STEPS - 2:
         observation = env.step(policy.get_action(env, observation)).observation
     opened = policy.get_action(env, observation)
     opened[0, -1] = 0.08

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.pick_and_place import HOLD_STEPS
+from isaaclab_arena.environments.tasks.grasping import PLACED_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, start
 
@@ -24,7 +24,7 @@ def test_an_object_at_rest_in_the_bin_is_placed_once_it_has_stayed():
     env, (x, y, _) = started()
     put(env, "object/free", (x, y, 0.034))
     successes = [bool(env.step(hold_still(env)).success) for _ in range(12)]
-    assert successes.index(True) >= HOLD_STEPS - 1
+    assert successes.index(True) >= PLACED_STEPS - 1
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_an_object_at_rest_in_the_bin_is_placed_once_it_has_stayed():
 )
 def test_an_object_that_is_not_in_the_bin_is_not_placed(offset):
     env, (x, y, _) = started()
-    for _ in range(2 * HOLD_STEPS):
+    for _ in range(2 * PLACED_STEPS):
         put(env, "object/free", (x + offset[0], y + offset[1], offset[2]))
         assert not env.step(hold_still(env)).success
 
 
 def test_an_object_that_falls_through_the_air_over_the_bin_is_not_placed():
     env, (x, y, _) = started()
-    for _ in range(2 * HOLD_STEPS):
+    for _ in range(2 * PLACED_STEPS):
         put(env, "object/free", (x, y, 0.15))
         assert not env.step(hold_still(env)).success
 
@@ -48,7 +48,7 @@ def test_an_object_that_falls_through_the_air_over_the_bin_is_not_placed():
 def test_a_bin_on_its_side_holds_nothing():
     env, (x, y, _) = started()
     half = math.sqrt(0.5)
-    for _ in range(2 * HOLD_STEPS):
+    for _ in range(2 * PLACED_STEPS):
         put(env, "bin/free", (x, y, 0.1), (half, half, 0.0, 0.0))
         put(env, "object/free", (x, y, 0.03))
         assert not env.step(hold_still(env)).success

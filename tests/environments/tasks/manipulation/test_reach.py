@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.environments.tasks.reach import HOLD_STEPS
+from isaaclab_arena.environments.tasks.grasping import REACHED_STEPS
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, hold_still, play, start
 
@@ -10,8 +10,8 @@ def test_being_at_the_target_counts_only_when_it_lasts():
     env = build("reach")
     conditions = {"robot.joint_position": env.robot.home, "target.position": (0.42238, 0.0, 0.35632)}
     env.reset(torch.tensor([0]), [conditions])
-    successes = [bool(env.step(hold_still(env)).success) for _ in range(HOLD_STEPS)]
-    assert successes == [False] * (HOLD_STEPS - 1) + [True]
+    successes = [bool(env.step(hold_still(env)).success) for _ in range(REACHED_STEPS)]
+    assert successes == [False] * (REACHED_STEPS - 1) + [True]
 
 
 def at_the_target(env) -> None:
@@ -69,4 +69,4 @@ def test_a_control_step_is_a_twentieth_of_a_second_of_physics():
     start(env)
     for number in range(1, 4):
         env.step(hold_still(env))
-        assert env.backend.integration_state(0)[0] == pytest.approx(0.05 * number)
+        assert env.backend.integration_states([0])[0][0] == pytest.approx(0.05 * number)
