@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import Pictures, in_colours, no_camera, picture_layout
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import ArraySpec, Pictures, in_colours, no_camera, picture_layout
 from isaaclab_arena_gr00t.config import (
     PRESENT,
     Gr00tClosedloopPolicyConfig,

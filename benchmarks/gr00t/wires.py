@@ -24,7 +24,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddress
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.workers import WorkerProcess
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
 from isaaclab_arena_gr00t.remote.protocols import (

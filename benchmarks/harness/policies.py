@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.specs import CAMERAS
 
 NOTE = "ARENA_BENCHMARK_NOTE"
 """Variable that names the file for the time [s since the epoch] and the CPU seconds of the process."""

@@ -19,8 +19,7 @@ from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.runs import evaluate, job_results, one_job
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.interfaces.episode import MAX_SEED, Episode
 from isaaclab_arena.storage.episodes import read_episode
 
 THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -21,7 +21,6 @@ from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ranks_of_one
-from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
 from isaaclab_arena.evaluation.cluster.claim_server import (
     Life,
@@ -36,7 +35,7 @@ from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.start_up import start_run
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.disk import adapter, json_line, json_text
 from isaaclab_arena.storage.ledger import CommitLine, read_commits
 

@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
 from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
 from isaaclab_arena.evaluation.cluster.claim_server import interval_s
 from isaaclab_arena.evaluation.planning import pieces_of
+from isaaclab_arena.interfaces.episode import EpisodeRanges, count_episodes
 
 
 @dataclass(frozen=True, kw_only=True)

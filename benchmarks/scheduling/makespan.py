@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.harness.measure import markdown_table, run
 from benchmarks.scheduling.cluster import Jobs, Piece, SimulatedClaims, SimulatedJob, drawn_jobs
-from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.evaluation.planning import split_shares
+from isaaclab_arena.interfaces.episode import EpisodeRanges
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
-from isaaclab_arena.seeding import MAX_SEED
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
+MAX_SEED = 2**63 - 1
 
 JobCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 EnvSlots: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ENVS)]

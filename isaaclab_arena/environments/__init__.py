@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
     from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
     from isaaclab_arena.interfaces.content import ContentSources
-    from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step
-    from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentWrapper, Sampler, Variation
+    from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+    from isaaclab_arena.interfaces.environment_builder import (
+        Background,
+        EnvironmentBuilder,
+        EnvironmentWrapper,
+        Sampler,
+        Variation,
+    )
     from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, Metric
     from isaaclab_arena.interfaces.specs import ArraySpec
 
@@ -74,8 +80,8 @@ _HOMES = {
         "environments.catalog": "EMBODIMENTS ENVIRONMENTS OBJECTS SUITES",
         "environments.gym.vector_env": "EnvironmentVectorEnv",
         "interfaces.content": "ContentSources",
-        "interfaces.environment": "Background Environment Observation Step",
-        "interfaces.environment_builder": "EnvironmentBuilder EnvironmentWrapper Sampler Variation",
+        "interfaces.environment": "Environment Observation Step",
+        "interfaces.environment_builder": "Background EnvironmentBuilder EnvironmentWrapper Sampler Variation",
         "interfaces.episode": "Episode EpisodeEvents Metric",
         "interfaces.specs": "ArraySpec",
     }.items()

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.interfaces.episode import EVENTS, SETBACKS, EpisodeEvents
 from isaaclab_arena.sim.backend import ModelNames, NamedState
 from isaaclab_arena.sim.scene import Robot

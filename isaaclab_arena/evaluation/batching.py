@@ -9,19 +9,25 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
-from isaaclab_arena.evaluation.policy_answers import action_tensor, checked_action, checked_finished
 from isaaclab_arena.evaluation.process import generators_put_back
-from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
+from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action, checked_finished
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec, StateTree
+from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec, Pictures, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.playing import Trace, action_of, bits, difference, ended, env_ids_of, shown_in
+from isaaclab_arena.testing.environment_conformance import (
+    Trace,
+    action_of,
+    bits,
+    difference,
+    ended,
+    env_ids_of,
+    shown_in,
+)
 
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 
@@ -197,29 +203,19 @@ Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
 answer of each step. Shape of each: (batch, ...)."""
 
 
-def num_examples(batch: int) -> int:
-    """Return the number of distinct examples in the arrangements of a batch."""
-    return batch + (batch + 1) // 2
-
-
-def arrangements(batch: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return the orders of the examples in a batch, each with a number of steps."""
-    forwards = tuple(range(batch))
-    moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
-    among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
-    # First the original order. Then reversed, because a matrix library computes the last places differently. Then
-    # shifted by half a batch with every second example replaced, so that the neighbours differ too. A second step also
-    # tests a policy's memory of the first.
-    return (forwards, 2), (forwards[::-1], 2), (among_others, 1)
-
-
 def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
     """Whether the answer to every example has the same bits at every place and beside all other examples."""
     # A batch of one has no other place, so `ask` is not called.
     if batch == 1:
         return True
+    # First the original order. Then reversed, because a matrix library computes the last places differently. Then
+    # shifted by half a batch with every second example replaced, so that the neighbours differ too. A second step also
+    # tests a policy's memory of the first.
+    forwards = tuple(range(batch))
+    moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
+    among_others = tuple(example if example % 2 else batch + example // 2 for example in moved_on)
     answered: dict[tuple[int, int], bytes] = {}
-    for examples, num_steps in arrangements(batch):
+    for examples, num_steps in ((forwards, 2), (forwards[::-1], 2), (among_others, 1)):
         for step, answer in enumerate(ask(examples, num_steps)):
             # Bytes tell 0.0 from -0.0, unlike values, and NaN equals itself.
             raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
@@ -273,7 +269,8 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
 
 def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) -> Ask:
     """Return a function that queries the policy about examples in any order, for chunks if it `continues` plans."""
-    size, generator = num_examples(batch), np.random.default_rng(_SEED)
+    # One arrangement replaces every second example by another.
+    size, generator = batch + (batch + 1) // 2, np.random.default_rng(_SEED)
     # The second step shows other observations than the first.
     observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
     # Plans to continue. Example 0 continues none, like the first chunk of an episode.
@@ -295,15 +292,11 @@ def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) 
             starts.append(EpisodeStart(env_id=env_id, episode=episode, conditions=drawn, language_instruction=words))
         policy.start_episodes(view, starts)
 
+        # New memory, because the policy may write to it.
         order = torch.tensor(examples, device=view.device)
-
-        def rearranged(part: torch.Tensor) -> torch.Tensor:
-            # New memory, because the policy may write to it.
-            wide = torch.zeros((view.num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-            wide[: len(order)] = part[order]
-            return wide
-
-        shown = [with_leaves(each, rearranged) for each in observations[:num_steps]]
+        shown = [
+            padded(with_leaves(each, lambda part: part[order]), view.num_envs) for each in observations[:num_steps]
+        ]
         if going_on is None:
             return [action_tensor(policy.get_action(view, shown_to(policy, view, each)))[:batch] for each in shown]
         answers, env_ids = [], range(len(examples))

@@ -21,11 +21,11 @@ from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.interfaces.announced import announced_pictures
 from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import announced_pictures
 from isaaclab_arena.recording.recorder import HandOver
 from isaaclab_arena.sim.threads import KERNELS, KernelTimes
 from isaaclab_arena.storage.contents import changes

@@ -10,10 +10,10 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
+from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.disk import read_json, storage_error, storage_errors
 from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY

@@ -15,8 +15,7 @@ from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation
-from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.interfaces.episode import MAX_SEED, Conditions, conditions_from_json
 from isaaclab_arena.storage.disk import json_text, write_text
 from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run
-from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_evenly
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
 from isaaclab_arena.storage.episodes import locate_episodes, read_attributes

@@ -19,14 +19,13 @@ from typing import Any, Protocol, Self
 import torch
 
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus
-from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRanges, of_ranges
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy

@@ -20,7 +20,6 @@ import torch
 from isaaclab_arena.config.schema import JobConfig, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
@@ -28,15 +27,14 @@ from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPub
 from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.policy_answers import Phase, Stopwatch
 from isaaclab_arena.evaluation.process import Watchdog, put_back
 from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits, RolloutResult
+from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric, split_evenly
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text

@@ -30,7 +30,6 @@ from isaaclab_arena.config.schema import (
     compared_groups,
 )
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, cut, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.batching import made_up
@@ -42,7 +41,15 @@ from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, spelled
-from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.interfaces.episode import (
+    Episode,
+    EpisodeRanges,
+    Outcome,
+    contain,
+    count_episodes,
+    cut,
+    remaining_episodes,
+)
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now

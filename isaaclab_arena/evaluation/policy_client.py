@@ -259,33 +259,27 @@ class PolicyServer:
                         process.stdin.flush()
             while process.poll() is None and not self._is_closed.wait(0.05):
                 pass
-            if self._is_closed.is_set():
-                _stop(process)
-                return
             starts = starts + 1 if time.monotonic() - began_s < _SHORT_LIFE_S else 1
-            _LOG.warning(
-                "the policy server at %s ended with exit code %s; its last words are in %s",
-                self.address,
-                process.returncode,
-                self._log_file,
-            )
-            _stop(process)
+            if not self._is_closed.is_set():
+                _LOG.warning(
+                    "the policy server at %s ended with exit code %s; its last words are in %s",
+                    self.address,
+                    process.returncode,
+                    self._log_file,
+                )
+            # A server ends when its stdin does. It is killed if that takes too long.
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         if not self._is_closed.is_set():
             _LOG.error("the policy server died %d times; it is not started again", starts)
             # Clients in the queue are refused now.
             self._listening.close()
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a server by closing its stdin; kill it if that takes too long."""
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 # The client's end of a network in the run's policy server.
@@ -318,12 +312,8 @@ class ServedNetwork:
         self.usage = ServerUsage()  # of all queries so far
         self._seen: SoFar | None = None
         self.max_batch = 1
+        self.about: Mapping[str, Any] = {}  # the network's description of itself
         self._exchange(None)
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """The network's description of itself."""
-        return self._elsewhere.stated or {}
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name; see `NetworkElsewhere.ask`."""
@@ -378,7 +368,7 @@ class ServedNetwork:
             send(self._connection, {"hello": VERSION, "token": self._address.token, "network": self._key})
             said, _ = self._heard(self._connection, _LOAD_TIMEOUT_S)
             self._elsewhere.meet(said["about"])
-            self.max_batch = said["max_batch"]
+            self.about, self.max_batch = said["about"] or {}, said["max_batch"]
         if query is None:
             return ServerUsage(), {}
         send(self._connection, *query)

@@ -73,17 +73,9 @@ class _Query:
     entries: Entries
     number: int
     slots_per_call: int
+    kind: tuple[object, ...]  # equal for queries whose entries can be part of the same call
     arrived_s: float
     answer: "Future[Answered]" = field(default_factory=Future)
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Equal for queries whose entries can be part of the same call."""
-        forms = [
-            (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else (name, "text")
-            for name, values in sorted(self.entries.items())
-        ]
-        return (self.slots_per_call, *forms)
 
 
 class Batcher:
@@ -122,7 +114,13 @@ class Batcher:
         number = next(iter(numbers.values()))
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
-        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, arrived_s=self._calls.now_s())
+        arrived_s = self._calls.now_s()
+        forms = [
+            (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else (name, "text")
+            for name, values in sorted(entries.items())
+        ]
+        kind = (slots_per_call, *forms)
+        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, kind=kind, arrived_s=arrived_s)
         with self._changed:
             if self._is_closed:
                 raise PolicyError("the policy server has ended")

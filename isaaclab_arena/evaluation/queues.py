@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
 from isaaclab_arena.evaluation import planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
@@ -19,7 +18,14 @@ from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.episode import (
+    EpisodeRanges,
+    EpisodeRecord,
+    contain,
+    count_episodes,
+    of_ranges,
+    remaining_episodes,
+)
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.storage.ledger import Attempt
 

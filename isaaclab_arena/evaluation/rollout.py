@@ -14,24 +14,29 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation.policy_answers import Phase, PolicyAnswer, Stopwatch, agreed_instruction, ask
 from isaaclab_arena.evaluation.running_episodes import (
     NO_LIMITS,
     Ending,
+    Phase,
+    PolicyAnswer,
     RolloutLimits,
     RolloutResult,
     RunningEpisodes,
+    Stopwatch,
+    agreed_instruction,
+    ask,
     failed,
     over_at_start,
     unsound_slots,
     without_unsound,
 )
-from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, seen_by
-from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step, background_of
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_builder import Background, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, seen_by
+from isaaclab_arena.interfaces.specs import CAMERAS
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
@@ -275,9 +280,11 @@ def rollout(
     # replaces the environment's own for every episode.
     loop = EpisodeLoop(environment, policy, episodes, observers, language_instruction, limits, stopwatch or Stopwatch())
     interrupted = False
-    with closing(loop):
+    # Resets that are under way at the end are waited for; their episodes have not begun.
+    with closing(loop.starting):
         try:
-            loop.reset(range(limits.num_used(environment.num_envs)))
+            num_envs = environment.num_envs
+            loop.reset(range(num_envs if limits.max_envs is None else min(limits.max_envs, num_envs)))
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
                 with loop.measure(Phase.SIMULATE):
@@ -287,7 +294,17 @@ def rollout(
         except PolicyLostError as error:
             loop.end_lost_episodes(error)
             raise
-    return loop.episodes.result(interrupted=interrupted)
+    return _counted([loop.episodes], interrupted=interrupted)
+
+
+def _counted(groups: Sequence[RunningEpisodes], *, interrupted: bool) -> RolloutResult:
+    """Return the counters of all groups; episodes under way count as cut."""
+    return RolloutResult(
+        finished_episodes=sum(group.num_finished for group in groups),
+        cut_episodes=sum(group.num_running for group in groups),
+        env_steps=sum(group.env_steps for group in groups),
+        interrupted=interrupted,
+    )
 
 
 class EpisodeLoop:
@@ -311,7 +328,7 @@ class EpisodeLoop:
         self.attempt = environment.try_step if can_try else environment.step
         instruction = agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
-        self._starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
+        self.starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
@@ -336,13 +353,13 @@ class EpisodeLoop:
             if resets:
                 self.pictures.before_reset(resets)
                 with self.measure(Phase.SIMULATE):
-                    self._starting.begin(resets, num_steps=num_steps)
+                    self.starting.begin(resets, num_steps=num_steps)
 
             # Only the episodes that are due begin now; others wait for their resets while the rest makes steps.
-            if not self._starting.waiting:
+            if not self.starting.waiting:
                 return
             with self.measure(Phase.SIMULATE):
-                begun = self._starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
+                begun = self.starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
                 if begun is None:
                     return
                 starts, self._observation = begun
@@ -426,10 +443,6 @@ class EpisodeLoop:
         lost = dict.fromkeys(self.episodes.tried(), failed(POLICY_LOST, f"the policy was lost: {error}"))
         self.pictures.show_ends(self.episodes.end(lost))
 
-    def close(self) -> None:
-        """Wait for resets under way; their episodes have not begun."""
-        self._starting.close()
-
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
 
@@ -468,12 +481,14 @@ def pipelined_rollout(
         with ExitStack() as stack:
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
-                loop = stack.enter_context(closing(EpisodeLoop(group.environment, group.policy, *common)))
+                loop = EpisodeLoop(group.environment, group.policy, *common)
+                stack.enter_context(closing(loop.starting))
                 taking_turns.append(stack.enter_context(closing(_GroupTurns(loop, group.environment, watch))))
 
             # The limit of env slots is divided evenly among the groups.
             num_envs = [group.environment.num_envs for group in groups]
-            sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+            num_used = sum(num_envs) if limits.max_envs is None else min(limits.max_envs, sum(num_envs))
+            sizes = group_sizes(num_used, len(groups))
             for group, size, most in zip(taking_turns, sizes, num_envs, strict=True):
                 group.loop.reset(range(min(size, most)))
 
@@ -488,13 +503,7 @@ def pipelined_rollout(
         for group in taking_turns:
             group.loop.end_lost_episodes(error)
         raise
-    results = [group.loop.episodes.result(interrupted=interrupted) for group in taking_turns]
-    return RolloutResult(
-        finished_episodes=sum(result.finished_episodes for result in results),
-        cut_episodes=sum(result.cut_episodes for result in results),
-        env_steps=sum(result.env_steps for result in results),
-        interrupted=interrupted,
-    )
+    return _counted([group.loop.episodes for group in taking_turns], interrupted=interrupted)
 
 
 def _take_turns(
@@ -515,7 +524,12 @@ def _take_turns(
                     processes = [each for each in working if isinstance(each, Background)]
                     while processes and all(each.unanswered for each in processes):
                         wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
-            turn = [group for group in groups if group.is_ready]
+            turn = [
+                group
+                for group in groups
+                if (made := group.under_way and group.under_way[1]) is None
+                or (made.done() if isinstance(made, Future) else not made.unanswered)
+            ]
         for group in turn:
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
@@ -544,14 +558,6 @@ class _GroupTurns:
         self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
         begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `finish_step` does not wait."""
-        if self.under_way is None:
-            return True
-        working = self.under_way[1]
-        return working.done() if isinstance(working, Future) else not working.unanswered
 
     def begin_step(self) -> None:
         """Ask the policy, and begin the step of its answer."""

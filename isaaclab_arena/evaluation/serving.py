@@ -15,14 +15,13 @@ import torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_mean, first_line
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.policy_answers import agreed_instruction, checked_action
-from isaaclab_arena.interfaces.announced import announced_pictures, refuse_misread, shown_to
+from isaaclab_arena.evaluation.running_episodes import agreed_instruction, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import WatchedStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, shown_to
+from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 from isaaclab_arena.nested import with_leaves
 
 # Check the observation of one env slot that a client sends, and combine those of several into a batch.
@@ -46,7 +45,24 @@ def checked_observation(observation: Mapping[str, Any], spec: Mapping[str, Any])
         if not isinstance(given, Mapping):
             raise ObservationRefusedError(f"'{group}' must hold arrays by name, it is a {type(given).__name__}")
         _refuse_other_names(f"arrays of '{group}'", given, terms)
-        checked[group] = {name: _checked(f"{group}.{name}", given[name], terms[name]) for name in terms}
+        checked[group] = {}
+        for term, term_spec in terms.items():
+            name, values = f"{group}.{term}", given[term]
+            if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+                native = values.astype(values.dtype.newbyteorder("="), copy=False)
+                tensor = torch.from_numpy(np.ascontiguousarray(native))
+            elif isinstance(values, torch.Tensor):
+                tensor = values
+            else:
+                kind = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
+                raise ObservationRefusedError(f"'{name}' must be an array of numbers, it is {kind}")
+            if tuple(tensor.shape) != term_spec.shape:
+                raise ObservationRefusedError(f"'{name}' has shape {tuple(tensor.shape)}, {term_spec.shape} is due")
+            if not term_spec.dtype.is_floating_point and tensor.dtype != term_spec.dtype:
+                raise ObservationRefusedError(f"'{name}' is of type {tensor.dtype}, {term_spec.dtype} is due")
+            checked[group][term] = tensor.to(term_spec.dtype)
+            if term_spec.dtype.is_floating_point and not bool(torch.isfinite(checked[group][term]).all()):
+                raise ObservationRefusedError(f"'{name}' holds NaN or infinity")
     return checked
 
 
@@ -82,24 +98,6 @@ def _refuse_other_names(what: str, given: Mapping[str, Any], due: Mapping[str, A
         raise ObservationRefusedError(
             f"the observation has {what} that are not known: {listed}{did_you_mean(unknown[0], due)}"
         )
-
-
-def _checked(name: str, values: Any, spec: ArraySpec) -> torch.Tensor:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        tensor = torch.from_numpy(np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False)))
-    elif isinstance(values, torch.Tensor):
-        tensor = values
-    else:
-        kind = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
-        raise ObservationRefusedError(f"'{name}' must be an array of numbers, it is {kind}")
-    if tuple(tensor.shape) != spec.shape:
-        raise ObservationRefusedError(f"'{name}' has shape {tuple(tensor.shape)}, {spec.shape} is due")
-    if not spec.dtype.is_floating_point and tensor.dtype != spec.dtype:
-        raise ObservationRefusedError(f"'{name}' is of type {tensor.dtype}, {spec.dtype} is due")
-    tensor = tensor.to(spec.dtype)
-    if spec.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-        raise ObservationRefusedError(f"'{name}' holds NaN or infinity")
-    return tensor
 
 
 # Show a policy an environment that is simulated elsewhere: its specs and its words, but no simulation.
@@ -254,7 +252,7 @@ class HostedPolicy:
         self._policies[0] = self.policy
 
         # Ask once with zeros, so that a policy that cannot be served fails before a client connects.
-        zeros = with_leaves(self.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
+        zeros = with_leaves(self.environment.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
         answer: SlotAnswer | Exception
         try:
             self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
@@ -272,11 +270,6 @@ class HostedPolicy:
         # Whether the first observation of an episode needs pictures is the same in every env slot.
         looked_at = announced_pictures(self.policy, self.environment, [0])
         self.looks_first = looked_at is None or 0 in looked_at
-
-    @property
-    def observation_spec(self) -> Mapping[str, Any]:
-        """The spec of one env slot: group, then term, then `ArraySpec`."""
-        return self.environment.observation_spec
 
     def start(self, env_id: int, begun: BegunEpisode) -> None:
         """Begin an episode in an env slot."""
@@ -400,21 +393,16 @@ class PolicyHost:
         self._begun: set[int] = set()
         self._waiting: deque[_Waiting] = deque()
         self._ended: deque[tuple[int, bool]] = deque()
-        self._is_closed = False
+        self.is_closed = False  # whether it answers no more queries
         self.failure: str | None = None  # the error that ended the thread
         self._queries, self._calls, self._waited_s, self._busy_s = 0, 0, 0.0, 0.0
         self._since_s = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="policy host", daemon=True)
         self._thread.start()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the host answers no more queries."""
-        return self._is_closed
-
     def check_room(self) -> None:
         """Raise `HostFullError` if no env slot is free or the host is closed."""
-        if self._is_closed or not self._free:
+        if self.is_closed or not self._free:
             num_slots = self.policy.num_slots
             raise HostFullError(f"all {num_slots} env slots of the served policy are taken; try again later")
 
@@ -439,7 +427,7 @@ class PolicyHost:
     def close(self) -> None:
         """Fail the queries that wait, and close the policy. May be called more than once."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
         self._thread.join()
 
@@ -447,7 +435,7 @@ class PolicyHost:
         """Queue a query. Only the session of the env slot may call it, and only after its last answer."""
         waiting = _Waiting(env_id=env_id, begun=begun, observation=observation, arrived_s=time.perf_counter())
         with self._changed:
-            if self._is_closed:
+            if self.is_closed:
                 raise PolicyError("the policy is no longer served")
             self._waiting.append(waiting)
             self._changed.notify_all()
@@ -471,14 +459,14 @@ class PolicyHost:
             while True:
                 with self._changed:
                     # Wait for a query or an ending, then for other queries to join the call.
-                    self._changed.wait_for(lambda: self._is_closed or self._waiting or self._ended)
-                    if self._waiting and not self._is_closed:
+                    self._changed.wait_for(lambda: self.is_closed or self._waiting or self._ended)
+                    if self._waiting and not self.is_closed:
                         left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
                         self._changed.wait_for(
-                            lambda: self._is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing)),
+                            lambda: self.is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing)),
                             timeout=max(0.0, left_s),
                         )
-                    if self._is_closed:
+                    if self.is_closed:
                         break
                     ended, self._ended = self._ended, deque()
                     batch = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
@@ -495,7 +483,7 @@ class PolicyHost:
             raise
         finally:
             with self._changed:
-                self._is_closed = True
+                self.is_closed = True
                 # No session may wait for ever, so all queries without an answer fail.
                 left = [waiting for waiting in (*batch, *self._waiting) if not waiting.answer.done()]
             for waiting in left:
@@ -553,7 +541,7 @@ class HostSession:
         if not self._is_playing:
             raise PolicyError("no episode is under way in this session; begin one first")
         # `ObservationRefusedError` leaves the episode under way: the client may send another observation.
-        spec = self._host.policy.observation_spec
+        spec = self._host.policy.environment.observation_spec
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
             raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")

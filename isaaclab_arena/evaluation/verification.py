@@ -23,7 +23,6 @@ from isaaclab_arena.distributed.context import (
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import initialise
-from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.console import program
@@ -35,7 +34,7 @@ from isaaclab_arena.evaluation.queues import jobs_of_rank
 from isaaclab_arena.evaluation.rerun import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.episode import Outcome, conditions_from_json
+from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables

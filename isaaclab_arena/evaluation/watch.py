@@ -23,13 +23,13 @@ from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, 
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS
 from isaaclab_arena.config.loading import job_over_defaults, modernised
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
+from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
 from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
-from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.disk import RunLock, json_text, read_versioned, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 
 _RATE_TOLERANCE = 1e-3
 _MEAN_NOTHING = frozenset(

@@ -1,6 +1,5 @@
 """The contract of an environment: env slots that the loop starts, steps and starts again, itself or elsewhere."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from isaaclab_arena.interfaces import offers
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
 if TYPE_CHECKING:
     import gymnasium
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +103,7 @@ class Environment(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # What is set to None gets the default back, which says that it is not offered.
-        for name in [name for name, value in vars(cls).items() if value is None and not name.startswith("_")]:
-            for lost in (name, *_LOST_WITHOUT.get(name, ())):
-                if vars(cls).get(lost) is None and vars(Environment).get(lost, True) is not True:
-                    setattr(cls, lost, vars(Environment)[lost])
-        # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
-        for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
-            set_aside(cls, whole, quicker, vars(Environment)[quicker])
+        offers.settle_environment_class(cls, Environment)
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -291,82 +282,3 @@ class Environment(ABC):
     def action_space(self) -> "gymnasium.spaces.Box":
         """Space of the batch of actions. Shape: (num_envs, action_dim)."""
         return self.action_spec.space(self.num_envs)
-
-
-_LOST_WITHOUT = {
-    "step_again": ("try_step",),
-    "begin_events": ("episode_events",),
-    "episode_events": ("begin_events",),
-    "state": ("state_parts",),
-    "state_of": ("state_parts",),
-    "episode_states": ("restore",),
-    "restore": ("episode_states",),
-    "restore_snapshot": ("snapshot",),
-    "draw_pictures_of": ("pictures_drawn",),
-    "pictures_drawn": ("draw_pictures_of",),
-    "film": ("film_later", "filmable"),
-}
-"""Offers to those that mean nothing without them."""
-
-
-def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
-    """Give a class the default of a quicker way, if its `whole` way comes from below the class that has the quicker."""
-    owner_of_whole, owner = (
-        next(number for number, each in enumerate(cls.__mro__) if name in vars(each)) for name in (whole, quicker)
-    )
-    # A claim of a class beside the one with the whole way is not about that way; a method may go on to it.
-    is_beside = isinstance(default, bool) and not issubclass(cls.__mro__[owner], cls.__mro__[owner_of_whole])
-    if (owner_of_whole < owner or is_beside) and getattr(cls, quicker) is not default:
-        setattr(cls, quicker, default)
-        _LOG.info("%s has a '%s' of its own, so '%s' of its base is set aside", cls.__name__, whole, quicker)
-
-
-# The work of an environment that other processes do.
-
-
-class Background(ABC):
-    """The work of an environment that other processes do, while this one does something else.
-
-    Attributes:
-        steps_while_starting: Control steps that other env slots make before a reset is waited for; 0 if resets are not
-            begun early. Env slots whose reset was begun rest until it is finished.
-    """
-
-    steps_while_starting: int = 0
-
-    @property
-    def unanswered(self) -> Sequence[int]:
-        """Descriptors, each of which can be read once its part of the step is made; none if all of it is."""
-        return ()
-
-    @abstractmethod
-    def begin_step(self, action: torch.Tensor) -> None:
-        """Begin the step that `Environment.step` would make. Shape of ``action``: (num_envs, action_dim).
-
-        Until `finish_step` nothing but `unanswered` is asked of the environment.
-        """
-
-    @abstractmethod
-    def finish_step(self) -> Step:
-        """Wait for the step that was begun, and return it."""
-
-    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Begin the reset that `Environment.reset` would make."""
-        raise NotImplementedError
-
-    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
-        """Wait for the resets of these env slots, ascending, and return the observation of all; others may go on."""
-        raise NotImplementedError
-
-    def unplanned(self) -> Sequence[int]:
-        """Return the running env slots whose next steps may be made before they are asked for, if they are planned."""
-        return ()
-
-    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Take, before a step, the actions (n, action_dim) that will follow its own, by env slot out of `unplanned`."""
-
-
-def background_of(environment: Any) -> Background | None:
-    """Return an environment's work elsewhere, None without; an environment may use the name for something else."""
-    background = environment.background
-    return background if isinstance(background, Background) else None

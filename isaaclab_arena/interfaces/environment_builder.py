@@ -1,7 +1,8 @@
-"""What makes and changes environments: their builders, the variations of their worlds, and wrappers around them."""
+"""What makes and changes environments: builders, variations of their worlds, wrappers, and work in other processes."""
 
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.interfaces.environment import Environment, Step
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.specs import Observation
 
 # Describe an environment in a few words, for lists and documents, without simulating anything.
 
@@ -399,3 +401,54 @@ class EnvironmentWrapper(Environment):
         if name == "real":  # which a copy has not yet while it is made
             raise AttributeError(name)
         return getattr(self.real, name)
+
+
+# The work of an environment that other processes do.
+
+
+class Background(ABC):
+    """The work of an environment that other processes do, while this one does something else.
+
+    Attributes:
+        steps_while_starting: Control steps that other env slots make before a reset is waited for; 0 if resets are not
+            begun early. Env slots whose reset was begun rest until it is finished.
+    """
+
+    steps_while_starting: int = 0
+
+    @property
+    def unanswered(self) -> Sequence[int]:
+        """Descriptors, each of which can be read once its part of the step is made; none if all of it is."""
+        return ()
+
+    @abstractmethod
+    def begin_step(self, action: torch.Tensor) -> None:
+        """Begin the step that `Environment.step` would make. Shape of ``action``: (num_envs, action_dim).
+
+        Until `finish_step` nothing but `unanswered` is asked of the environment.
+        """
+
+    @abstractmethod
+    def finish_step(self) -> Step:
+        """Wait for the step that was begun, and return it."""
+
+    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Begin the reset that `Environment.reset` would make."""
+        raise NotImplementedError
+
+    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
+        """Wait for the resets of these env slots, ascending, and return the observation of all; others may go on."""
+        raise NotImplementedError
+
+    def unplanned(self) -> Sequence[int]:
+        """Return the running env slots whose next steps may be made before they are asked for, if they are planned."""
+        return ()
+
+    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
+        """Take, before a step, the actions (n, action_dim) that will follow its own, by env slot out of `unplanned`."""
+
+
+def background_of(environment: Any) -> Background | None:
+    """Return an environment's work elsewhere, None without; an environment may use the name for something else."""
+    background = environment.background
+    return background if isinstance(background, Background) else None

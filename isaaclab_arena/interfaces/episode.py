@@ -1,14 +1,124 @@
-"""The data of an episode: before it runs, while it runs, and when it has ended; and its conditions as numbers."""
+"""An episode: its random streams, its data before, while and after it runs, its conditions, and sets of episodes."""
 
 import math
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
 
-from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
+from isaaclab_arena.config.schema import MAX_SEED
+from isaaclab_arena.errors import ArenaError
+
+# Random streams that belong to an episode, never to a process.
+#
+# A stream is a function of ``(seed, use, episode_index)`` alone. Rank, world size, number of environments and the order
+# in which episodes finish cannot reach it, so the conditions of an episode are the same wherever and whenever it runs.
+# Streams are numpy ``SeedSequence`` objects with a spawn key, which needs no counter.
+
+_BLOCK_SIZE = 256
+"""Episodes whose streams are seeded together: numpy's own seed sequence takes ten times as long, one by one."""
+
+_POOL_SIZE = 4
+_INIT_A, _MULT_A = 0x43B0D7E5, 0x931E8875
+_INIT_B, _MULT_B = 0x8B51F9DD, 0x58F38DED
+_MIX_LEFT, _MIX_RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
+"""Of numpy's seed sequence, which numpy promises never to change."""
+
+
+class Stream(IntEnum):
+    """The use of a stream. Values are part of every recorded seed: never renumber them."""
+
+    CONDITIONS = 0
+    POLICY = 1
+    NOISE = 2
+    VARIATION = 3
+    LATENCY = 4
+
+
+def episode_seed_sequence(
+    seed: int, stream: Stream, episode_index: int, part: str | None = None
+) -> np.random.SeedSequence:
+    """Return the seed sequence of one use of one episode; `part` names one of several independent streams of it."""
+    # The seed is 0 to 2**63 - 1, and the episode's index counts from 0 in its job.
+    key = (int(stream), episode_index)
+    if part is not None:
+        key = (*key, zlib.crc32(part.encode("utf-8")))
+    return np.random.SeedSequence(entropy=seed, spawn_key=key)
+
+
+def episode_generator(seed: int, stream: Stream, episode_index: int, part: str | None = None) -> np.random.Generator:
+    """Return a fresh generator at the start of one episode's stream; see `episode_seed_sequence`."""
+    if not 0 <= episode_index <= MAX_SEED:
+        raise ValueError(f"an episode's index must be 0 to 2**63 - 1, got {episode_index}")
+    block, position = divmod(episode_index, _BLOCK_SIZE)
+    words = _words_of_block(seed, stream, block, part)[position]
+    sequence: Any = _WithKnownWords(words, (seed, stream, episode_index, part))
+    return np.random.Generator(np.random.PCG64(sequence))
+
+
+class _WithKnownWords(ISpawnableSeedSequence):
+    """The seed sequence of an episode, with the PCG64's seed words known: shape (4,), uint64."""
+
+    def __init__(self, words: np.ndarray, arguments: tuple[int, Stream, int, str | None]) -> None:
+        self._words = words
+        self._arguments = arguments
+
+    @cached_property
+    def _sequence(self) -> np.random.SeedSequence:
+        return episode_seed_sequence(*self._arguments)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        """Return words as numpy's seed sequence does. Shape: (n_words,)."""
+        if n_words == len(self._words) and dtype == self._words.dtype:
+            return self._words
+        return self._sequence.generate_state(n_words, dtype)
+
+    def spawn(self, n_children: int) -> list[Any]:
+        """Return new seed sequences as numpy's does."""
+        return self._sequence.spawn(n_children)
+
+
+@lru_cache(maxsize=64)
+def _words_of_block(seed: int, stream: Stream, block: int, part: str | None) -> np.ndarray:
+    """Return a block's PCG64 seed words, equal to `episode_seed_sequence`'s. Shape: (_BLOCK_SIZE, 4), uint64."""
+    first = block * _BLOCK_SIZE
+    # numpy mixes the common part of all episodes: four words or more of the seed, and one of the stream.
+    pool = np.tile(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)).pool, (_BLOCK_SIZE, 1))
+    num_mixed = max(_POOL_SIZE, -(-seed.bit_length() // 32)) + 1
+    key = [np.arange(_BLOCK_SIZE) + first % 2**32, *([first >> 32] if first >> 32 else [])]
+    for word in key if part is None else [*key, zlib.crc32(part.encode("utf-8"))]:
+        # Each word is hashed once for each place of the pool, with another factor every time.
+        factors = _powers(_INIT_A, _MULT_A, _POOL_SIZE * num_mixed, _POOL_SIZE + 1)
+        words = np.broadcast_to(np.asarray(word, np.uint32), _BLOCK_SIZE)[:, None]
+        pool = _folded(_MIX_LEFT * pool - _MIX_RIGHT * _folded((words ^ factors[:-1]) * factors[1:]))
+        num_mixed += 1
+    factors = _powers(_INIT_B, _MULT_B, 0, 2 * _POOL_SIZE + 1)
+    halves = _folded((np.tile(pool, 2) ^ factors[:-1]) * factors[1:]).astype(np.uint64)
+    known = halves[:, ::2] | halves[:, 1::2] << np.uint64(32)
+    known.flags.writeable = False
+    return known
+
+
+def _powers(start: int, factor: int, first: int, count: int) -> np.ndarray:
+    """Return ``start`` times consecutive powers of ``factor``, modulo 2**32. Shape: (count,), uint32."""
+    return np.array([start * pow(factor, first + each, 2**32) % 2**32 for each in range(count)], np.uint32)
+
+
+def _folded(words: np.ndarray) -> np.ndarray:
+    return words ^ words >> np.uint32(16)
+
+
+def episode_seed(seed: int, stream: Stream, episode_index: int) -> int:
+    """Return one 63-bit integer for the stream, for libraries that want a number; 32 bits would collide."""
+    # Among 100,000 episodes, 32 bits would collide.
+    high, low = episode_seed_sequence(seed, stream, episode_index).generate_state(2, np.uint32)
+    return (int(high) << 32 | int(low)) & MAX_SEED
+
 
 # Define the data of an episode: before it runs, while it runs, and when it has ended.
 
@@ -223,3 +333,84 @@ def number(value: ConditionValue) -> float:
     if not isinstance(value, int | float):
         raise TypeError(f"a condition must be a number, got {value!r}")
     return float(value)
+
+
+# Sets of episodes as ascending half-open ranges: 0 to 39 and 41 as ``((0, 40), (41, 42))``. Pure functions.
+
+EpisodeRanges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def as_ranges(indices: Iterable[int]) -> EpisodeRanges:
+    """Return indices, in any order, as ranges: 0, 1, 2, 5 as ``((0, 3), (5, 6))``."""
+    ranges: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
+        else:
+            ranges.append([index, index + 1])
+    return tuple((begin, end) for begin, end in ranges)
+
+
+def in_words(indices: Iterable[int], name: Callable[[int], str] = str) -> str:
+    """Return indices, in any order, as text for people: ``0 to 4, 7``."""
+    return ", ".join(
+        name(begin) if end == begin + 1 else f"{name(begin)} to {name(end - 1)}" for begin, end in as_ranges(indices)
+    )
+
+
+def of_ranges(ranges: EpisodeRanges) -> frozenset[int]:
+    """Return the indices within ranges."""
+    return frozenset(index for begin, end in ranges for index in range(begin, end))
+
+
+def contain(ranges: EpisodeRanges, index: int) -> bool:
+    """True if an index lies in one of the ranges."""
+    return any(begin <= index < end for begin, end in ranges)
+
+
+def count_episodes(ranges: EpisodeRanges) -> int:
+    """Return the number of episodes within ranges."""
+    return sum(end - begin for begin, end in ranges)
+
+
+def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRanges:
+    """Return the episodes below ``num_episodes`` that are not finished."""
+    remaining, begin = [], 0
+    for finished_begin, finished_end in (*finished, (num_episodes, num_episodes)):
+        end = min(finished_begin, num_episodes)
+        if begin < end:
+            remaining.append((begin, end))
+        begin = max(begin, finished_end)
+    return tuple(remaining)
+
+
+def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
+    """Cut ranges into consecutive parts of the given sizes; ValueError if the sums differ."""
+    if sum(sizes) != count_episodes(ranges):
+        raise ValueError(f"parts of {sum(sizes)} episodes cannot be cut from {count_episodes(ranges)}")
+    parts, left = [], list(reversed(ranges))
+    for size in sizes:
+        part: list[tuple[int, int]] = []
+        wanted = size
+        while wanted > 0:
+            begin, end = left.pop()
+            middle = min(begin + wanted, end)
+            part.append((begin, middle))
+            wanted -= middle - begin
+            if middle < end:
+                left.append((middle, end))
+        parts.append(tuple(part))
+    return parts
+
+
+def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
+    """Split episodes into consecutive ranges, the first ones longer by one; ArenaError for too many parts."""
+    if num_parts > num_episodes:
+        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
+    size, remainder = divmod(num_episodes, num_parts)
+    ranges, begin = [], 0
+    for part in range(num_parts):
+        end = begin + size + (part < remainder)
+        ranges.append(range(begin, end))
+        begin = end
+    return ranges

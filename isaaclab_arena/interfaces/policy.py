@@ -1,21 +1,20 @@
 """The base class of every policy, Isaac Lab Arena's, so that classes written for it run unchanged; its promises."""
 
-import dataclasses
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces import policy_options
+from isaaclab_arena.errors import Problem
+from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ChunkTraits, Continuation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +26,8 @@ class PolicyTraits:
     reproducible: bool = False
     # The reason why a policy is not reproducible, in one line and with the way out; None if there is nothing to say.
     plan_because: str | None = None
-    # The action in an env slot is the same to the last bit whatever the other env slots hold and however many there
-    # are. A network is not: its last digits change with the size of the batch. A policy that is not batch-invariant is
-    # asked on a batch that is filled up; with ``--deterministic``, always on one size.
+    # The action in an env slot is the same to the last bit, whatever the other env slots hold and how many there are.
+    # A network's is not. So it is asked on a batch that is filled up; with ``--deterministic``, always on one size.
     batch_invariant: bool = False
     # One object can serve environments of any ``num_envs``, one after the other. Consecutive jobs then share it.
     serves_any_num_envs: bool = False
@@ -44,40 +42,10 @@ class PolicyTraits:
     metrics: tuple[Metric, ...] = ()  # the declared ones among the numbers of `episode_metrics`
 
     def __post_init__(self) -> None:
-        if not self.sees_pictures and not isinstance(self.sees_pictures, _Derived):
+        # From here on it is a number, so that `replace`, which passes it on, does not say it again.
+        if self.sees_pictures is False:
             object.__setattr__(self, "pictures", "none")
-        object.__setattr__(self, "sees_pictures", _Derived(self.pictures != "none"))
-
-
-class _Derived(int):
-    """A truth value that follows from another, so that `replace`, which passes it on, does not say it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkTraits:
-    """Facts about a policy whose chunks its caller plays."""
-
-    played: int  # actions of a chunk that the policy itself plays before it asks its network again
-    predicted: int  # actions that the network predicts, at least as many
-    can_continue: bool = False  # the network can be given a `Continuation`
-    # Whose pictures a query shows: 0 is the present step, -1 the one before; none for no pictures.
-    picture_steps: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Continuation:
-    """The actions that new chunks continue: those that are planned already, from the step of the query on."""
-
-    actions: torch.Tensor  # zeros if none is planned; shape (n, predicted, action_dim), float32
-    # 1 for an action that is played in any case, 0 if none is planned; shape (n, predicted), float32.
-    weights: torch.Tensor
-
-    def of(self, places: Sequence[int]) -> Self:
-        """Return the continuation of some of the chunks, by their places; one may be named several times."""
-        return replace(self, actions=self.actions[list(places)], weights=self.weights[list(places)])
-
-
-_TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits)) - {"pictures", "remote"}
+        object.__setattr__(self, "sees_pictures", int(self.pictures != "none"))
 
 
 class PolicyCfg:
@@ -108,29 +76,11 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def __init__(self, config: PolicyCfgT | None = None) -> None:
         # A class that takes options is always built with them.
-        self.config: PolicyCfgT = typing.cast("PolicyCfgT", config)
+        self.config: PolicyCfgT = cast("PolicyCfgT", config)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in _TRAITS & cls.__dict__.keys():
-            value = cls.__dict__[name]
-            # A class may also call something of its own so.
-            if name == "metrics" and not (isinstance(value, tuple) and any(isinstance(each, Metric) for each in value)):
-                continue
-            raise ConfigError(f"{cls.__name__}.{name} has no effect; say traits = PolicyTraits({name}=...) instead")
-        parameter = policy_options.parameter_of_base(cls, PolicyBase)
-        if parameter is not None and "config_class" not in cls.__dict__:
-            cls.config_class = parameter
-        # What a class sets to None gets the default back, which says that it is not offered.
-        for name in [name for name, value in vars(cls).items() if value is None]:
-            if callable(getattr(PolicyBase, name, None)):
-                setattr(cls, name, vars(PolicyBase)[name])
-        cls.offers = policy_options.offers_of(cls, PolicyBase)
-        if "traits" not in cls.offers and cls.traits.pictures != "all":
-            # What a base says of pictures is about its own `get_action`.
-            cls.traits = replace(cls.traits, pictures="all")
-        if not cls.traits.remote and any(issubclass(each, PolicyBase) and each.traits.remote for each in cls.__bases__):
-            cls.traits = replace(cls.traits, remote=True)
+        offers.settle_policy_class(cls, PolicyBase)
 
     # Before anything is simulated. ``config`` is an instance of ``config_class``. Each method raises `ConfigError` with
     # every problem, whose ``key`` names the option at fault.
@@ -148,8 +98,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def from_args(cls, args: Any) -> Self:
         """Build the policy from the namespace of such a parser, as in Isaac Lab Arena."""
-        config_class = cls.config_class
-        return cls() if config_class is None else cls(policy_options.config_from_arguments(config_class, args))
+        return policy_options.from_arguments(cls, args)
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -195,22 +144,19 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Prepare for episodes that begin, each with its instruction and its own random stream; by default `reset`."""
-        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64)
-        self.reset(env_ids.to(env.device, non_blocking=True))
+        env_ids = [start.env_id for start in starts]
+        self.reset(torch.tensor(env_ids, dtype=torch.int64).to(env.device, non_blocking=True))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the episodes of the named env slots, None for all. Shape: (n,), int64."""
 
     @abstractmethod
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every env slot.
+        """Return the action of every env slot. Shape: (num_envs, action_dim).
 
         Args:
             env: The environment, for its spaces and device.
             observation: Nested dict of tensors, batched by environment; see `Environment`, and ``traits.pictures``.
-
-        Returns:
-            Shape: (num_envs, action_dim).
         """
 
     def finished(self) -> torch.Tensor | None:
@@ -282,10 +228,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
-        """Return the next chunks of some env slots, which continue ``going_on``, if given.
-
-        Shape: (len(env_ids), predicted, action_dim), float32, on the CPU.
-        """
+        """Return new chunks, which continue ``going_on``. Shape: (n, predicted, action_dim), float32, on the CPU."""
         raise NotImplementedError
 
     def slots_per_call(self, num_envs: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The options that a policy class declares, in any way of Isaac Lab Arena's releases, and the abilities it has."""
+"""The options that a policy class declares, in any way of Isaac Lab Arena's releases."""
 
 import argparse
 import dataclasses
@@ -41,35 +41,6 @@ def no_options(policy_class: Any) -> DeclaredOptions:
             raise ConfigError([Problem(f"{owner} takes no options", key=key) for key in options])
 
     return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
-
-
-def keyword_options(policy_class: Any, config_class: Any) -> DeclaredOptions:
-    """Return the options of a class whose constructor takes an instance of a plain class, made from keywords."""
-    # A class may take any keywords, or not say which it takes.
-    keywords = None
-    with suppress(TypeError, ValueError):
-        parameters = inspect.signature(config_class).parameters
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            keywords = dict(parameters)
-
-    def read(options: Mapping[str, Any], *, owner: str) -> Any:
-        if keywords is not None:
-            required = [each.name for each in required_parameters(list(keywords.values()))]
-            problems = misnamed_options(options, keywords, required, owner=owner)
-            if problems:
-                raise ConfigError(problems)
-        try:
-            return config_class(**options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options of {owner}: {error}") from error
-
-    empty, known = inspect.Parameter.empty, (keywords or {}).values()
-    return DeclaredOptions(
-        names=None if keywords is None else frozenset(keywords),
-        read=read,
-        build=policy_class,
-        defaults={each.name: each.default for each in known if each.default is not empty},
-    )
 
 
 def dict_options(policy_class: Any) -> DeclaredOptions:
@@ -129,16 +100,6 @@ class PolicyParser:
                 what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
                 raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
             self.actions.setdefault(action.dest, []).append(action)
-
-    def declared(self) -> DeclaredOptions:
-        """Return the options of a class that has no others."""
-        return DeclaredOptions(
-            names=frozenset({*self.actions, *SHARED_OPTIONS}),
-            read=self.read,
-            build=self.build,
-            defaults={"device": "cuda", **{name: actions[0].default for name, actions in self.actions.items()}},
-            taken_from=self.taken_from,
-        )
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
@@ -256,13 +217,16 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
     return parser
 
 
-def config_from_arguments(config_class: type, namespace: argparse.Namespace) -> Any:
-    """Return the config from a namespace, which may hold others too; ConfigError if an option is missing."""
-    given = vars(namespace)
+def from_arguments(policy_class: Any, namespace: argparse.Namespace) -> Any:
+    """Return the policy of a namespace, which may hold others' options; ConfigError if one is missing."""
+    config_class, given = policy_class.config_class, vars(namespace)
+    if config_class is None:
+        return policy_class()
     try:
-        return config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
+        config = config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
     except TypeError as error:
         raise ConfigError(f"options of {config_class.__name__}: {error}") from error
+    return policy_class(config)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -299,24 +263,18 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
         raise ConfigError(Problem(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name))
     action = next(action for action in actions if action.nargs != 0)
     spelling = _spelling(action)
-    if not isinstance(value, list | tuple):
-        return [f"{spelling}={_word(action, value)}"]
-    if isinstance(action, argparse._AppendAction) and action.nargs is None:
-        return [f"{spelling}={_word(action, item)}" for item in value]
+    # To argparse every word but the empty one is true.
+    items = value if isinstance(value, list | tuple) else [value]
+    words = ["" if action.type is bool and not item else str(item) for item in items]
+    if not isinstance(value, list | tuple) or (isinstance(action, argparse._AppendAction) and action.nargs is None):
+        return [f"{spelling}={word}" for word in words]
     if action.nargs in (None, "?"):
         raise ConfigError(Problem("must be one value, not a list", key=name))
-    return [spelling, *(_word(action, item) for item in value)]
+    return [spelling, *words]
 
 
 def _spelling(action: argparse.Action) -> str:
     return next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
-
-
-def _word(action: argparse.Action, value: Any) -> str:
-    if action.type is bool and not value:
-        # To argparse every word but the empty one is true.
-        return ""
-    return str(value)
 
 
 def _reading(hint: Any) -> dict[str, Any]:
@@ -366,7 +324,14 @@ def declared_options(policy_class: Any) -> DeclaredOptions:
             # The options of the config class need no parser.
             return typed
     if has_own_parser:
-        return PolicyParser(policy_class).declared()
+        parser = PolicyParser(policy_class)
+        return DeclaredOptions(
+            names=frozenset({*parser.actions, *SHARED_OPTIONS}),
+            read=parser.read,
+            build=parser.build,
+            defaults={"device": "cuda", **{name: actions[0].default for name, actions in parser.actions.items()}},
+            taken_from=parser.taken_from,
+        )
     if not parameters:
         return no_options(policy_class)
     annotated = _annotation(policy_class, parameters[0].name)
@@ -392,20 +357,46 @@ def built(policy_class: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
+    """Return the options of a class whose constructor takes an instance of a class."""
     others = [parameter for parameter in required_parameters(parameters) if parameter is not parameters[0]]
     if others:
         raise ConfigError(_undeclared(policy_class, others))
     if issubclass(config_class, Mapping):
         return dict_options(policy_class)
     names = option_names(config_class)
-    if names is None:
-        return keyword_options(policy_class, config_class)
-    fields = dataclasses.fields(config_class)
+    if names is not None:
+        fields = dataclasses.fields(config_class)
+        return DeclaredOptions(
+            names=names,
+            read=partial(read_options, config_class),
+            build=policy_class,
+            defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},
+        )
+
+    # An instance of a plain class is made from keywords. The class may take any, or not say which it takes.
+    keywords = None
+    with suppress(TypeError, ValueError):
+        taken = inspect.signature(config_class).parameters
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in taken.values()):
+            keywords = dict(taken)
+
+    def read(options: Mapping[str, Any], *, owner: str) -> Any:
+        if keywords is not None:
+            required = [each.name for each in required_parameters(list(keywords.values()))]
+            problems = misnamed_options(options, keywords, required, owner=owner)
+            if problems:
+                raise ConfigError(problems)
+        try:
+            return config_class(**options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"options of {owner}: {error}") from error
+
+    empty, known = inspect.Parameter.empty, (keywords or {}).values()
     return DeclaredOptions(
-        names=names,
-        read=partial(read_options, config_class),
+        names=None if keywords is None else frozenset(keywords),
+        read=read,
         build=policy_class,
-        defaults={each.name: each.default for each in fields if each.default is not dataclasses.MISSING},
+        defaults={each.name: each.default for each in known if each.default is not empty},
     )
 
 
@@ -432,50 +423,3 @@ def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> 
         f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive the "
         "class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
     )
-
-
-# The abilities of a policy class, from the methods that it defines. Nothing else asks where a class defines a method.
-
-# What a base says about its ``get_action`` does not hold for another one, and must not bypass it.
-_OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
-# These abilities need several methods.
-_TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
-
-
-def offers_of(policy_class: type, base: type) -> frozenset[str]:
-    """Return the attributes of ``base`` that a class has of its own, as far as they hold for its ``get_action``."""
-    # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
-    names = [*(name for name in vars(base) if not name.startswith("_")), "network", "asking"]
-    beyond = len(policy_class.__mro__)
-    depth = {
-        name: next((number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__), beyond)
-        for name in names
-    }
-    classes = policy_class.__mro__
-    offers = {name for name in names if depth[name] < classes.index(base)}
-    offers -= {name for name in offers if vars(classes[depth[name]])[name] is vars(base).get(name)}
-    offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
-    for together in _TOGETHER:
-        offers -= set() if offers.issuperset(together) else set(together)
-    return frozenset(offers)
-
-
-def parameter_of_base(policy_class: type, base: type) -> type | None:
-    """Return ``MyCfg`` of a class that derives from ``base[MyCfg]``, also through others; None if it is no class."""
-    parameter = _parameter(policy_class, base)
-    parameter = typing.get_origin(parameter) or parameter
-    is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
-    return parameter if is_class else None
-
-
-def _parameter(policy_class: type, base: type) -> Any:
-    # Only the class's own bases count: it inherits the value of others anyway.
-    for each in policy_class.__dict__.get("__orig_bases__", ()):
-        origin, arguments = typing.get_origin(each), typing.get_args(each)
-        if origin is base:
-            return arguments[0]
-        if isinstance(origin, type) and issubclass(origin, base):
-            inner, parameters = _parameter(origin, base), getattr(origin, "__parameters__", ())
-            if inner in parameters:
-                return arguments[parameters.index(inner)]
-    return None

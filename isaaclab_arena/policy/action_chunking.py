@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.seeding import MAX_SEED
 
 OptionsT = TypeVar("OptionsT")
 

@@ -11,16 +11,22 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.device_reads import on_cpu
-from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, on_cpu, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, CAMERAS_OFF, in_colours, no_camera, picture_layout, pictures_of
 from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import (
+    CAMERAS,
+    CAMERAS_OFF,
+    ArraySpec,
+    in_colours,
+    no_camera,
+    picture_layout,
+    pictures_of,
+)
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
 from isaaclab_arena.policy.lerobot_network import (
     ACTIONS,

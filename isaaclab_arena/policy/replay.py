@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.episodes import (

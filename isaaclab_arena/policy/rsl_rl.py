@@ -20,10 +20,9 @@ from isaaclab_arena.interfaces.connections import Connections, Description, set_
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
 from isaaclab_arena.models.network import (
     ActionScaler,
     ActionScaling,

@@ -16,12 +16,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.specs import SideBySide, StateTree
+from isaaclab_arena.interfaces.specs import CAMERAS, SideBySide, StateTree
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout

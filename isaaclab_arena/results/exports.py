@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
@@ -383,7 +382,7 @@ def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Map
 def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
     """Log a camera's images: uint8 colours, depth [m] or segmentation ids; or the reason that this is impossible."""
     if pictures.dtype == np.uint8:
-        from isaaclab_arena.interfaces.pictures import in_colours  # noqa: PLC0415  torch, for pictures alone
+        from isaaclab_arena.interfaces.specs import in_colours  # noqa: PLC0415  torch, for pictures alone
 
         try:
             pictures = in_colours(pictures)

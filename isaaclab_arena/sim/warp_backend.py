@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import warp
 
-from isaaclab_arena.device_reads import on_cpu, on_device
+from isaaclab_arena.distributed.devices import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backend
 from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, ModelNames, Replayed, StartState

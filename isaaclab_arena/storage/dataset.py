@@ -15,7 +15,7 @@ import numpy as np
 from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
-from isaaclab_arena.interfaces.pictures import in_colours
+from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage import episode_file, episodes, layout
 from isaaclab_arena.storage.disk import flush_to_disk, json_line, storage_errors, written_in_place

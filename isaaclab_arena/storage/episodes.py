@@ -24,8 +24,8 @@ from h5py import (
     h5o,  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 )
 
-from isaaclab_arena import episode_ranges
 from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError, first_line
+from isaaclab_arena.interfaces.episode import in_words as named_in_words
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage import disk, episode_file, layout
@@ -580,7 +580,7 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 def in_words(indices: Iterable[int]) -> str:
     """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
-    return episode_ranges.in_words(indices, layout.demo_name)
+    return named_in_words(indices, layout.demo_name)
 
 
 def recorded_without_arrays(

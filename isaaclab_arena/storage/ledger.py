@@ -11,9 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
-from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
 from isaaclab_arena.storage import disk, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 

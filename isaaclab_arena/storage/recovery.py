@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from isaaclab_arena.config.schema import RESERVED_NAMES
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, contain, of_ranges
 from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import disk, layout, ledger

@@ -12,14 +12,23 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.announced import announced_pictures, shown_to
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
+from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.playing import DrawnOnDemand, bits, conditions_of, ended, episode, leaves, require, start
+from isaaclab_arena.testing.environment_conformance import (
+    DrawnOnDemand,
+    bits,
+    conditions_of,
+    ended,
+    episode,
+    leaves,
+    require,
+    start,
+)
 
 _STEPS_BEFORE_AGAIN = 2
 
@@ -231,12 +240,22 @@ class PolicyConformance(ABC):
         """Return the actions of episodes (env slot to index) that a new reproducible policy plays."""
         # ``before``: episodes of which it plays two steps first. ``again``: see `_steps`. ``seed``: that of the
         # process-wide generators while it plays; what builds it may seed them itself.
-        seeded = contextlib.nullcontext() if seed is None else _global_seed(seed)
-        with self._playing(len(episodes)) as (policy, environment), seeded:
-            self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
-            if before is not None:
-                _played(policy, environment, before, 2)
-            return _played(policy, environment, episodes, self.num_steps, again)
+        forked = torch.random.fork_rng(enabled=seed is not None)
+        with self._playing(len(episodes)) as (policy, environment), forked:
+            kept = random.getstate(), np.random.get_state()
+            if seed is not None:
+                random.seed(seed)
+                np.random.seed(seed)  # noqa: TID251
+                torch.manual_seed(seed)  # noqa: TID251
+            try:
+                self._need(policy.traits.reproducible or self.answers_alike, "reproducible")
+                if before is not None:
+                    _played(policy, environment, before, 2)
+                return _played(policy, environment, episodes, self.num_steps, again)
+            finally:
+                if seed is not None:
+                    random.setstate(kept[0])
+                    np.random.set_state(kept[1])
 
     @staticmethod
     def _need(promised: object, name: str) -> None:
@@ -330,18 +349,3 @@ def _require_alike(
         # The last digits of a network may depend on its neighbours; what it does must not.
         close = bits(one) == bits(other) if to_the_bit else torch.allclose(one.float(), other.float(), 1e-3, 1e-3)
         require(close, f"{message}, first at step {number}")
-
-
-@contextlib.contextmanager
-def _global_seed(seed: int) -> Iterator[None]:
-    """Seed the process-wide generators, and put them back."""
-    kept = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: TID251
-        torch.manual_seed(seed)  # noqa: TID251
-        try:
-            yield
-        finally:
-            random.setstate(kept[0])
-            np.random.set_state(kept[1])

@@ -19,8 +19,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.pictures import picture_layout
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import ArraySpec, picture_layout
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import storage_errors

@@ -15,8 +15,8 @@ import numpy as np
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.schema import folded, name_problem
-from isaaclab_arena.episode_ranges import in_words
 from isaaclab_arena.errors import StorageError, did_you_mean
+from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.interfaces.pictures import in_colours
+from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line, json_text, plain, storage_errors, write_text

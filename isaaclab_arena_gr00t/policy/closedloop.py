@@ -14,8 +14,8 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import pictures_of
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
+from isaaclab_arena.interfaces.specs import pictures_of
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
 from isaaclab_arena_gr00t import observations
 from isaaclab_arena_gr00t.config import (

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
+from isaaclab_arena.interfaces.specs import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections

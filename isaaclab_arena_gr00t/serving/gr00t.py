@@ -214,7 +214,7 @@ class NamedPolicy(BasePolicy):
 
     def _entries(self, observation: Mapping[str, Any]) -> list[SlotObservation]:
         """Return the observation of each entry of a batch."""
-        mapping, spec = self._served.mapping, self._served.policy.observation_spec
+        mapping, spec = self._served.mapping, self._served.policy.environment.observation_spec
         video, state = _arrays(observation, "video"), _arrays(observation, "state")
         sizes = {len(values) for values in (*video.values(), *state.values())}
         if len(sizes) != 1:

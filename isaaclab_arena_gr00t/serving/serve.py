@@ -228,7 +228,7 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
     contents = hashlib.sha256(json_line(ContentReader().read(job).policy).encode()).hexdigest()
     images, states = options.client_keys()
     policy = HostedPolicy(job, options.max_sessions, shown=lambda spec: mapping_of(spec, images, states).shown())
-    mapping = mapping_of(policy.observation_spec, images, states)
+    mapping = mapping_of(policy.environment.observation_spec, images, states)
     return ServedJob(policy=policy, mapping=mapping, contents={"policy_sha256": contents})
 
 

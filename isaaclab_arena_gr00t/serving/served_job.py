@@ -30,7 +30,7 @@ from isaaclab_arena.evaluation.serving import (
     PolicyHost,
 )
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote import protocols

@@ -21,7 +21,7 @@ from isaaclab_arena.environments import (
 )
 from isaaclab_arena.environments.tasks.grasping import LIFT_OBJECT
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed
-from isaaclab_arena.testing.playing import DrawnOnDemand
+from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.evaluation.rollout.test_pipelined import Elsewhere
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 from tests.testing.point import SeenPoint

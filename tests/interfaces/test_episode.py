@@ -1,7 +1,6 @@
 """The seeds and streams of an episode, by reference values: recorded ones must mean the same in every later version."""
 
-from isaaclab_arena.interfaces.episode import Episode, conditions_from_json
-from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
+from isaaclab_arena.interfaces.episode import Episode, Stream, conditions_from_json, episode_generator, episode_seed
 
 PLAIN = Episode(job="a", episode_index=7, seed=42)
 PLACED = Episode(job="a", episode_index=7, seed=42, conditions_seed=5)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.announced import refuse_misread, seen_by
-from isaaclab_arena.interfaces.pictures import Pictures, in_colours, picture_layout
+from isaaclab_arena.interfaces.policy_traits import refuse_misread, seen_by
+from isaaclab_arena.interfaces.specs import Pictures, in_colours, picture_layout
 from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)

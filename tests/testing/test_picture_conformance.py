@@ -7,8 +7,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.testing.environment_conformance import EnvironmentConformance, PictureConformance
-from isaaclab_arena.testing.playing import DrawnOnDemand
+from isaaclab_arena.testing.environment_conformance import DrawnOnDemand, EnvironmentConformance, PictureConformance
 from tests.fakes_environment import ScriptedEnvironment
 from tests.testing.one_rule import rule, rules
 from tests.testing.point import PointEnvironment

@@ -41,7 +41,7 @@ from isaaclab_arena.interfaces.environment_builder import (
     described_success,
 )
 from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import CameraPose, ScenePart, compose_scene

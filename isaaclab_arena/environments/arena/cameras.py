@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.pictures import DrawnPictures, Pictures
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, DrawnPictures, Pictures
 from isaaclab_arena.sim.backend import Backend, VisibleWorld
 from isaaclab_arena.sim.backends import BackendChoice
 

@@ -24,8 +24,7 @@ from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
-from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, SideBySide, StateTree
+from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, Replayed, StartState, side_by_side
 from isaaclab_arena.sim.scene import Robot

@@ -9,10 +9,18 @@ import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
-from isaaclab_arena.interfaces.environment import Background, Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.interfaces.pictures import CAMERAS, DrawnPictures, PictureLayout, Pictures, picture_layout
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
+from isaaclab_arena.interfaces.specs import (
+    CAMERAS,
+    VIEWPORT,
+    ArraySpec,
+    DrawnPictures,
+    PictureLayout,
+    Pictures,
+    picture_layout,
+)
 
 # Judge success in an environment that has only rewards and an ``info``.
 

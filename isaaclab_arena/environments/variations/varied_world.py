@@ -8,15 +8,14 @@ import mujoco
 import numpy as np
 import torch
 
-from isaaclab_arena.device_reads import on_device
+from isaaclab_arena.distributed.devices import on_device
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations import catalogue
 from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_starts
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
 from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.

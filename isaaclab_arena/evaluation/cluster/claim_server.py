@@ -28,7 +28,6 @@ from isaaclab_arena.distributed.context import (
 )
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import as_ranges, contain, of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation import claims, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, Measured
@@ -39,10 +38,10 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.queues import claimed_work
-from isaaclab_arena.evaluation.running_episodes import ranks_lost
+from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
 from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.garbage import join_freed_memory_at_once
-from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
@@ -358,11 +357,10 @@ class ClaimServer:
 
     def _blame(self, life: Life, blamed: claims.Blamed) -> None:
         """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
-        attempt, told = self._attempt, [(each.rank, each.reason) for each in blamed.deaths]
-        job = self._table.jobs[blamed.job_index].job
+        attempt, job = self._attempt, self._table.jobs[blamed.job_index].job
         name = job.config.name
+        deaths = "; ".join(f"rank {each.rank}: {each.reason}" for each in blamed.deaths)
         if blamed.episode_index is None:
-            deaths = "; ".join(f"rank {rank}: {reason}" for rank, reason in told)
             error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
             _LOG.error("job '%s' has failed: %s", name, error)
             device = attempt.devices[life.rank]
@@ -370,20 +368,24 @@ class ClaimServer:
             self._table.give_up(blamed.job_index)
             write_job_report(self._output_directory / name, report)
             return
-        episode, ending = episode_of(job, blamed.episode_index), ranks_lost(told)
+        error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
+        episode = episode_of(job, blamed.episode_index)
         record = EpisodeRecord(
             episode=episode,
             env_id=0,
+            outcome=Outcome.ERROR,
+            success=None,
             length=0,
             episode_return=0.0,
+            termination=RANKS_LOST,
             conditions=episode.saved_conditions or {},
             language_instruction=job.config.language_instruction or "",
-            **vars(ending),
+            error=error,
         )
         line = ledger.commit_line(
             record, rank=life.rank, attempt=attempt.number, episode_in_env=0, timestamp=now(local=True), wall_s=0.0
         )
-        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, name, ending.error)
+        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, name, error)
         self.commit(life, json_line(line))
 
 

@@ -3,8 +3,7 @@ import json
 import numpy as np
 
 from benchmarks.lerobot.trained import shown_in, trained_for
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.interfaces.episode import MAX_SEED, Episode
 from tests.gr00t.data.recordings import record, recorded_episode
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.scheduling.cluster import ClusterOptions, SimulatedJob, lower_bound_s, simulate
 from benchmarks.scheduling.scale import AIM, KINDS, Options, outcomes
-from isaaclab_arena.episode_ranges import count_episodes
+from isaaclab_arena.interfaces.episode import count_episodes
 
 CLUSTER = ClusterOptions(num_ranks=40, joining_s=20.0, start_up_s=10.0, build_s=5.0)
 

@@ -10,8 +10,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import Pictures
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
 from isaaclab_arena.sim.backend import ModelChange
 from isaaclab_arena.sim.backends import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of

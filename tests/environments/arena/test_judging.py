@@ -11,9 +11,15 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
-from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend, Capture, capture_on
-from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, episode, start
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    CPU,
+    FLOOR_ENVIRONMENTS,
+    episode,
+    start,
+)
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.sim.tape import tape
 

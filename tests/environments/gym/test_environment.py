@@ -12,8 +12,7 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, Unannounced
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.pictures import Pictures
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoRecorder

@@ -6,8 +6,7 @@ import torch
 
 from isaaclab_arena.environments.gym.environment import SlotPictures
 from isaaclab_arena.errors import UnannouncedPictureError
-from isaaclab_arena.interfaces.pictures import Pictures
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import ArraySpec, Pictures
 
 CPU = torch.device("cpu")
 NONE_REST = np.zeros(3, bool)

@@ -15,7 +15,7 @@ from isaaclab_arena.environments.variations.varied_world import (
     noise_of,
     quantisation_tables,
 )
-from isaaclab_arena.interfaces.pictures import CAMERAS, Pictures
+from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 
 CPU = torch.device("cpu")
 RGB = "head_rgb"

@@ -1,6 +1,6 @@
 """What varies in an episode is drawn from streams of the episode, by reference."""
 
-from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
+from isaaclab_arena.interfaces.episode import Stream, episode_generator, episode_seed
 from tests.environments.variations.varying import build_varied, conditions_of
 
 RANGE = {"enabled": True, "sampler_cfg": {"low": 0.0, "high": 1.0}}

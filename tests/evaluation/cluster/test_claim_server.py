@@ -12,7 +12,6 @@ import pytest
 
 import isaaclab_arena
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Measured
 from isaaclab_arena.evaluation.cluster.claim_server import (
@@ -29,7 +28,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, read_commits

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, StartUp

@@ -1,6 +1,6 @@
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.episode_ranges import count_episodes
 from isaaclab_arena.evaluation.planning import home_index, jobs_taking_turns, round_size, rounds_of
+from isaaclab_arena.interfaces.episode import count_episodes
 from tests.evaluation.jobs import coin_job
 
 JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]

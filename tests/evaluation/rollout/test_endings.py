@@ -7,8 +7,7 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.evaluation.policy_answers import PolicyAnswer
-from isaaclab_arena.evaluation.running_episodes import Ending, RunningEpisodes, ending_of
+from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RunningEpisodes, ending_of
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -116,7 +115,7 @@ def test_an_env_slot_that_rests_does_not_end_again():
     (record,) = running.end(over or {})
     assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
     assert running.over(answered(finished=True), last, max_length=10) == {}
-    assert (running.num_running, running.result(interrupted=False).finished_episodes) == (0, 1)
+    assert (running.num_running, running.num_finished) == (0, 1)
 
 
 def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():

@@ -7,14 +7,14 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import EnvGroup, PictureReaders, next_starts, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.running_episodes import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
-from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.testing.playing import DrawnOnDemand
+from isaaclab_arena.interfaces.specs import Pictures
+from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 

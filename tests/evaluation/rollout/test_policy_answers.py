@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.policy_answers import ask
+from isaaclab_arena.evaluation.running_episodes import ask
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.pictures import CAMERAS_OFF
+from isaaclab_arena.interfaces.specs import CAMERAS_OFF
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 RUNNING = torch.tensor([True, True, False])

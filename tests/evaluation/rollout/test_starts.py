@@ -10,8 +10,8 @@ import torch
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Background, Observation, Step
-from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
+from isaaclab_arena.interfaces.environment import Observation, Step
+from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer
 from tests.fakes import Notebook

@@ -9,9 +9,8 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.policy_answers import Stopwatch
 from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits, Stopwatch
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
@@ -138,7 +137,11 @@ def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_
     gpu.waits.clear()
     answer = loop.act()
     assert loop.finish_step(answer, loop.attempt(answer.action)) == [1, 2]
-    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py", "device_reads.py"]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [
+        WHICH_ENDED,
+        "distributed/devices.py",
+        "distributed/devices.py",
+    ]
 
 
 class TurnsToNaN(ZeroActionPolicy):

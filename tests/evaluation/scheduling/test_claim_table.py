@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from isaaclab_arena.distributed.context import process_start_ticks
-from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.planning import DividedJob
+from isaaclab_arena.interfaces.episode import of_ranges
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 

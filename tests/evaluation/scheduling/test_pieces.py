@@ -1,7 +1,7 @@
 import pytest
 
-from isaaclab_arena.episode_ranges import count_episodes
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
+from isaaclab_arena.interfaces.episode import count_episodes
 
 
 def episodes_in(ranges) -> list[int]:

@@ -10,8 +10,8 @@ import torch
 from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.serving import BegunEpisode, HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.pictures import Pictures
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.specs import Pictures
 from tests.evaluation.jobs import coin_job
 from tests.evaluation.serving.hosts import CountingPolicy, CountingTogetherPolicy, showing
 
@@ -21,7 +21,7 @@ def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing
 
 
 def asked(policy: HostedPolicy, env_id: int, clock: float) -> SlotAnswer | Exception:
-    return policy.act({env_id: checked_observation(showing(clock), policy.observation_spec)})[env_id]
+    return policy.act({env_id: checked_observation(showing(clock), policy.environment.observation_spec)})[env_id]
 
 
 def begun(episode_index: int, instruction: str | None = None) -> BegunEpisode:

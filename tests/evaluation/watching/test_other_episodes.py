@@ -7,8 +7,12 @@ import pytest
 
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.watch import WatchSettings, run_checkpoint, shift_seeds
-from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.evaluation.watch import (
+    WatchSettings,
+    run_checkpoint,
+    shift_seeds,
+)
+from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.storage.disk import json_text
 
 

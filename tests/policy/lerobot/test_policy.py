@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.lerobot_network import Description, LeRobotNetwork, LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
-from isaaclab_arena.testing.playing import DrawnOnDemand
+from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment

@@ -1,6 +1,6 @@
 import pytest
 
-from isaaclab_arena.episode_ranges import as_ranges, count_episodes, cut, of_ranges, remaining_episodes
+from isaaclab_arena.interfaces.episode import as_ranges, count_episodes, cut, of_ranges, remaining_episodes
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from isaaclab_arena.seeding import MAX_SEED, Stream, episode_generator, episode_seed, episode_seed_sequence
+from isaaclab_arena.interfaces.episode import MAX_SEED, Stream, episode_generator, episode_seed, episode_seed_sequence
 
 
 def test_a_stream_is_numpys_seed_sequence_with_use_and_episode_as_spawn_key():

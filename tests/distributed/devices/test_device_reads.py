@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.device_reads import on_cpu
+from isaaclab_arena.distributed.devices import on_cpu
 from tests.pretend_gpu import GPU
 
 TENSORS = (
