@@ -24,9 +24,8 @@ from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module
 from isaaclab_arena.training.checkpoints import networks_of
-from isaaclab_arena.training.config import TrainingConfig
+from isaaclab_arena.training.config import TrainingConfig, read_train_options, training_config
 from isaaclab_arena.training.learner import Learner, check_agent
-from isaaclab_arena.training.options import read_train_options, training_config
 
 PHYSICS_STEPS = "--physics_steps"
 PHYSICS_DT = 0.002

@@ -23,9 +23,15 @@ from isaaclab_arena.distributed.ranks import (
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
-from isaaclab_arena.training.learner import Learner, OutOfSyncError, check_synchrony, learned_state, named_digests
+from isaaclab_arena.training.learner import (
+    EpisodeCounter,
+    Learner,
+    OutOfSyncError,
+    check_synchrony,
+    learned_state,
+    named_digests,
+)
 from isaaclab_arena.training.training_run import TrainingRun
-from isaaclab_arena.training.vec_env import EpisodeCounter
 from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show
