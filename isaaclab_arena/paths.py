@@ -9,8 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ConfigError
-
 
 def now(*, local: bool = False) -> str:
     """Return the time as ISO 8601 to the millisecond, in UTC or in this node's time zone (`local`)."""
@@ -70,12 +68,6 @@ def not_a_plain_file(path: Path) -> str | None:
     if stat.S_ISREG(mode):
         return None
     return next((message for is_kind, message in _KINDS if is_kind(mode)), "is no plain file")
-
-
-def check_plain_file(path: Path) -> None:
-    """Refuse a path that is not a plain file: opening a pipe waits for ever, and a device may never end."""
-    if (wrong := not_a_plain_file(path)) is not None:
-        raise ConfigError(wrong, file=str(path))
 
 
 def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:

@@ -1,7 +1,7 @@
 """The runs whose jobs are compared, and the pairs of episodes that started from the same conditions."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -126,7 +126,25 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables 
 
     planned = dict(zip(jobs["name"].tolist(), jobs["planned"].to_numpy(object, na_value=None), strict=True))
     metrics = tables.metrics.groupby("job", sort=False)["metric"].agg(tuple).to_dict()
-    contents, by_job = contents_in_effect(tables.plan.jobs, attempts), dict(_columns_by_job(episodes))
+    contents = contents_in_effect(tables.plan.jobs, attempts)
+    # The column `start` marks episodes that share a start. Without it the key is the drawn condition alone.
+    drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
+    success, length, returns = (
+        episodes[name].to_numpy(float, na_value=np.nan) for name in ("success", "length", "return")
+    )
+    nothing = np.full(len(episodes), None)
+    columns = EpisodeColumns(
+        index=episodes["episode_index"].to_numpy(np.int64),
+        drawn=np.array(drawn, object),
+        began=np.array(keys_in(episodes) if "start" in episodes else drawn, object),
+        success=success,
+        length=length,
+        episode_return=returns,
+        conditions=episodes["conditions"].to_numpy(object),
+        metrics=episodes["metrics"].to_numpy(object),
+        events=episodes["events"].to_numpy(object, na_value=None) if "events" in episodes else nothing,
+    )
+    by_job = {str(job): columns.at(at) for job, at in episodes.groupby("job", sort=False).indices.items()}
     arms = {
         entry.name: Arm(
             directory=directory,
@@ -149,29 +167,6 @@ def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
     if name not in arms:
         raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(name, arms)}", key=option))
     return arms[name]
-
-
-def _columns_by_job(episodes: pd.DataFrame) -> Iterator[tuple[str, EpisodeColumns]]:
-    """Yield each job with its rows of the table of episodes, which is by index."""
-    # The column `start` marks episodes that share a start. Without it the key is the drawn condition alone.
-    drawn = keys_in(episodes.drop(columns="start", errors="ignore"))
-    success, length, returns = (
-        episodes[name].to_numpy(float, na_value=np.nan) for name in ("success", "length", "return")
-    )
-    nothing = np.full(len(episodes), None)
-    columns = EpisodeColumns(
-        index=episodes["episode_index"].to_numpy(np.int64),
-        drawn=np.array(drawn, object),
-        began=np.array(keys_in(episodes) if "start" in episodes else drawn, object),
-        success=success,
-        length=length,
-        episode_return=returns,
-        conditions=episodes["conditions"].to_numpy(object),
-        metrics=episodes["metrics"].to_numpy(object),
-        events=episodes["events"].to_numpy(object, na_value=None) if "events" in episodes else nothing,
-    )
-    for job, at in episodes.groupby("job", sort=False).indices.items():
-        yield str(job), columns.at(at)
 
 
 # Find the pairs: episodes of two jobs with equal initial conditions.

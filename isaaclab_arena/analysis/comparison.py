@@ -21,26 +21,8 @@ from isaaclab_arena.analysis.arms import (
 )
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.interfaces.episode import EVENTS
+from isaaclab_arena.results import statistics
 from isaaclab_arena.results.rows import of_conditions
-from isaaclab_arena.results.statistics import (
-    Interval,
-    PairChances,
-    ScoredEpisodes,
-    design_effect,
-    draws_of,
-    holm,
-    influences,
-    least_number,
-    mean_interval,
-    mean_of_tasks_interval,
-    means_of_draws,
-    pair_chances,
-    paired_difference_interval,
-    paired_power,
-    sign_flip_p,
-    signed_rank_p,
-    together,
-)
 from isaaclab_arena.results.stopping import PairCounts
 
 # Compare the jobs of a run with those of another, or with each other: difference, confidence, and open questions.
@@ -82,7 +64,7 @@ class MeanDifference:
     first_mean: float  # mean of the candidate
     second_mean: float  # mean of the baseline
     mean: float  # mean of the differences
-    interval: Interval | None  # bootstrap interval (BCa); None for fewer than two pairs
+    interval: statistics.Interval | None  # bootstrap interval (BCa); None for fewer than two pairs
     p_value: float  # Wilcoxon's signed-rank test, two-sided
 
 
@@ -111,11 +93,11 @@ class JobComparison:
     distinct: int  # distinct initial conditions of these pairs
     num_errors: int  # pairs with an error in at least one episode
     rates: tuple[float, float]  # success rates over the pairs, candidate and baseline
-    intervals: tuple[Interval, Interval]  # Wilson intervals of the rates
+    intervals: tuple[statistics.Interval, statistics.Interval]  # Wilson intervals of the rates
     difference: float  # difference of the rates
-    interval: Interval  # of the difference, with confidence 1 - alpha
+    interval: statistics.Interval  # of the difference, with confidence 1 - alpha
     # The difference if every error were a failure of the candidate and a success of the baseline, and vice versa.
-    bounds: Interval
+    bounds: statistics.Interval
     mid_p: float  # two-sided mid-p value of McNemar's test; `sign_flip_p` for pairs that share conditions
     exact_p: float  # of the exact test
     adjusted_p: float  # mid_p adjusted for the family of the comparison
@@ -144,13 +126,13 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
     # Episodes with equal conditions are not independent, so the interval uses the design effect, and the tests flip
     # signs of whole conditions.
     conditions = pairs.conditions
-    draws = draws_of(conditions)
-    effect = design_effect(pairs.differences, conditions)
-    interval = paired_difference_interval(counts, confidence=1.0 - question.alpha, design_effect=effect)
+    draws = statistics.draws_of(conditions)
+    effect = statistics.design_effect(pairs.differences, conditions)
+    interval = statistics.paired_difference_interval(counts, confidence=1.0 - question.alpha, design_effect=effect)
     intervals = [side.scored.wilson() for side in (pairs.first, pairs.second)]
     if interval is None or counts.difference is None or intervals[0] is None or intervals[1] is None:
         raise ValueError("no pair tells a success from a failure")
-    exact_p, mid_p = sign_flip_p(pairs.differences, draws)
+    exact_p, mid_p = statistics.sign_flip_p(pairs.differences, draws)
     both_succeed = (pairs.first.success > 0) & (pairs.second.success > 0)
     # Errors are NaN: each becomes the worst or the best result of its side.
     one, other = matched.first.success, matched.second.success
@@ -177,7 +159,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         intervals=(intervals[0], intervals[1]),
         difference=counts.difference,
         interval=interval,
-        bounds=Interval(low=float(low), high=float(high)),
+        bounds=statistics.Interval(low=float(low), high=float(high)),
         mid_p=mid_p,
         exact_p=exact_p,
         adjusted_p=mid_p,
@@ -203,7 +185,7 @@ def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) 
     # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
     happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
     p_values = [
-        sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
+        statistics.sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
         for name in happened
     ]
     found = (
@@ -217,21 +199,12 @@ def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) 
             mid_p=p_value,
             adjusted_p=adjusted,
         )
-        for (name, count), p_value, adjusted in zip(happened.items(), p_values, holm(p_values), strict=True)
+        for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
     )
     return tuple(sorted(found, key=lambda each: each.mid_p))
 
 
-def as_family(comparisons: Sequence[JobComparison], question: Question) -> tuple[JobComparison, ...]:
-    """Adjust the p-values of comparisons as one family with Holm's method, and derive their verdicts anew."""
-    adjusted = holm([each.mid_p for each in comparisons])
-    return tuple(
-        replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
-        for each, p_value in zip(comparisons, adjusted, strict=True)
-    )
-
-
-def verdict_of(difference: float, interval: Interval, p_value: float, question: Question) -> Verdict:
+def verdict_of(difference: float, interval: statistics.Interval, p_value: float, question: Question) -> Verdict:
     """Return the conclusion about a candidate, from the difference of the rates or from its interval."""
     # With a margin the interval decides: above minus the margin is no worse, below it is worse.
     if question.margin is not None:
@@ -254,8 +227,8 @@ def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -
         first_mean=float(first[both].mean()),
         second_mean=float(second[both].mean()),
         mean=sum(differences.tolist()) / len(differences),
-        interval=mean_interval(influences(differences, draws[both]).tolist()),
-        p_value=signed_rank_p(means_of_draws(differences, draws[both]).tolist()),
+        interval=statistics.mean_interval(statistics.influences(differences, draws[both]).tolist()),
+        p_value=statistics.signed_rank_p(statistics.means_of_draws(differences, draws[both]).tolist()),
     )
 
 
@@ -270,8 +243,8 @@ def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> fl
 
     def power(step: int) -> float:
         other = rate + direction * step * _DETECTABLE_STEP
-        chances = pair_chances(min(max(other, 0.0), 1.0), rate, agreement=agreement)
-        return paired_power(num_pairs, chances, alpha=question.alpha)
+        chances = statistics.pair_chances(min(max(other, 0.0), 1.0), rate, agreement=agreement)
+        return statistics.paired_power(num_pairs, chances, alpha=question.alpha)
 
     low, high = 0, int(max(rate, 1.0 - rate) / _DETECTABLE_STEP)
     if power(high) < _POWER:
@@ -287,17 +260,19 @@ def _pairs_needed(counts: PairCounts, question: Question) -> int | None:
     """Return the number of pairs that settles the question if their outcomes have the shares of `counts`."""
     total = counts.total
     if question.margin is None:
-        chances = PairChances(only_first=counts.only_first / total, only_second=counts.only_second / total)
+        chances = statistics.PairChances(only_first=counts.only_first / total, only_second=counts.only_second / total)
         if chances.only_first == chances.only_second:
             return None
-        return least_number(
-            lambda number: paired_power(number, chances, alpha=question.alpha), power=_POWER, at_most=_MOST_PAIRS
+        return statistics.least_number(
+            lambda number: statistics.paired_power(number, chances, alpha=question.alpha),
+            power=_POWER,
+            at_most=_MOST_PAIRS,
         )
     # With a margin, scale the outcomes up until the interval of their difference is on one side of it.
     number = 8
     while number <= _MOST_PAIRS:
         scaled = PairCounts(**{name: round(count * number / total) for name, count in vars(counts).items()})
-        interval = paired_difference_interval(scaled, confidence=1.0 - question.alpha)
+        interval = statistics.paired_difference_interval(scaled, confidence=1.0 - question.alpha)
         if interval is not None and (interval.low > -question.margin or interval.high < -question.margin):
             return number
         number += max(1, number // 20)
@@ -318,7 +293,7 @@ class Choice:
     rate: float  # the same mean over the episodes of odd index
     successes: int  # successes of odd index
     episodes: int  # episodes of odd index with a result
-    interval: Interval  # Wilson interval over all of these
+    interval: statistics.Interval  # Wilson interval over all of these
     distinct_conditions: int  # distinct conditions of these
 
     @property
@@ -344,7 +319,7 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     if not all(map(len, (task for tasks in (*chosen_by.values(), *scored_by.values()) for task in tasks))):
         return None
     name = max(entries, key=lambda each: mean_rate(chosen_by[each]))
-    scored = together(scored_by[name])
+    scored = statistics.together(scored_by[name])
     interval = scored.wilson()
     if interval is None:
         return None
@@ -364,14 +339,14 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
 def not_chosen_by(arm: Arm) -> Arm:
     """Return a job with only the episodes that `choose_best` does not choose by."""
     # These are the episodes of odd index with conditions that no episode of even index has.
-    is_odd, draws = arm.episodes.index % 2 == 1, draws_of(arm.episodes.drawn)
+    is_odd, draws = arm.episodes.index % 2 == 1, statistics.draws_of(arm.episodes.drawn)
     episodes = arm.episodes.at(is_odd & ~np.isin(draws, draws[~is_odd]))
     if arm.planned is None:
         return replace(arm, episodes=episodes)
     return replace(arm, episodes=episodes, planned=arm.planned // 2 if arm.num_missing else len(episodes))
 
 
-def mean_rate(tasks: Sequence[ScoredEpisodes]) -> float:
+def mean_rate(tasks: Sequence[statistics.ScoredEpisodes]) -> float:
     """Return the mean of the tasks' success rates with equal weights; a task without a rate counts as 0."""
     return sum(task.rate or 0.0 for task in tasks) / len(tasks)
 
@@ -395,10 +370,10 @@ class Together:
     counts: PairCounts  # all pairs of all tasks
     distinct: int  # distinct conditions of the pairs
     difference: float  # success rate of the candidate minus that of the baseline
-    interval: Interval
+    interval: statistics.Interval
     mid_p: float  # McNemar's test over all pairs
     mean_of_tasks: float  # mean of the tasks' differences, with equal weights
-    mean_of_tasks_interval: Interval  # bootstrap interval, stratified by task
+    mean_of_tasks_interval: statistics.Interval  # bootstrap interval, stratified by task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -553,7 +528,11 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     if not compared:
         reasons = "; ".join(f"{each.first} and {each.second}: {each.reason}" for each in refused[:3])
         raise NotComparableError(f"nothing can be compared: {reasons or 'there is no other job'}")
-    tasks = as_family(compared, question)
+    # The p-values of all pairs are one family, and the verdicts follow from them.
+    tasks = tuple(
+        replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
+        for each, p_value in zip(compared, statistics.holm([each.mid_p for each in compared]), strict=True)
+    )
     return ComparisonReport(
         question=question,
         tasks=tasks,
@@ -586,10 +565,10 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
     # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
     pairs = [each.matched.without_errors() for each in tasks]
     conditions = [condition for each in pairs for condition in each.conditions]
-    values, draws = np.concatenate([each.differences for each in pairs]), draws_of(conditions)
+    values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
     confidence = 1.0 - question.alpha
-    effect = design_effect(values, conditions)
-    interval = paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+    effect = statistics.design_effect(values, conditions)
+    interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
 
     # Resample the pairs of each task for the mean of the tasks.
     strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
@@ -597,8 +576,8 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
         str(number): [1.0] * own["only_first"] + [-1.0] * own["only_second"] + [0.0] * (own["both"] + own["neither"])
         for number, own in enumerate(each_counts)
     }
-    of_mean = design_effect(values, conditions, strata=strata)
-    stratified = mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
+    of_mean = statistics.design_effect(values, conditions, strata=strata)
+    stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
     if interval is None or counts.difference is None or stratified is None:
         raise ValueError("no pair tells a success from a failure")
     return Together(
@@ -606,7 +585,7 @@ def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
         distinct=len({*draws.tolist()}),
         difference=counts.difference,
         interval=interval,
-        mid_p=sign_flip_p(values, draws)[1],
+        mid_p=statistics.sign_flip_p(values, draws)[1],
         mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
         mean_of_tasks_interval=stratified,
     )

@@ -9,18 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isaaclab_arena.analysis import comparison
 from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
-from isaaclab_arena.analysis.comparison import (
-    Choice,
-    ComparisonReport,
-    JobComparison,
-    MeanDifference,
-    NotComparableError,
-    Question,
-    Together,
-    choose_best,
-    mean_rate,
-)
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
 from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
@@ -42,7 +32,7 @@ def _p(value: float) -> str:
 
 
 # fmt: off
-TASKS: tuple[Column[JobComparison], ...] = (
+TASKS: tuple[Column[comparison.JobComparison], ...] = (
     Column("candidate_run", "string", lambda each: str(each.first.directory)),
     Column("baseline_run", "string", lambda each: str(each.second.directory)),
     Column("candidate_job", "string", lambda each: each.first.entry.name),
@@ -71,7 +61,7 @@ _IN_WORDS = ("task", "pairs", "candidate_rate", "baseline_rate", "both", "only_f
              "difference", "mid_p", "adjusted_p", "verdict")  # fmt: skip
 
 
-def rates_table(report: ComparisonReport) -> pd.DataFrame:
+def rates_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the success rates of each task as text, and below them all tasks together."""
     rows = [
         {**row, "task": _name(each)}
@@ -81,19 +71,17 @@ def rates_table(report: ComparisonReport) -> pd.DataFrame:
         counts, (first, second) = pooled.counts, pooled.counts.successes
         rates = {"candidate_rate": first / counts.total, "baseline_rate": second / counts.total}
         whole = {"task": "all pairs together", "pairs": counts.total, **_repeats(pooled), **vars(counts), **rates}
-        rows.append({**whole, **_with_ends(pooled.difference, pooled.interval), "mid_p": pooled.mid_p})
-        rows.append({"task": "mean of the tasks", **_with_ends(pooled.mean_of_tasks, pooled.mean_of_tasks_interval)})
+        mean, of_mean = {"task": "mean of the tasks", "difference": pooled.mean_of_tasks}, pooled.mean_of_tasks_interval
+        whole |= {"difference": pooled.difference, "mid_p": pooled.mid_p}
+        for row, interval in ((whole, pooled.interval), (mean, of_mean)):
+            rows.append({**row, "difference_low": interval.low, "difference_high": interval.high})
     percent = f"{100 * (1 - report.question.alpha):g} %"
     shown = {each.name: each for each in TASKS} | {"task": Column[Any]("task", "string", str)}
     shown["difference"] = replace(shown["difference"], title=f"difference [{percent}]")
     return text_table([shown[name] for name in _IN_WORDS], rows)
 
 
-def _with_ends(difference: float, interval: Interval) -> dict[str, float]:
-    return {"difference": difference, "difference_low": interval.low, "difference_high": interval.high}
-
-
-def measures_table(report: ComparisonReport) -> pd.DataFrame:
+def measures_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the differences of lengths, returns and progress as text, for each task that has them."""
     rows = []
     for each in report.tasks:
@@ -107,7 +95,7 @@ def measures_table(report: ComparisonReport) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=headings)
 
 
-def events_table(report: ComparisonReport) -> pd.DataFrame:
+def events_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     """Return the events of candidate and baseline as text, for each task that reports them."""
     rows = [
         (_name(each), event.event, str(event.num_pairs), str(event.first), str(event.second), str(event.only_first),
@@ -119,26 +107,36 @@ def events_table(report: ComparisonReport) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=headings)
 
 
-def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
+def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDifference]:
     """Return the measures beside success, by name."""
-    found = {
-        "length": each.length,
-        "length where both succeed": each.time_to_success,
-        "return": each.episode_return,
-    }
+    found = {"length": each.length, "length where both succeed": each.time_to_success, "return": each.episode_return}
     # A metric replaces neither a measure nor, in the CSV file, the difference of the rates.
     taken = {*found, "difference"}
     found |= {f"metric {name}" if name in taken else name: measure for name, measure in each.metrics.items()}
     return {name: measure for name, measure in found.items() if measure is not None}
 
 
-def sentences(report: ComparisonReport) -> Iterator[str]:
+def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
     """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
     # Each task: power, pairs without an answer, and telling events.
     for each in report.tasks:
-        yield _about_numbers(each, report)
+        # The difference that these pairs detect, and the number of pairs that the question needs.
+        counts = each.counts
+        power = "are too few to find any difference in four of five tries"
+        if each.detectable is not None:
+            power = f"find a difference of {100 * each.detectable:.1f} points in four of five tries"
+        question = "settle the margin" if report.question.margin is not None else "find the difference seen here"
+        if counts.only_first + counts.only_second == 0:
+            needed = "no pair differs"
+        elif each.pairs_needed is not None:
+            needed = f"{each.pairs_needed} would {question}"
+        elif counts.only_first != counts.only_second or report.question.margin is not None:
+            needed = f"it takes more than 5,000 to {question}"
+        else:
+            needed = "as many differ to either side"
+        yield f"{_name(each)}: {counts.total} pairs {power}; {needed}"
         yield from _about_pairs(each)
         if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
             listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
@@ -161,26 +159,7 @@ def sentences(report: ComparisonReport) -> Iterator[str]:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
 
 
-def _about_numbers(each: JobComparison, report: ComparisonReport) -> str:
-    """Return the difference that these pairs detect, and the number of pairs that the question needs."""
-    counts = each.counts
-    if each.detectable is None:
-        shown = "are too few to find any difference in four of five tries"
-    else:
-        shown = f"find a difference of {100 * each.detectable:.1f} points in four of five tries"
-    question = "settle the margin" if report.question.margin is not None else "find the difference seen here"
-    if counts.only_first + counts.only_second == 0:
-        needed = "no pair differs"
-    elif each.pairs_needed is not None:
-        needed = f"{each.pairs_needed} would {question}"
-    elif counts.only_first != counts.only_second or report.question.margin is not None:
-        needed = f"it takes more than 5,000 to {question}"
-    else:
-        needed = "as many differ to either side"
-    return f"{_name(each)}: {counts.total} pairs {shown}; {needed}"
-
-
-def _about_pairs(each: JobComparison) -> Iterator[str]:
+def _about_pairs(each: comparison.JobComparison) -> Iterator[str]:
     """Yield the pairs with repeated conditions, unequal outcomes, errors, and the episodes without a pair."""
     name, matched = _name(each), each.matched
     if each.distinct < each.counts.total:
@@ -208,7 +187,7 @@ def _about_pairs(each: JobComparison) -> Iterator[str]:
             yield f"{name}: {number} episodes of the {who} have no counterpart"
 
 
-def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
+def discordant_episodes(each: comparison.JobComparison) -> dict[str, list[int]]:
     """Return the episodes in which only the candidate succeeds, and those in which only the baseline does."""
     pairs = each.matched.without_errors()
     first, second = pairs.first.success > 0, pairs.second.success > 0
@@ -221,7 +200,7 @@ def _listed(items: Sequence[str]) -> str:
     return ", ".join(items[:_MOST_EPISODES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _name(each: JobComparison) -> str:
+def _name(each: comparison.JobComparison) -> str:
     first, second = each.first.entry.name, each.second.entry.name
     return first if first == second else f"{first} / {second}"
 
@@ -232,11 +211,19 @@ SCHEMA_VERSION = 1
 NAME = "comparison"
 
 
-def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, ...]:
+def write_comparison(directory: Path, report: comparison.ComparisonReport) -> tuple[Path, ...]:
     """Write ``comparison.json``, ``.csv``, ``.md`` and ``.tex`` over earlier ones, and return their paths."""
     table = table_of(TASKS, report.tasks)
-    at, found = [each.name for each in TASKS].index("distinct_conditions"), pd.DataFrame(map(_means, report.tasks))
-    table = pd.concat([table.iloc[:, :at], found, table.iloc[:, at:]], axis="columns")
+    # The differences of the tasks' measures; a spreadsheet may open the file.
+    means: list[dict[str, float | None]] = []
+    for each in report.tasks:
+        means.append({})
+        for name, measure in measures(each).items():
+            column, ends = harmless_text(name.replace(" ", "_")), measure.interval
+            means[-1] |= {f"{column}_difference": measure.mean, f"{column}_low": ends and ends.low}
+            means[-1][f"{column}_high"] = ends and ends.high
+    at = [each.name for each in TASKS].index("distinct_conditions")
+    table = pd.concat([table.iloc[:, :at], pd.DataFrame(means), table.iloc[:, at:]], axis="columns")
     texts = {
         "json": json_text(document(report)),
         "csv": csv_text(table),
@@ -250,8 +237,42 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
     return tuple(paths)
 
 
-def document(report: ComparisonReport) -> dict[str, Any]:
+def document(report: comparison.ComparisonReport) -> dict[str, Any]:
     """Return the whole comparison as a JSON document."""
+    plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
+             "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
+    tasks = []
+    for each in report.tasks:
+        sides = {
+            side: {
+                "run": str(arm.directory),
+                "job": arm.entry.name,
+                "policy": arm.entry.config.policy_type,
+                "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
+                "policy_sha256": None if arm.contents is None else one_hash(arm.contents.policy),
+                "episodes": len(arm.episodes),
+            }
+            for side, arm in (("candidate", each.first), ("baseline", each.second))
+        }
+        discordant = discordant_episodes(each)
+        videos = {
+            index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
+            for both in discordant.values()
+            for index in both
+        }
+        tasks.append(
+            {
+                **sides,
+                **{name: getattr(each, name) for name in plain},
+                **_repeats(each),
+                "measures": measures(each),
+                **({"events": each.events} if each.events else {}),
+                "discordant_episodes": discordant,
+                "videos": {str(index): paths for index, paths in videos.items() if paths},
+                "unequal_conditions": each.matched.unequal,
+                "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},
+            }
+        )
     pooled = None
     if report.together is not None:
         figures = {name: value for name, value in vars(report.together).items() if name != "distinct"}
@@ -262,14 +283,14 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "verdict": report.verdict,
         "family": report.family,
         "choice": report.choice,
-        "tasks": [_task(each) for each in report.tasks],
+        "tasks": tasks,
         "together": pooled,
         "refused": report.refused,
         "notes": report.notes,
     }
 
 
-def markdown(report: ComparisonReport) -> str:
+def markdown(report: comparison.ComparisonReport) -> str:
     """Return tables and sentences in Markdown, also for ``--github-summary``."""
     parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
     parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if len(table)]
@@ -277,53 +298,9 @@ def markdown(report: ComparisonReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _task(each: JobComparison) -> dict[str, Any]:
-    """Return a task's part of the JSON document."""
-    plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
-             "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
-    sides = {
-        side: {
-            "run": str(arm.directory),
-            "job": arm.entry.name,
-            "policy": arm.entry.config.policy_type,
-            "checkpoint": None if arm.contents is None else arm.contents.checkpoint,
-            "policy_sha256": None if arm.contents is None else one_hash(arm.contents.policy),
-            "episodes": len(arm.episodes),
-        }
-        for side, arm in (("candidate", each.first), ("baseline", each.second))
-    }
-    discordant = discordant_episodes(each)
-    videos = {
-        index: [str(path) for arm in (each.first, each.second) for path in arm.videos.get(index, ())]
-        for both in discordant.values()
-        for index in both
-    }
-    return {
-        **sides,
-        **{name: getattr(each, name) for name in plain},
-        **_repeats(each),
-        "measures": measures(each),
-        **({"events": each.events} if each.events else {}),
-        "discordant_episodes": discordant,
-        "videos": {str(index): paths for index, paths in videos.items() if paths},
-        "unequal_conditions": each.matched.unequal,
-        "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},
-    }
-
-
-def _repeats(each: JobComparison | Together) -> dict[str, int]:
+def _repeats(each: comparison.JobComparison | comparison.Together) -> dict[str, int]:
     """Return the number of distinct conditions, if some repeat."""
     return {"distinct_conditions": each.distinct} if each.distinct < each.counts.total else {}
-
-
-def _means(each: JobComparison) -> dict[str, float | None]:
-    """Return the differences of a task's measures for the CSV file. A spreadsheet may open it."""
-    means: dict[str, float | None] = {}
-    for name, measure in measures(each).items():
-        column, ends = harmless_text(name.replace(" ", "_")), measure.interval
-        means |= {f"{column}_difference": measure.mean, f"{column}_low": ends and ends.low}
-        means[f"{column}_high"] = ends and ends.high
-    return means
 
 
 # Order several policies by success, and name those that cannot be told apart.
@@ -353,23 +330,25 @@ class Leaderboard:
     num_comparisons: int  # compared pairs of policies, their p-values adjusted as one family
     # Best policy by half of the episodes, scored on the other half. It may differ from the first place. None if there
     # are too few episodes.
-    winner: Choice | None
+    winner: comparison.Choice | None
 
 
-def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
+def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leaderboard:
     """Order runs by their common jobs or suite tasks; order a single run's suites, or else its jobs of one task."""
     entries = _entries_of(runs)
     first = next(iter(entries.values()))
     for arms in entries.values():
         for task, arm in arms.items():
             if differences := differences_of_tasks(first[task], arm):
-                raise NotComparableError(
+                raise comparison.NotComparableError(
                     f"{first[task].label} and {arm.label} are not the same task: {', '.join(differences)}"
                 )
             if arm.num_missing:
-                raise NotComparableError(f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume")
+                raise comparison.NotComparableError(
+                    f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume"
+                )
             if not arm.measures_success:
-                raise NotComparableError(f"{arm.label} does not measure success")
+                raise comparison.NotComparableError(f"{arm.label} does not measure success")
 
     # Every pair of policies is compared over all tasks; `question.alpha` is the level of the whole family.
     pairs, p_values = list(combinations(entries, 2)), []
@@ -377,7 +356,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
         matched = [match(entries[one][task], entries[other][task]).without_errors() for task in first]
         if not any(map(len, matched)):
             names = " and ".join(next(iter(entries[name].values())).label for name in (one, other))
-            raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
+            raise comparison.NotComparableError(f"{names} have no two episodes that started from the same conditions")
         draws = draws_of(condition for each in matched for condition in each.conditions)
         p_values.append(sign_flip_p(np.concatenate([each.differences for each in matched]), draws)[1])
     like: dict[str, list[str]] = {name: [] for name in entries}
@@ -388,7 +367,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
 
     # The best mean of the tasks comes first.
     scored = {name: [arm.episodes.scored for arm in arms.values()] for name, arms in entries.items()}
-    means = {name: mean_rate(tasks) for name, tasks in scored.items()}
+    means = {name: comparison.mean_rate(tasks) for name, tasks in scored.items()}
     places = []
     for name in sorted(entries, key=lambda name: -means[name]):
         everything, mean_interval = together(scored[name]), mean_of_tasks(scored[name])
@@ -412,7 +391,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
         tasks=tuple(first),
         places=tuple(places),
         num_comparisons=len(pairs),
-        winner=choose_best({name: list(arms.values()) for name, arms in entries.items()}),
+        winner=comparison.choose_best({name: list(arms.values()) for name, arms in entries.items()}),
     )
 
 
@@ -425,7 +404,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
             return {name: {"": arm} for name, arm in arms.items()}
         if found := _in_common(suites):
             return found
-        raise NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
+        raise comparison.NotComparableError(f"{runs[0].directory}: its suites have no task that all of them have")
 
     # Several runs are ordered by their jobs of the same name, or else by the only suite of each.
     if found := _in_common({str(run.directory): run.arms for run in runs}):
@@ -434,7 +413,7 @@ def _entries_of(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
     if all(len(own) == 1 for own in suites_of.values()):
         found = _in_common({name: own[0] for name, own in suites_of.items()})
     if not found:
-        raise NotComparableError("the runs have no job that all of them have, and no suite")
+        raise comparison.NotComparableError("the runs have no job that all of them have, and no suite")
     return found
 
 

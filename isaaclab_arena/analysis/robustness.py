@@ -13,16 +13,9 @@ from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Word
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, records
-from isaaclab_arena.results.statistics import (
-    Interval,
-    design_effect,
-    draws_of,
-    holm,
-    paired_difference_interval,
-    sign_flip_p,
-)
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.disk import write_bytes, write_text
 
@@ -40,10 +33,10 @@ class Drop:
     episodes: int  # scored episodes
     distinct: int  # distinct conditions of the scored episodes
     successes: int  # successful scored episodes
-    interval: Interval | None  # Wilson interval of the rate; None without episodes
+    interval: statistics.Interval | None  # Wilson interval of the rate; None without episodes
     counts: PairCounts | None = None  # outcomes of pairs, benign episode first; None for the benign arm
     drop: float | None = None  # benign rate minus changed rate over the pairs; None without pairs
-    drop_interval: Interval | None = None  # interval of the drop (Newcombe's method 10)
+    drop_interval: statistics.Interval | None = None  # interval of the drop (Newcombe's method 10)
     mid_p: float | None = None  # two-sided mid-p value of McNemar's test
     holm_p: float | None = None  # the same, adjusted for all axes of the job at this level
     # Episodes without a pair: an error on either side, no counterpart, or other differences than the axis makes.
@@ -69,7 +62,7 @@ def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
         adjusted: dict[tuple[str, int], float] = {}
         for level in {each.level for each in costs}:
             tested = [(each.axis, each.mid_p) for each in costs if each.level == level and each.mid_p is not None]
-            p_values = holm([mid_p for _, mid_p in tested])
+            p_values = statistics.holm([mid_p for _, mid_p in tested])
             adjusted |= {(axis, level): value for (axis, _), value in zip(tested, p_values, strict=True)}
         found += [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in costs]
     return tuple(found)
@@ -119,8 +112,10 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
         alone,
         counts=counts,
         drop=counts.difference,
-        drop_interval=paired_difference_interval(counts, design_effect=design_effect(pairs.differences, began)),
-        mid_p=sign_flip_p(pairs.differences, draws_of(began))[1] if counts.total else None,
+        drop_interval=statistics.paired_difference_interval(
+            counts, design_effect=statistics.design_effect(pairs.differences, began)
+        ),
+        mid_p=statistics.sign_flip_p(pairs.differences, statistics.draws_of(began))[1] if counts.total else None,
         left_out=len(arm.episodes) - counts.total,
     )
 

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
@@ -49,21 +49,21 @@ _GROUPS = {
     },
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
-        "robustness": (f"{_HERE}.robustness:RobustnessOptions", "say what is left when episodes are changed"),
+        "robustness": (f"{_HERE}.compare:robustness:RobustnessOptions", "say what is left when episodes are changed"),
         "leaderboard": (f"{_HERE}.compare:leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
         "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
         "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
-        "report": (f"{_HERE}.report:ReportOptions", "write the page of runs, report.html: figures and films"),
+        "report": (f"{_HERE}.derived:report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
     "files of a run": {
-        "merge": (f"{_HERE}.merge:MergeOptions", "build the tables again from the files of the ranks"),
+        "merge": (f"{_HERE}.derived:merge:MergeOptions", "build the tables again from the files of the ranks"),
         "verify": (f"{_HERE}.rerun:verify:VerifyOptions", "check the files, run a sample again, and compare"),
         "replay": (f"{_HERE}.rerun:replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
         "film": (f"{_HERE}.rerun:film:FilmOptions", "film episodes of a run that is over, from their recordings"),
-        "export": (f"{_HERE}.export:ExportOptions", "write a run in the format of another system"),
+        "export": (f"{_HERE}.derived:export:ExportOptions", "write a run in the format of another system"),
         "recover": (f"{_HERE}.runs:recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },
     "train": {
@@ -147,18 +147,32 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
         if name in {"", "-h", "--help"}:
-            print(_help())
+            groups: dict[str, dict[str, Command]] = {}
+            for own_name, command in (*COMMANDS.items(), *commands_of_others()):
+                groups.setdefault(command.group, {})[own_name] = command
+            width = max(len(own_name) for commands in groups.values() for own_name in commands)
+            description = "Evaluate robot policies from one job file, on one process or on many ranks."
+            lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", description]
+            for group, commands in groups.items():
+                lines += ["", f"{group}:", *(f"  {each:<{width}}  {told.summary}" for each, told in commands.items())]
+            print("\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"]))
             code = 0 if name else 2
         else:
             with without_collecting():
-                command = MAINS.get(name)
-            takes_name = "typed_as" in inspect.signature(command).parameters
-            code = command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
+                run = MAINS.get(name)
+            takes_name = "typed_as" in inspect.signature(run).parameters
+            code = run(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else run(arguments)
         sys.stdout.flush()
     except OSError as error:
         is_unread = isinstance(error, BrokenPipeError)
-        if not is_unread and _takes_words(sys.stdout):
-            raise
+        if not is_unread:
+            # The error is stdout's if stdout does not take an empty line either.
+            try:
+                print(flush=True)
+            except OSError:
+                pass
+            else:
+                raise
         # Python flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if is_unread:
@@ -169,22 +183,21 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return code
 
 
-def _takes_words(stream: TextIO) -> bool:
-    """True if a stream still accepts an (empty) line."""
-    try:
-        print(file=stream, flush=True)
-    except OSError:
-        return False
-    return True
+# What commands print with ``--json``: one document on stdout; text for people goes to stderr.
 
 
-def _help() -> str:
-    groups: dict[str, dict[str, Command]] = {}
-    for name, command in (*COMMANDS.items(), *commands_of_others()):
-        groups.setdefault(command.group, {})[name] = command
-    width = max(len(name) for commands in groups.values() for name in commands)
-    description = "Evaluate robot policies from one job file, on one process or on many ranks."
-    lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", description]
-    for group, commands in groups.items():
-        lines += ["", f"{group}:", *(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())]
-    return "\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"])
+@contextmanager
+def stdout_for_json(*, wanted: bool) -> Iterator[None]:
+    """Redirect output of a ``with`` block to stderr if a script wants stdout for JSON alone."""
+    if not wanted:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, indented: plain values, dataclasses as objects, NaN as null."""
+    from isaaclab_arena.storage.disk import json_text  # noqa: PLC0415  NumPy and pydantic
+
+    print(json_text(document), end="", flush=True)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.options import Count, shown
+from isaaclab_arena.config.schema import ARENA_JOB_KEYS
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.nested import leaves, value_at
 
@@ -97,9 +98,6 @@ class FlagsWithoutEffect:
 
 # Later keys of a job, by a table.
 
-ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
-"""Keys of a job that `in_own_keys` takes away."""
-
 _TYPED = {
     "environment": ("arena_env_args.environment", "arena_env_args"),
     "policy": ("policy_type", "policy_config_dict"),
@@ -141,13 +139,13 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
     # ``arena_env_args`` and ``policy_config_dict`` must be mappings. Text with an interpolation stays until it is
     # resolved.
     if ARENA_JOB_KEYS.isdisjoint(block) or any(
-        _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
+        isinstance(text := block.get(key), str) and "${" in text for key in ("arena_env_args", "policy_config_dict")
     ):
         return dict(block), []
     own, problems = dict(block), list[Problem]()
     for key in ("environment", "policy", "num_envs", "rollout_limit", "environment_builder"):
         value = own.get(key)
-        if _is_interpolation(value):
+        if isinstance(value, str) and "${" in value:
             continue
         own.pop(key, None)
         for moved in () if value is None else _moved(key, value):
@@ -169,10 +167,6 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
             else:
                 target[inner] = item
     return own, problems
-
-
-def _is_interpolation(value: Any) -> bool:
-    return isinstance(value, str) and "${" in value
 
 
 def _moved(key: str, value: Any) -> Iterator[tuple[str, Any, str] | Problem]:

@@ -3,14 +3,14 @@
 import json
 import math
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from isaaclab_arena.errors import ConfigError, first_line, shortened
-from isaaclab_arena.paths import check_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -29,7 +29,9 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     # ``python_tags`` allows Python's own tags such as ``!!python/tuple``. Nothing is imported or built: the tag is
     # dropped, and ``!!python/name:package.Class ''`` becomes the text ``package.Class``.
     file = str(path)
-    check_plain_file(Path(path))
+    # Opening a pipe waits for ever, and a device may never end.
+    if (wrong := not_a_plain_file(Path(path))) is not None:
+        raise ConfigError(wrong, file=file)
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -49,7 +51,7 @@ def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     suffix = Path(path).suffix.lower()
     try:
         if suffix in {".yaml", ".yml"}:
-            document = _parse_yaml(_without_python_tags(text) if python_tags else text)
+            document = _parse_yaml(text, python_tags=python_tags)
         else:
             try:
                 document = _parse_json(text)
@@ -120,10 +122,7 @@ class _CoreLoader(yaml.CSafeLoader):
     """YAML with the scalars of the 1.2 core schema and without duplicate keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.num_merged = 0
+    num_merged = 0  # keys that ``<<`` has merged so far
 
 
 def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> yaml.MappingNode:
@@ -185,73 +184,50 @@ for _kind, _expression, _first_characters in (
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
-def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    return loader.construct_mapping(_flatten(loader, node), deep=True)
-
-
 for _kind in ("int", "float", "bool", "timestamp"):
     _CoreLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct)
-_CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_CoreLoader.add_constructor(
+    "tag:yaml.org,2002:map", lambda loader, node: loader.construct_mapping(_flatten(loader, node), deep=True)
+)
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str, *, python_tags: bool = False) -> Any:
+    """Return the value of YAML; `python_tags` drops Python's own tags first."""
+    depth, events = 0, []
     try:
-        _check_yaml_depth(text)
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            # The C composer recurses without a limit and would end the process.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")  # noqa: TRY301
+            tag = (python_tags and getattr(event, "tag", None)) or ""
+            if tag.startswith("tag:yaml.org,2002:python/"):
+                if isinstance(event, yaml.ScalarEvent):
+                    # The name is the value or, without one, the end of the tag.
+                    name = event.value or tag.partition(":python/")[2].partition(":")[2]
+                    event = yaml.ScalarEvent(event.anchor, None, (False, True), name, style='"')  # noqa: PLW2901
+                else:
+                    event.tag, event.implicit = None, True
+            events += [event] if python_tags else []
+        text = yaml.emit(events, Dumper=yaml.CSafeDumper) if python_tags else text
         return yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - derived from the safe loader
     except yaml.YAMLError as error:
-        raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
+        hint = first_line(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            mark, problem = error.problem_mark, str(error.problem)
+            line = [*text.splitlines(), ""][min(mark.line, text.count("\n"))]
+            if "\t" in line[: mark.column + 1]:
+                problem = "a tab, and YAML is indented with spaces alone"
+            elif problem == "but found another document":
+                problem = "a second document begins, and a file holds one"
+            hint = f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        raise _RefusedError(f"not valid YAML: {hint}") from error
     except _RefusedError:
         raise
     except RecursionError as error:
         raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:
         raise _RefusedError(f"not valid YAML: {error}") from error
-
-
-def _without_python_tags(text: str) -> str:
-    """Return YAML without Python's own tags."""
-    events: list[Any] = []
-    try:
-        _check_yaml_depth(text)
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            tag = getattr(event, "tag", None) or ""
-            if not tag.startswith("tag:yaml.org,2002:python/"):
-                events.append(event)
-            elif isinstance(event, yaml.ScalarEvent):
-                # The name is the value or, without one, the end of the tag.
-                _, _, name = tag.partition(":python/")[2].partition(":")
-                events.append(yaml.ScalarEvent(event.anchor, None, (False, True), event.value or name, style='"'))
-            else:
-                event.tag, event.implicit = None, True
-                events.append(event)
-        return yaml.emit(events, Dumper=yaml.CSafeDumper)
-    except yaml.YAMLError as error:
-        raise _RefusedError(f"not valid YAML: {_yaml_hint(error, text)}") from error
-
-
-def _check_yaml_depth(text: str) -> None:
-    # The C composer recurses without a limit and would end the process.
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-
-
-def _yaml_hint(error: yaml.YAMLError, text: str) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return first_line(error)
-    mark = error.problem_mark
-    problem = str(error.problem)
-    line = [*text.splitlines(), ""][min(mark.line, text.count("\n"))]
-    if "\t" in line[: mark.column + 1]:
-        problem = "a tab, and YAML is indented with spaces alone"
-    elif problem == "but found another document":
-        problem = "a second document begins, and a file holds one"
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _check_values(document: Any) -> None:

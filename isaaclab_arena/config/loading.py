@@ -3,35 +3,36 @@
 import hashlib
 import json
 import math
+import re
+import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationError
+from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+from isaaclab_arena.config import schema
 from isaaclab_arena.config.arena import as_jobs, in_own_keys
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion import suites as expansion
-from isaaclab_arena.config.interpolation import OmegaConfInterpolation
-from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults, parse_tokens, read_job
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
-from isaaclab_arena.config.schema import (
-    WITHOUT_RESULT,
-    JobConfig,
-    JobDefaults,
-    JobsFile,
-    JobStatus,
-    Question,
-    TrackerName,
-    clashes,
-    folded,
-    name_problem,
+from isaaclab_arena.config.options import parse_tokens, shown, wrong_numbers
+from isaaclab_arena.config.schema import JOB_KEYS, JobConfig, JobDefaults, JobsFile, Question, TrackerName
+from isaaclab_arena.errors import (
+    ConfigError,
+    Problem,
+    did_you_mean,
+    first_line,
+    problems_at,
+    problems_into,
+    refuse,
+    shortened,
 )
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_at, problems_into, refuse, shortened
-from isaaclab_arena.nested import overlaid, value_at
+from isaaclab_arena.nested import leaves, not_finite, overlaid, set_at, value_at, with_leaves
 from isaaclab_arena.paths import expanded
 from isaaclab_arena.registry import Registry
 
@@ -50,11 +51,22 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
         elif old is not None:
             modern["policy_config_dict"] = old
     for key in ("arena_env_args", "policy_config_dict"):
-        if not isinstance(modern.get(key), list):
+        tokens = modern.get(key)
+        if not isinstance(tokens, list):
             continue
         with problems_into(problems, below=key):
-            modern[key] = _read_tokens(modern[key], names_environment=key == "arena_env_args")
-        if isinstance(modern[key], list):
+            for token in tokens:
+                if not isinstance(token, str):
+                    raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
+            positionals, options = parse_tokens(tokens)
+            if positionals and key == "policy_config_dict":
+                raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
+            if len(positionals) > 1:
+                raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
+            if positionals and "environment" in options:
+                raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
+            modern[key] = ({"environment": positionals[0]} if positionals else {}) | options
+        if modern[key] is tokens:
             del modern[key]
     modern, wrong = in_own_keys(modern)
     return modern, problems + wrong
@@ -68,192 +80,203 @@ def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> di
     return overlaid(defaults, job, none_removes=True)
 
 
-def _read_tokens(tokens: list[Any], *, names_environment: bool) -> dict[str, Any]:
-    for token in tokens:
-        if not isinstance(token, str):
-            raise ConfigError(f"the token {shown(token)} is not a text; put it in quotes")
-    positionals, options = parse_tokens(tokens)
-    if not names_environment:
-        if positionals:
-            raise ConfigError(f"{positionals[0]!r} belongs to no option; options are written --name value")
-        return options
-    if len(positionals) > 1:
-        raise ConfigError(f"takes one environment, got {' and '.join(map(repr, positionals))}")
-    if positionals and "environment" in options:
-        raise ConfigError(f"names the environment twice, {positionals[0]!r} and --environment")
-    return ({"environment": positionals[0]} if positionals else {}) | options
+# The ``${...}`` of a job file, resolved with OmegaConf within a budget; no other module uses OmegaConf.
+
+MAX_LOOK_UPS = 1_000
+LOOK_UPS_PER_JOB = 100
+MAX_VALUES = 1_000_000
+MAX_CHARACTERS = 64 * 2**20
+
+_INDEPENDENT_REFERENCE = re.compile(r"\$\{(?!job\b)[A-Za-z_][\w.\[\]]*\}")
+_CHARACTERS_PER_LOOK_UP = 1_000
+_COUNTING = threading.Lock()
+_COUNTED = ("_resolve_node_interpolation", "_evaluate_custom_resolver")
 
 
-# Read the comparisons and bars of a job file, and report all their problems.
-
-_Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_DECIDES_NO_CONDITIONS = frozenset({"backend"})
-_NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
+class _SpentError(ValueError):
+    """The budget of a file is spent."""
 
 
-class _Stop(StrictModel):
-    """The conditions under which a question is answered."""
+class OmegaConfInterpolation:
+    """Resolves ``${...}`` with OmegaConf, within a budget; OmegaConf is slow, so it gets only strings with one."""
 
-    alpha: _Share = 0.05
-    max_episodes: Annotated[int, Field(ge=1)] | None = None
+    def __init__(
+        self,
+        *,
+        variables: dict[str, Any],
+        defaults: dict[str, Any],
+        jobs: list[Any],
+        shared: dict[str, Any] | None = None,
+    ) -> None:
+        # The problems of ``variables``, ``defaults`` and ``shared``.
+        self.problems: list[Problem] = []
+        # A few references that each name two others double at every level. So a budget limits look-ups, with more for
+        # every job, and the values and characters that replace references. It is counted, not timed, so that it is the
+        # same everywhere.
+        self._spent: str | None = None  # the exceeded limit and the remedy
+        self._max_look_ups = MAX_LOOK_UPS
+        self._look_ups = self._values = self._characters = 0
+        self._seen: set[str] = set()
+        blocks = {}
+        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
+            blocks[key], found = self._well_formed(block)
+            self.problems += [replace(problem, key=f"{key}.{problem.key}") for problem in found]
+        self._root = OmegaConf.create(blocks)
+        self._jobs = jobs
+        self._independent: dict[str, Any] = {}
+
+    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+        """Return the resolved tree and its problems; ConfigError, with ``key``, once the file's budget is spent."""
+        # Most trees have no interpolation, and need no copy.
+        if next(_interpolated(tree), None) is None:
+            return tree, []
+        self._max_look_ups += LOOK_UPS_PER_JOB
+        resolved, problems = self._well_formed(tree)
+        # References read the unresolved copy, so that the order of resolution does not matter.
+        source = _copied(resolved)
+        self._root["job"] = None
+        with self._counting():
+            for path, text in _interpolated(source):
+                key = ".".join(map(str, path))
+                try:
+                    value = self._value(source, path, text)
+                    if not_finite(value):
+                        message = f"{shown(text)} becomes a number that is not finite"
+                        problems.append(Problem(message, key=key))
+                    set_at(resolved, path, value)
+                except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
+                    if self._spent is not None:
+                        raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
+                    message = f"{shown(text)} cannot be resolved: {first_line(error)}"
+                    problems.append(Problem(message, key=key))
+        return resolved, problems
+
+    def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:
+        if "${jobs" in text and "jobs" not in self._root:
+            self._root["jobs"] = self._well_formed(self._jobs)[0]
+        if "${" in _INDEPENDENT_REFERENCE.sub("", text):
+            if self._root["job"] is None:
+                self._root["job"] = tree
+            parent: Any = self._root["job"]
+            for part in path[:-1]:
+                parent = parent[part]
+            # A reference that depends on the job needs the whole tree; others are resolved once for all jobs.
+            return _plain(parent[path[-1]])
+        if text not in self._independent:
+            self._root["value"] = text
+            try:
+                self._independent[text] = _plain(self._root["value"])
+            except OmegaConfBaseException as error:
+                # A reference that fails in thousands of jobs is resolved once.
+                self._independent[text] = error
+        value = self._independent[text]
+        if isinstance(value, OmegaConfBaseException):
+            raise value.with_traceback(None)
+        self._take_extent(value)
+        return _copied(value)
+
+    def _well_formed(self, tree: Any) -> tuple[Any, list[Problem]]:
+        """Return a copy without the strings that break OmegaConf's grammar, and their problems."""
+        copied = _copied(tree)
+        problems = []
+        for path, text in _interpolated(tree):
+            key = ".".join(map(str, path))
+            if text not in self._seen:
+                self._seen.add(text)
+                try:
+                    self._take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
+                except _SpentError as error:
+                    raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
+            if not _is_well_formed(text):
+                problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=key))
+                set_at(copied, path, None)
+        return copied, problems
+
+    def _take_look_ups(self, count: int) -> None:
+        """Count look-ups; _SpentError if there are too many."""
+        self._look_ups += count
+        if self._look_ups > self._max_look_ups:
+            self._end(f"{self._max_look_ups} look-ups of other keys")
+
+    def _take_extent(self, value: Any) -> None:
+        """Count the values and characters that replace a reference; _SpentError if there are too many."""
+        # The value is plain, or a node of OmegaConf; its whole content counts.
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, DictConfig | ListConfig):
+                value = value.__dict__["_content"]
+            elif isinstance(value, Node):
+                value = value._value()  # its text before resolution
+            self._values += 1
+            if isinstance(value, str):
+                self._characters += len(value)
+            elif isinstance(value, dict | list):
+                pending.extend(value.values() if isinstance(value, dict) else value)
+            if self._values > MAX_VALUES:
+                self._end(f"{MAX_VALUES} values in the places of references")
+            if self._characters > MAX_CHARACTERS:
+                self._end(f"{MAX_CHARACTERS} characters in the places of references")
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count the look-ups of OmegaConf in the block; it has no hook for that, so two of its methods are wrapped."""
+        thread = threading.get_ident()
+
+        def counted(original: Any) -> Any:
+            def count(*args: Any, **kwargs: Any) -> Any:
+                # The program may use OmegaConf itself, in other threads.
+                if threading.get_ident() != thread:
+                    return original(*args, **kwargs)
+                self._take_look_ups(1)
+                found = original(*args, **kwargs)
+                self._take_extent(found)
+                return found
+
+            return count
+
+        with _COUNTING:
+            originals = {name: getattr(Container, name) for name in _COUNTED}
+            try:
+                for name, original in originals.items():
+                    setattr(Container, name, counted(original))
+                yield
+            finally:
+                for name, original in originals.items():
+                    setattr(Container, name, original)
+
+    def _end(self, limit: str) -> None:
+        self._spent = (
+            f"makes the interpolations of this file need more than {limit}; keys that name others, which name others, "
+            "multiply: write the value out, or name fewer keys"
+        )
+        raise _SpentError(self._spent)
 
 
-class _Comparison(StrictModel):
-    """The keys of a comparison."""
-
-    name: str
-    jobs: Annotated[list[str], Field(min_length=2, max_length=2)]
-    margin: _Share | None = None
-    stop: _Stop
-
-
-class _Bar(StrictModel):
-    """The keys of a bar."""
-
-    job: str
-    at_least: _Share
-    name: str | None = None
-    stop: _Stop
+@lru_cache(maxsize=10_000)
+def _is_well_formed(text: str) -> bool:
+    try:
+        OmegaConf.create({"value": text})
+    except GrammarParseError:
+        return False
+    return True
 
 
-def read_questions(
-    comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]
-) -> tuple[tuple[Question, ...], tuple[JobConfig, ...]]:
-    """Return the questions of a file, and its jobs (after sweeps); ConfigError lists every problem."""
-    # The questions are the comparisons, then the bars, in order of the file. `names` has those of wrong ones too.
-    questions: list[Question] = []
-    names: dict[str, str] = {}
-    problems: list[Problem] = []
-    blocks = [(f"comparisons[{position}]", _Comparison, block) for position, block in enumerate(comparisons)]
-    for key, kind, block in [*blocks, *((f"bars[{position}]", _Bar, block) for position, block in enumerate(bars))]:
-        if not isinstance(block, dict):
-            problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
-            continue
-        if isinstance(block.get("name"), str):
-            names[key] = block["name"]
-        try:
-            asked = kind.model_validate(block)
-        except ValidationError as invalid:
-            known = frozenset({*kind.model_fields, *_Stop.model_fields})
-            problems += [
-                Problem(error_message(error, known), key=f"{key}.{key_path(error)}")
-                for error in invalid.errors(include_url=False)
-            ]
-        else:
-            with problems_into(problems):
-                question = _checked_question(key, asked, jobs, names)
-                questions.append(question)
-
-    # A question must not have the name of another question or of a job.
-    keys = {name: key for key, name in names.items()}
-    for name, earlier in clashes(names.values()):
-        taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
-        problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
-    own = {job.name for job in jobs}
-    problems += [
-        Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
-        for key, name in names.items()
-        if name in own
-    ]
-    refuse(problems)
-
-    # A job without a length has the number of episodes that its questions need.
-    with_length = []
-    for job in jobs:
-        needed = [question.max_episodes for question in questions if job.name in question.jobs]
-        with_length.append(replace(job, num_episodes=max(needed)) if needed and job.num_episodes is None else job)
-    return tuple(questions), tuple(with_length)
+def _plain(value: Any) -> Any:
+    # OmegaConf's own conversion looks a node up only once and then copies it, so copies would multiply uncounted.
+    if isinstance(value, DictConfig):
+        return {key: _plain(value[key]) for key in value}
+    return [_plain(item) for item in value] if isinstance(value, ListConfig) else value
 
 
-def _checked_question(
-    key: str, asked: _Comparison | _Bar, jobs: Sequence[JobConfig], names: dict[str, str]
-) -> Question:
-    """Return one question, and add its name to those of the file; ConfigError lists every problem."""
-    of: dict[str, Any]
-    if isinstance(asked, _Comparison):
-        name, place, of = asked.name, f"{key}.jobs", {"jobs": tuple(asked.jobs), "margin": asked.margin}
-    else:
-        name, place, of = asked.name, f"{key}.job", {"jobs": (asked.job,), "at_least": asked.at_least}
-        name = f"{asked.job} at least {asked.at_least:g}" if name is None else name
-    by_name = {job.name: job for job in jobs}
-    known = [by_name[each] for each in of["jobs"] if each in by_name]
-    suites = {job.suite.name for job in jobs if job.suite is not None}
-    problems: list[Problem] = []
-    for each in of["jobs"]:
-        wrong = _why_unusable(each, by_name, names.values(), suites)
-        problems += [] if wrong is None else [Problem(wrong, key=place)]
-    problems += _unpaired(place, known)
-    names[key] = name
-    if (unsafe := name_problem(name)) is not None:
-        problems.append(Problem(unsafe, key=f"{key}.name"))
-
-    # The question considers the number of episodes that it gives, or that all of its jobs have.
-    max_episodes, problem = asked.stop.max_episodes, None
-    lengths = {job.name: job.num_episodes for job in known if job.num_episodes is not None}
-    without = [job.name for job in known if job.num_episodes is None]
-    if max_episodes is not None:
-        short = next(((job, length) for job, length in lengths.items() if max_episodes > length), None)
-        if short is not None:
-            problem = f"{max_episodes} is more than the {short[1]} episodes of job '{short[0]}'"
-    elif without:
-        problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
-    elif len(set(lengths.values())) > 1:
-        told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
-        problem = f"is missing: {told}; say how many are compared at most"
-    # An unknown job has an unknown length too, and the missing job is the problem to report.
-    if problem is not None and len(known) == len(of["jobs"]):
-        problems.append(Problem(problem, key=f"{key}.stop.max_episodes"))
-    refuse(problems)
-    longest = max(lengths.values(), default=0) if max_episodes is None else max_episodes
-    return Question(name=name, max_episodes=longest, alpha=asked.stop.alpha, **of)
+def _interpolated(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for path, text in leaves(value, into_lists=True):
+        if isinstance(text, str) and "${" in text:
+            yield path, text
 
 
-def _why_unusable(
-    name: str, jobs: Mapping[str, JobConfig], questions: Collection[str], suites: Collection[str]
-) -> str | None:
-    """Return the reason why a question cannot use a job, None if it can."""
-    job = jobs.get(name)
-    if job is None and name in questions:
-        return f"'{name}' is a comparison; name the jobs themselves"
-    if job is None and name in suites:
-        return f"'{name}' is a suite, and {_NOT_OF_SUITES}"
-    if job is None:
-        return f"there is no job '{name}'{did_you_mean(name, jobs)}"
-    if job.status is not JobStatus.PENDING:
-        return f"job '{name}' does not run: its status is '{job.status}'"
-    if job.suite is not None:
-        return f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}"
-    return f"job '{name}' has num_steps; give it num_episodes instead" if job.num_steps is not None else None
-
-
-def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
-    """Yield the reasons why two jobs have no episodes that start from the same conditions."""
-    if len(jobs) < 2:
-        return
-    first, second = jobs
-    if first.name == second.name:
-        yield Problem(f"compares job '{first.name}' with itself", key=key)
-        return
-
-    # Episodes start alike if the jobs share these settings.
-    facts = [
-        {
-            **{name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS},
-            "environment": job.environment,
-            "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
-            "variations": dict(job.variations),
-            "conditions": job.conditions,
-        }
-        for job in jobs
-    ]
-    for name in sorted(facts[0].keys() | facts[1].keys()):
-        one, other = (each.get(name) for each in facts)
-        if one != other:
-            message = f"'{first.name}' and '{second.name}' give no pairs: {name} is {shown(one)} and {shown(other)}"
-            yield Problem(message, key=key)
-    for job in jobs:
-        if job.num_rebuilds > 1:
-            yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)
+def _copied(value: Any) -> Any:
+    return with_leaves(value, lambda leaf: leaf, into_lists=True)
 
 
 # From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once.
@@ -261,54 +284,6 @@ def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
 _TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars", "tracking"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
 _NOTHING = object()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopLevel:
-    """The blocks of a job file, unchecked below the top level."""
-
-    jobs: list[Any]
-    defaults: dict[str, Any]  # keys that every job has unless it sets them
-    sweep: dict[str, Any]  # the sweep of every job
-    variables: dict[str, Any]  # values for interpolation
-    comparisons: list[Any]
-    bars: list[Any]  # success rates that jobs must reach
-    tracking: tuple[TrackerName, ...] = ()  # trackers that log results while the jobs run
-
-
-def checked_top_level(document: Any) -> tuple[TopLevel, list[Problem]]:
-    """Return a file's blocks (wrong ones empty) and their problems; ConfigError if it lists no jobs."""
-    if not isinstance(document, dict):
-        raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
-    # A file with unknown keys only, none of them a typing mistake, is another kind of file.
-    hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
-    if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
-        keys = ", ".join(map(shortened, list(document)[:8]))
-        way_out = "put this job into a list under the key 'jobs'" if "policy_type" in document else "it lists no 'jobs'"
-        raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
-    problems = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
-    jobs = document.get("jobs")
-    if "jobs" not in document:
-        problems.append(Problem("is missing; it lists the jobs", key="jobs"))
-    elif not isinstance(jobs, list):
-        problems.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
-    elif not jobs:
-        problems.append(Problem("lists no job", key="jobs"))
-    blocks: dict[str, Any] = {}
-    kinds = {**dict.fromkeys(("defaults", "sweep", "variables"), dict), **dict.fromkeys(("comparisons", "bars"), list)}
-    for key, kind in kinds.items():
-        blocks[key] = document.get(key) or kind()
-        if not isinstance(blocks[key], kind):
-            message = f"{shown(blocks[key])} is not a {'mapping' if kind is dict else 'list'}"
-            problems.append(Problem(message, key=key))
-            blocks[key] = kind()
-    tracking = document.get("tracking") or []
-    wrong = tracker_problems(tracking, key="tracking")
-    problems += wrong
-    if not isinstance(jobs, list) or not jobs:
-        raise ConfigError(problems)
-    trackers = () if wrong else tuple(map(TrackerName, tracking))
-    return TopLevel(jobs=jobs, tracking=trackers, **blocks), problems
 
 
 def tracker_problems(names: Any, *, key: str) -> list[Problem]:
@@ -327,24 +302,64 @@ class Reading:
 
     def __init__(
         self,
-        top: TopLevel,
+        document: Any,
         command_line: JobDefaults,
-        interpolation: OmegaConfInterpolation,
         suites: Registry,
         arms: expansion.ArmsOf,
+        *,
+        shared: dict[str, Any],
     ) -> None:
-        self._top, self._command_line, self._interpolation = top, command_line, interpolation
-        self._suites, self._arms = suites, arms
+        # Check the blocks of the file, where a wrong one counts as empty. ConfigError if it lists no jobs.
+        if not isinstance(document, dict):
+            raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
+        # A file with unknown keys only, none of them a typing mistake, is another kind of file.
+        hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
+        if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
+            keys = ", ".join(map(shortened, list(document)[:8]))
+            is_job = "policy_type" in document
+            way_out = "put this job into a list under the key 'jobs'" if is_job else "it lists no 'jobs'"
+            raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
+        self._of_top = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
+        jobs = document.get("jobs")
+        if "jobs" not in document:
+            self._of_top.append(Problem("is missing; it lists the jobs", key="jobs"))
+        elif not isinstance(jobs, list):
+            self._of_top.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
+        elif not jobs:
+            self._of_top.append(Problem("lists no job", key="jobs"))
+        blocks: dict[str, Any] = {}
+        lists, mappings = ("comparisons", "bars"), ("defaults", "sweep", "variables")
+        for key, kind in {**dict.fromkeys(mappings, dict), **dict.fromkeys(lists, list)}.items():
+            blocks[key] = document.get(key) or kind()
+            if not isinstance(blocks[key], kind):
+                message = f"{shown(blocks[key])} is not a {'mapping' if kind is dict else 'list'}"
+                self._of_top.append(Problem(message, key=key))
+                blocks[key] = kind()
+        tracking = document.get("tracking") or []
+        wrong = tracker_problems(tracking, key="tracking")
+        self._of_top += wrong
+        if not isinstance(jobs, list) or not jobs:
+            raise ConfigError(self._of_top)
+        self._blocks: list[Any] = jobs
+        self._sweep: dict[str, Any] = blocks["sweep"]  # of every job
+        self.comparisons: list[Any] = blocks["comparisons"]
+        self.bars: list[Any] = blocks["bars"]  # success rates that jobs must reach
+        self.tracking = () if wrong else tuple(map(TrackerName, tracking))  # they log results while the jobs run
+
+        self._command_line, self._suites, self._arms = command_line, suites, arms
+        self._interpolation = OmegaConfInterpolation(
+            variables=blocks["variables"], defaults=blocks["defaults"], jobs=jobs, shared=shared
+        )
         self._problems: dict[Problem, None] = {}
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
-        self._add(interpolation.problems)
-        unknown = [key for key in top.defaults if key not in _DEFAULT_KEYS]
+        self._add(self._interpolation.problems)
+        unknown = [key for key in blocks["defaults"] if key not in _DEFAULT_KEYS]
         for key in unknown:
             of_sweep = "belongs to the top level of the file or to a job"
             reason = of_sweep if key == "sweep" else f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             self._add([Problem(reason, key=f"defaults.{key}")])
-        known = {key: value for key, value in top.defaults.items() if key not in unknown}
+        known = {key: value for key, value in blocks["defaults"].items() if key not in unknown}
         self._defaults, problems = modernised(known)
         self._add(problems, below="defaults.")
 
@@ -352,7 +367,7 @@ class Reading:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
         jobs: list[JobConfig] = []
         names: list[Any] = []
-        for position, block in enumerate(self._top.jobs):
+        for position, block in enumerate(self._blocks):
             if not isinstance(block, dict):
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
@@ -366,7 +381,7 @@ class Reading:
                     of_suite = list(expansion.expand_suite(entry, self._suites, room=expansion.MAX_JOBS - len(names)))
                 for of_task, member in of_suite:
                     asked = of_task.pop(expansion.ROBUSTNESS_KEY, None)
-                    job, found = read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
+                    job, found = schema.read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     # A key that has been refused already is not reported as missing too.
                     news = (
                         problem
@@ -390,15 +405,15 @@ class Reading:
                     names += [of_task.get("name")] if found else [arm.name for arm in arms]
                     jobs += [replace(arm, index=len(jobs) + number) for number, arm in enumerate(arms)]
         # Names clash on disk or to the eye, so all names are compared after all expansions.
-        for name, earlier in clashes(name for name in names if _label(name, "")):
+        for name, earlier in schema.clashes(name for name in names if _label(name, "")):
             if name == earlier:
                 taken = "is taken by an earlier job"
-            elif folded(name) == folded(earlier):
+            elif schema.folded(name) == schema.folded(earlier):
                 taken = f"is taken by '{earlier}' where file systems ignore case"
             else:
                 taken = f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
             self._add([Problem(taken, key="name")], job=name)
-        return tuple(jobs), list(self._problems)
+        return tuple(jobs), [*self._of_top, *self._problems]
 
     def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
         for problem in problems:
@@ -423,7 +438,7 @@ class Reading:
         sweep: dict[str, Any] = {}
         own_sweep = block.get("sweep", {})
         if isinstance(own_sweep, dict):
-            sweep, wrong = self._interpolated(overlaid(self._top.sweep, own_sweep, none_removes=True), label)
+            sweep, wrong = self._interpolated(overlaid(self._sweep, own_sweep, none_removes=True), label)
             self._add(wrong, job=label, below="sweep.")
             sweep = {} if wrong else sweep
         elif own_sweep is not None:
@@ -468,7 +483,7 @@ class Reading:
 
 
 def _label(name: object, otherwise: str) -> str:
-    return name if isinstance(name, str) and name_problem(name) is None else otherwise
+    return name if isinstance(name, str) and schema.name_problem(name) is None else otherwise
 
 
 NO_SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.suites")
@@ -508,24 +523,22 @@ def read_jobs(
     """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""
     # The document has the key ``jobs`` or, for an experiment, ``runs``.
     defaults = defaults or JobDefaults()
-    refuse(check_defaults(defaults))
+    refuse(wrong_numbers(defaults))
+    if defaults.num_steps is not None and defaults.num_episodes is not None:
+        raise ConfigError("excludes --num_episodes; give one of them", key="--num_steps")
     with problems_at(file=source):
         experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
 
     try:
-        top, problems = checked_top_level(experiment.document)
-        interpolation = OmegaConfInterpolation(
-            variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
-        )
-        jobs, wrong = Reading(top, defaults, interpolation, suites, arms).jobs()
+        reading = Reading(experiment.document, defaults, suites, arms, shared=experiment.shared)
+        jobs, problems = reading.jobs()
     except ConfigError as error:
         raise ConfigError(experiment.in_words_of_the_file(error.problems, source)) from error
-    problems += wrong
 
     questions: tuple[Question, ...] = ()
     of_questions: list[Problem] = []
     with problems_into(of_questions):
-        questions, jobs = read_questions(top.comparisons, top.bars, jobs)
+        questions, jobs = schema.read_questions(reading.comparisons, reading.bars, jobs)
     # A question about an unreadable job has a problem that is not reported. Jobs of a sweep begin with its name.
     unread = {
         "" if each.job is None or each.job.startswith("jobs[") else each.job
@@ -546,7 +559,7 @@ def read_jobs(
         jobs=jobs,
         config_hash="" if reported else hash_jobs(jobs, questions),
         questions=questions,
-        tracking=top.tracking,
+        tracking=reading.tracking,
         problems=reported,
     )
 
@@ -580,7 +593,7 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
     """Return 16 hexadecimal digits, equal for equal jobs and questions in the same order."""
     # Keys without influence on a result are left out: time limits, labels and the like. So is ``max_episodes``, which
     # only `limited` sets; it changes the hash itself.
-    left_out = WITHOUT_RESULT | {"max_episodes", "latency"}
+    left_out = schema.WITHOUT_RESULT | {"max_episodes", "latency"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
     plain = [{name: getattr(job, name) for name in names} for job in jobs]
     for job, values in zip(jobs, plain, strict=True):

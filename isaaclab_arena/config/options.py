@@ -1,10 +1,11 @@
-"""Options as plain JSON values, checked against the dataclass that declares them."""
+"""Options as plain JSON values or as words of a command line, checked against the dataclass that declares them."""
 
 import dataclasses
 import json
 import math
+import re
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, TypeAlias
 
@@ -92,12 +93,6 @@ def wrong_numbers(options: Any) -> list[Problem]:
     return problems
 
 
-def refuse_wrong_numbers(options: Any) -> None:
-    """Raise `ConfigError` with every problem of `wrong_numbers`, if there is any."""
-    problems = wrong_numbers(options)
-    refuse(problems)
-
-
 def option_names(config_class: type) -> frozenset[str] | None:
     """Return the names of the options that a dataclass declares, None for a class that is no dataclass."""
     if not dataclasses.is_dataclass(config_class):
@@ -130,8 +125,18 @@ def read_options(
         if name in options and options[name] is None and field.default is None:
             values[name] = None
         elif name in options:
+            adapter, value = adapters.get(name), options[name]
             try:
-                values[name] = _read(adapters.get(name), options[name])
+                if adapter is not None:
+                    # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
+                    try:
+                        text = json.dumps(value)
+                    except TypeError:
+                        # A program, unlike a file, may give values that JSON does not know, such as a path.
+                        value = adapter.validate_python(value, strict=True)
+                    else:
+                        value = adapter.validate_json(text, strict=True)
+                values[name] = value
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
             except ValidationError as invalid:
                 problems.extend(_problems_of(invalid, name))
@@ -166,18 +171,6 @@ def _problems_of(invalid: ValidationError, name: str) -> Iterator[Problem]:
         yield Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
 
 
-def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
-    if adapter is None:
-        return value
-    try:
-        text = json.dumps(value)
-    except TypeError:
-        # A program, unlike a file, may give values that JSON does not know, such as a path.
-        return adapter.validate_python(value, strict=True)
-    # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
-    return adapter.validate_json(text, strict=True)
-
-
 @cache
 def _adapters(config_class: type) -> dict[str, TypeAdapter[Any]]:
     """Return a checker per option; an option whose type JSON cannot express has none and takes any value."""
@@ -188,3 +181,64 @@ def _adapters(config_class: type) -> dict[str, TypeAdapter[Any]]:
         except (PydanticUserError, TypeError):
             continue
     return adapters
+
+
+# Command-line tokens of the old job files, ``["--num_envs", "4", "lift_object", "--object", "cube"]``.
+
+FLAGS = frozenset({"enable_cameras", "headless", "distributed"})
+"""Options that take no value, so that a word after them is positional."""
+
+SCALARS = frozenset({"num_envs", "env_spacing", "placement_seed", "seed", "device"})
+"""Options that take exactly one value, so that a second word after them is positional."""
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+def parse_tokens(tokens: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Split tokens into positional words and options by name; ConfigError lists every malformed option."""
+    # An option is ``--name``, ``--name value``, ``--name=value`` or ``--name value value``; hyphens inside a name read
+    # as underscores. Without a value it is True, with several values a list. An option takes all words up to the next
+    # option, unless it is one of `FLAGS` or `SCALARS`. So positional words come first or after one of those.
+    positionals: list[str] = []
+    options: dict[str, Any] = {}
+    problems, position = [], 0
+    while position < len(tokens):
+        token = tokens[position]
+        position += 1
+        if not _is_option(token):
+            positionals.append(token)
+            continue
+        name, equals, value = token.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        words = [value] if equals else []
+        limit = 0 if equals or name in FLAGS else 1 if name in SCALARS else len(tokens)
+        while len(words) < limit and position < len(tokens) and not _is_option(tokens[position]):
+            words.append(tokens[position])
+            position += 1
+        if not token.startswith("--"):
+            problems.append(Problem(f"'{token}' has one hyphen; options begin with two, --{token[1:]}"))
+        elif not re.fullmatch(r"[A-Za-z]\w*", name):
+            problems.append(Problem(f"'{token}' names no option"))
+        elif name in SCALARS and not words:
+            problems.append(Problem(f"--{name} needs a value", key=name))
+        elif name in options:
+            problems.append(Problem(f"--{name} is given twice", key=name))
+        typed = [_typed(word) for word in words]
+        options.setdefault(name, True if not typed else typed[0] if len(typed) == 1 else typed)
+    refuse(problems)
+    return positionals, options
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-" and _DECIMAL.fullmatch(word) is None
+
+
+def _typed(word: str) -> Any:
+    if word.lower() in {"true", "false"}:
+        return word.lower() == "true"
+    if _INTEGER.fullmatch(word) and len(word) < 300:
+        return int(word)
+    if _DECIMAL.fullmatch(word) and math.isfinite(float(word)):
+        return float(word)
+    return word

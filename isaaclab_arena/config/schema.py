@@ -1,17 +1,17 @@
-"""The content of a job file as frozen dataclasses: jobs, latency, questions and when to stop."""
+"""The content of a job file as frozen dataclasses, and how its keys are read: jobs, latency, and when to stop."""
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationError
 
-from isaaclab_arena.config.options import shown
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
 from isaaclab_arena.seeding import MAX_SEED
 
 MAX_COUNT = 10_000_000
@@ -351,3 +351,325 @@ class JobDefaults:
     placement_seed: Seed | None = None  # seed of the initial conditions
     enable_cameras: bool = False
     robustness: Mapping[str, Any] | None = None  # the job's ``robustness``, None for none
+
+
+# The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.
+
+MAX_SECONDS = 100_000_000
+MAX_WAIT_MS = 60_000
+
+_Text = Annotated[str, Field(min_length=1)]
+_Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
+
+
+class _EnvironmentArgs(StrictModel):
+    """The keys of ``arena_env_args`` that every environment has; the others are the environment's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    environment: _Text
+    num_envs: EnvSlots | None = None
+    enable_cameras: bool | None = None
+    placement_seed: Seed | None = None
+    env_spacing: float | None = None
+
+
+class _PolicyServer(StrictModel):
+    """The keys of ``policy_server``."""
+
+    shared: Literal["node", "run"]
+    max_batch: EnvSlots = 64
+    max_wait_ms: Annotated[float, Field(ge=0, le=MAX_WAIT_MS, allow_inf_nan=False)] = 5.0
+    device: _Text | None = None
+
+
+class _JobFields(StrictModel):
+    """The keys of a job, after defaults, interpolation and sweep."""
+
+    name: str
+    arena_env_args: _EnvironmentArgs
+    policy_type: _Text
+    policy_config_dict: dict[str, Any] | None = None
+    python: _Text | None = None
+    policy_server: _PolicyServer | None = None
+    latency: Any = None
+    num_steps: JobCount | None = None
+    num_episodes: JobCount | None = None
+    num_rebuilds: JobCount | None = None
+    language_instruction: _Text | None = None
+    variations: dict[str, Any] | None = None
+    conditions: _Text | None = None
+    labels: dict[str, _Text | None] | None = None
+    seed: Seed | None = None
+    timeout_s: _Seconds | None = None
+    episode_timeout_s: _Seconds | None = None
+    status: str | None = None
+
+
+ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
+"""Keys of a job in later versions of Isaac Lab Arena, which are translated to the others."""
+
+JOB_KEYS = frozenset(
+    {*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite", "checkpoints", "robustness"}
+)
+"""Every key that a job of the file may have."""
+
+COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
+"""The keys of ``arena_env_args`` that every environment has."""
+
+
+def read_job(
+    fields: Mapping[str, Any], *, index: int, label: str, defaults: JobDefaults
+) -> tuple[JobConfig | None, list[Problem]]:
+    """Check one job; return the valid part of it (None if nothing is readable), and its problems."""
+    # ``fields`` are the job's keys after defaults, interpolation and sweep.
+    try:
+        checked = _JobFields.model_validate(fields)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        problems = []
+        for error in errors:
+            keys = _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
+            problems.append(Problem(error_message(error, keys), job=label, key=key_path(error)))
+        checked = _without(fields, [error["loc"] for error in errors])
+        if checked is None:
+            return None, problems
+    else:
+        problems = []
+
+    # Values that are valid one by one may exclude each other.
+    if (unsafe := name_problem(checked.name)) is not None:
+        problems.append(Problem(unsafe, job=label, key="name"))
+    if checked.num_steps is not None and checked.num_episodes is not None:
+        problems.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))
+    other = (checked.policy_config_dict or {}).get("python")
+    if checked.python is not None and other not in (None, checked.python):
+        message = f"is '{checked.python}', and policy_config_dict.python is '{other}'; give one of them"
+        problems.append(Problem(message, job=label, key="python"))
+    known = [status.value for status in JobStatus]
+    if checked.status is not None and checked.status not in known:
+        message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
+        problems.append(Problem(message, job=label, key="status"))
+    latency = None
+    with problems_into(problems, below="latency", job=label):
+        latency = read_latency(checked.latency)
+
+    arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
+    server = None
+    if asked is not None:
+        server = PolicyServerConfig(**{**asked.model_dump(), "shared": ServerScope(asked.shared)})
+    # A length of the command line is for jobs without any length of their own.
+    has_length = checked.num_steps is not None or checked.num_episodes is not None
+    same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")
+    job = JobConfig(
+        **{name: getattr(checked, name) for name in same},
+        index=index,
+        environment=arguments.environment,
+        environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
+        num_envs=arguments.num_envs or defaults.num_envs or 1,
+        enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
+        placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
+        policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},
+        policy_server=server,
+        latency=latency,
+        num_steps=checked.num_steps if has_length else defaults.num_steps,
+        num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
+        num_rebuilds=checked.num_rebuilds or 1,
+        variations=checked.variations or {},
+        labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
+        seed=(defaults.seed or 0) if checked.seed is None else checked.seed,
+        status=JobStatus(checked.status) if checked.status in known else JobStatus.PENDING,
+    )
+    if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
+        message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
+        problems.append(Problem(message, job=label, key="num_rebuilds"))
+
+    # Later messages must use the same label, even if the name is wrong.
+    return replace(job, name=label) if problems else job, problems
+
+
+def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]) -> _JobFields | None:
+    """Return the valid fields of a job, None if the rest is not readable."""
+    sound = {key: value for key, value in fields.items() if (key,) not in wrong}
+    for place in wrong:
+        block = sound.get(str(place[0]))
+        if len(place) > 1 and isinstance(block, Mapping):
+            sound[str(place[0])] = {key: value for key, value in block.items() if key != place[1]}
+    unread = {"name": UNREADABLE, "policy_type": UNREADABLE}
+    arguments = {"environment": UNREADABLE, **sound.get("arena_env_args", {})}
+    try:
+        return _JobFields.model_validate({**unread, **sound, "arena_env_args": arguments})
+    except ValidationError:
+        return None
+
+
+# Read the comparisons and bars of a job file, and report all their problems.
+
+_Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+_DECIDES_NO_CONDITIONS = frozenset({"backend"})
+_NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
+
+
+class _Stop(StrictModel):
+    """The conditions under which a question is answered."""
+
+    alpha: _Share = 0.05
+    max_episodes: Annotated[int, Field(ge=1)] | None = None
+
+
+class _Comparison(StrictModel):
+    """The keys of a comparison."""
+
+    name: str
+    jobs: Annotated[list[str], Field(min_length=2, max_length=2)]
+    margin: _Share | None = None
+    stop: _Stop
+
+
+class _Bar(StrictModel):
+    """The keys of a bar."""
+
+    job: str
+    at_least: _Share
+    name: str | None = None
+    stop: _Stop
+
+
+def read_questions(
+    comparisons: Sequence[Any], bars: Sequence[Any], jobs: tuple[JobConfig, ...]
+) -> tuple[tuple[Question, ...], tuple[JobConfig, ...]]:
+    """Return the questions of a file, and its jobs (after sweeps); ConfigError lists every problem."""
+    # The questions are the comparisons, then the bars, in order of the file. `names` has those of wrong ones too.
+    questions: list[Question] = []
+    names: dict[str, str] = {}
+    problems: list[Problem] = []
+    blocks = [(f"comparisons[{position}]", _Comparison, block) for position, block in enumerate(comparisons)]
+    for key, kind, block in [*blocks, *((f"bars[{position}]", _Bar, block) for position, block in enumerate(bars))]:
+        if not isinstance(block, dict):
+            problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
+            continue
+        if isinstance(block.get("name"), str):
+            names[key] = block["name"]
+        try:
+            asked = kind.model_validate(block)
+        except ValidationError as invalid:
+            known = frozenset({*kind.model_fields, *_Stop.model_fields})
+            problems += [
+                Problem(error_message(error, known), key=f"{key}.{key_path(error)}")
+                for error in invalid.errors(include_url=False)
+            ]
+        else:
+            with problems_into(problems):
+                question = _checked_question(key, asked, jobs, names)
+                questions.append(question)
+
+    # A question must not have the name of another question or of a job.
+    keys = {name: key for key, name in names.items()}
+    for name, earlier in clashes(names.values()):
+        taken = f"'{name}' is taken" if name == earlier else f"'{name}' is too much like '{earlier}'"
+        problems.append(Problem(f"{taken} by an earlier question", key=f"{keys[name]}.name"))
+    own = {job.name for job in jobs}
+    problems += [
+        Problem(f"'{name}' is the name of a job too; give it another one", key=f"{key}.name")
+        for key, name in names.items()
+        if name in own
+    ]
+    refuse(problems)
+
+    # A job without a length has the number of episodes that its questions need.
+    with_length = []
+    for job in jobs:
+        needed = [question.max_episodes for question in questions if job.name in question.jobs]
+        with_length.append(replace(job, num_episodes=max(needed)) if needed and job.num_episodes is None else job)
+    return tuple(questions), tuple(with_length)
+
+
+def _checked_question(
+    key: str, asked: _Comparison | _Bar, jobs: Sequence[JobConfig], names: dict[str, str]
+) -> Question:
+    """Return one question, and add its name to those of the file; ConfigError lists every problem."""
+    of: dict[str, Any]
+    if isinstance(asked, _Comparison):
+        name, place, of = asked.name, f"{key}.jobs", {"jobs": tuple(asked.jobs), "margin": asked.margin}
+    else:
+        name, place, of = asked.name, f"{key}.job", {"jobs": (asked.job,), "at_least": asked.at_least}
+        name = f"{asked.job} at least {asked.at_least:g}" if name is None else name
+    by_name = {job.name: job for job in jobs}
+    known = [by_name[each] for each in of["jobs"] if each in by_name]
+    suites = {job.suite.name for job in jobs if job.suite is not None}
+    problems: list[Problem] = []
+    for each in of["jobs"]:
+        wrong = _why_unusable(each, by_name, names.values(), suites)
+        problems += [] if wrong is None else [Problem(wrong, key=place)]
+    problems += _unpaired(place, known)
+    names[key] = name
+    if (unsafe := name_problem(name)) is not None:
+        problems.append(Problem(unsafe, key=f"{key}.name"))
+
+    # The question considers the number of episodes that it gives, or that all of its jobs have.
+    max_episodes, problem = asked.stop.max_episodes, None
+    lengths = {job.name: job.num_episodes for job in known if job.num_episodes is not None}
+    without = [job.name for job in known if job.num_episodes is None]
+    if max_episodes is not None:
+        short = next(((job, length) for job, length in lengths.items() if max_episodes > length), None)
+        if short is not None:
+            problem = f"{max_episodes} is more than the {short[1]} episodes of job '{short[0]}'"
+    elif without:
+        problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
+    elif len(set(lengths.values())) > 1:
+        told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
+        problem = f"is missing: {told}; say how many are compared at most"
+    # An unknown job has an unknown length too, and the missing job is the problem to report.
+    if problem is not None and len(known) == len(of["jobs"]):
+        problems.append(Problem(problem, key=f"{key}.stop.max_episodes"))
+    refuse(problems)
+    longest = max(lengths.values(), default=0) if max_episodes is None else max_episodes
+    return Question(name=name, max_episodes=longest, alpha=asked.stop.alpha, **of)
+
+
+def _why_unusable(
+    name: str, jobs: Mapping[str, JobConfig], questions: Collection[str], suites: Collection[str]
+) -> str | None:
+    """Return the reason why a question cannot use a job, None if it can."""
+    job = jobs.get(name)
+    if job is None and name in questions:
+        return f"'{name}' is a comparison; name the jobs themselves"
+    if job is None and name in suites:
+        return f"'{name}' is a suite, and {_NOT_OF_SUITES}"
+    if job is None:
+        return f"there is no job '{name}'{did_you_mean(name, jobs)}"
+    if job.status is not JobStatus.PENDING:
+        return f"job '{name}' does not run: its status is '{job.status}'"
+    if job.suite is not None:
+        return f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}"
+    return f"job '{name}' has num_steps; give it num_episodes instead" if job.num_steps is not None else None
+
+
+def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
+    """Yield the reasons why two jobs have no episodes that start from the same conditions."""
+    if len(jobs) < 2:
+        return
+    first, second = jobs
+    if first.name == second.name:
+        yield Problem(f"compares job '{first.name}' with itself", key=key)
+        return
+
+    # Episodes start alike if the jobs share these settings.
+    facts = [
+        {
+            **{name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS},
+            "environment": job.environment,
+            "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
+            "variations": dict(job.variations),
+            "conditions": job.conditions,
+        }
+        for job in jobs
+    ]
+    for name in sorted(facts[0].keys() | facts[1].keys()):
+        one, other = (each.get(name) for each in facts)
+        if one != other:
+            message = f"'{first.name}' and '{second.name}' give no pairs: {name} is {shown(one)} and {shown(other)}"
+            yield Problem(message, key=key)
+    for job in jobs:
+        if job.num_rebuilds > 1:
+            yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)

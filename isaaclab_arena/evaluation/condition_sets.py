@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import error_message, key_path, read_options
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation

@@ -22,9 +22,8 @@ if __name__ == "__main__":
 
 from isaaclab_arena.config.arena import REFUSED
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import limited, read_jobs
-from isaaclab_arena.config.options import option_names
+from isaaclab_arena.config.options import option_names, parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext, process_age_s, take_rank_of_scheduler
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.environments.catalog import ENVIRONMENTS

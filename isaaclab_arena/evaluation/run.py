@@ -139,7 +139,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
         )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
-            live_tracking = imported("isaaclab_arena.tracking.watched_run:LiveTracking")
+            live_tracking = imported("isaaclab_arena.tracking.watched_run:live_tracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
         play, wait = stack.enter_context(host.ready(request, started, attempt, watch, interruption))
         with shown_while_it_runs(request, directory, host, watch.look) if context.is_rank_zero else nullcontext():

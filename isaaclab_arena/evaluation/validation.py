@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
-from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
-from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobsFile, name_problem
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, UNREADABLE, JobConfig, JobsFile, name_problem
 from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations

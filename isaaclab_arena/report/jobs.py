@@ -22,11 +22,7 @@ from isaaclab_arena.results.rows import (
     short_policy_name,
     simulation_in_words,
 )
-from isaaclab_arena.results.statistics import (
-    Interval,
-    ScoredEpisodes,
-    together,
-)
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -304,9 +300,16 @@ class JobOnPage:
 
 
 def job_on_page(
-    row: dict[str, Any], episodes: pd.DataFrame, *, run: int, label: str, most_values: int = MOST_CONDITION_VALUES
+    row: dict[str, Any],
+    episodes: pd.DataFrame,
+    *,
+    run: int,
+    label: str,
+    most_values: int = MOST_CONDITION_VALUES,
+    filmed: Set[int] = frozenset(),
+    metrics: Sequence[Mapping[str, Any]] = (),
 ) -> JobOnPage:
-    """Return the content of the page for a job, without its `reasons` and `metrics`."""
+    """Return the content of the page for a job; `filmed` episodes have films."""
     # `most_values` limits the conditions. Errors are not scored, and measures leave them out.
     success = episodes["success"].to_numpy(float, na_value=np.nan)
     outcome = episodes["outcome"].fillna("not measured").to_numpy(object)
@@ -337,6 +340,21 @@ def job_on_page(
         said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
     else:
         said = f"no episode, {row['status']}"
+
+    # Failures grouped by their decisive event.
+    groups: dict[str, list[int]] = {}
+    if "decisive_event" in episodes:
+        failed = episodes[episodes["progress"].notna() & (episodes["success"] == False)]  # noqa: E712
+        for event, index in zip(failed["decisive_event"], failed["episode_index"], strict=True):
+            groups.setdefault(event.replace("_", " ") if isinstance(event, str) else NO_REASON, []).append(int(index))
+    explained = (
+        Reason(
+            event=plain_text(event),
+            count=len(indices),
+            filmed=tuple(index for index in indices if index in filmed)[:MOST_FILMS_OF_A_REASON],
+        )
+        for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
+    )
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
@@ -357,24 +375,8 @@ def job_on_page(
         episodes=_for_script(episodes, columns, telling, most_values=most_values),
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
         scored=scored_in(counted),
-    )
-
-
-def reasons(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
-    """Return failures grouped by their decisive event, most frequent first; `filmed` episodes have films."""
-    if "decisive_event" not in episodes:
-        return ()
-    told = episodes[episodes["progress"].notna() & (episodes["success"] == False)]  # noqa: E712
-    groups: dict[str, list[int]] = {}
-    for event, index in zip(told["decisive_event"], told["episode_index"], strict=True):
-        groups.setdefault(event.replace("_", " ") if isinstance(event, str) else NO_REASON, []).append(int(index))
-    return tuple(
-        Reason(
-            event=plain_text(event),
-            count=len(indices),
-            filmed=tuple(index for index in indices if index in filmed)[:MOST_FILMS_OF_A_REASON],
-        )
-        for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
+        reasons=tuple(explained),
+        metrics=tuple(metrics),
     )
 
 

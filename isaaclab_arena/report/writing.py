@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,23 +27,8 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
-from isaaclab_arena.report.jobs import (
-    MEASURE,
-    MOST_CONDITION_VALUES,
-    MOST_JOBS_IN_DETAIL,
-    ON_PAGE,
-    OUTCOMES,
-    Curve,
-    JobOnPage,
-    Matrix,
-    SuiteOnPage,
-    curves,
-    job_on_page,
-    matrix,
-    packed_numbers,
-    reasons,
-    suite_on_page,
-)
+from isaaclab_arena.report import EMBEDDED_MB
+from isaaclab_arena.report import jobs as sections
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
@@ -180,7 +165,20 @@ def pairs_on_page(
         for answer in (each for each in own if len(each.question.jobs) > 1):
             new, old = (positions[number, name] for name in answer.question.jobs)
             asked[new, old] = answer, len(own)
-    verdicts = dict(_stored_verdicts([run.directory for run in runs], positions))
+    # The verdicts in the runs' comparison files; other files are skipped.
+    numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
+    verdicts: dict[tuple[int, int], str] = {}
+    for run in runs:
+        try:
+            for task in read_json(run.directory / f"{NAME}.json")["tasks"]:
+                first, second = (
+                    positions.get((numbers.get(Path(arm["run"]).resolve(), -1), arm["job"]))
+                    for arm in (task["candidate"], task["baseline"])
+                )
+                if first is not None and second is not None:
+                    verdicts[first, second] = str(task["verdict"])
+        except (StorageError, ValueError, KeyError, TypeError, IndexError):
+            continue
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:
@@ -231,25 +229,6 @@ def _side_by_side(
         discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
         episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
     )
-
-
-def _stored_verdicts(
-    directories: Sequence[Path], positions: Mapping[tuple[int, str], int]
-) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yield the comparisons in the runs' comparison files with their verdicts; other files are skipped."""
-    numbers = {directory.resolve(): number for number, directory in enumerate(directories)}
-    for directory in directories:
-        try:
-            document = read_json(directory / f"{NAME}.json")
-            for task in document["tasks"]:
-                sides = []
-                for arm in (task["candidate"], task["baseline"]):
-                    number = numbers.get(Path(arm["run"]).resolve())
-                    sides.append(None if number is None else positions.get((number, arm["job"])))
-                if sides[0] is not None and sides[1] is not None:
-                    yield (sides[0], sides[1]), str(task["verdict"])
-        except (StorageError, ValueError, KeyError, TypeError, IndexError):
-            continue
 
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
@@ -350,7 +329,7 @@ AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
 
 
 def texts(
-    jobs: Sequence[JobOnPage], plans: Sequence[RunPlan], suites: Sequence[SuiteOnPage] = ()
+    jobs: Sequence[sections.JobOnPage], plans: Sequence[RunPlan], suites: Sequence[sections.SuiteOnPage] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
     of_jobs, of_suites = ([each for each in columns if Show.COPY in each.show] for columns in (JOBS, SUITES))
@@ -415,13 +394,13 @@ class Page:
     title: str
     made_at: str  # UTC
     runs: tuple[RunOnPage, ...]
-    jobs: tuple[JobOnPage, ...]  # in order of the runs
+    jobs: tuple[sections.JobOnPage, ...]  # in order of the runs
     checkpoints: tuple[Checkpoint, ...]
     films: tuple[Film, ...]  # of the jobs' episodes
-    suites: tuple[SuiteOnPage, ...] = ()  # in order of the runs
+    suites: tuple[sections.SuiteOnPage, ...] = ()  # in order of the runs
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
-    curves: tuple[Curve, ...] = ()  # success by a swept key
-    matrix: Matrix | None = None  # policies against tasks; None for a single policy or task
+    curves: tuple[sections.Curve, ...] = ()  # success by a swept key
+    matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
     pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
     robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
@@ -434,25 +413,31 @@ def page_of(
 ) -> Page:
     """Return the page of runs by directory, at least one. `embedded_bytes` limits embedded films; `now` None is now."""
     names = [plain_text(directory.absolute().name) for directory in runs]
-    jobs: list[JobOnPage] = []
+    jobs: list[sections.JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
-    suites: list[SuiteOnPage] = []
+    suites: list[sections.SuiteOnPage] = []
     num_episodes = max(1, sum(len(merged.episodes) for merged in runs.values()))
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
-        suites += [suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
         metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))
             episodes = merged.episodes_of[row["name"]]
             # The condition values that a page may hold are shared in proportion to the jobs' episodes.
-            most = MOST_CONDITION_VALUES * len(episodes) // num_episodes
-            job = job_on_page(row, episodes, run=number, label=f"{prefix}{row['name']}", most_values=most)
-            metrics = tuple(each for each in metric_rows if each["job"] == row["name"])
-            explained = reasons(episodes, {film.episode_index for film in own})
-            jobs.append(replace(job, reasons=explained, metrics=metrics))
+            most = sections.MOST_CONDITION_VALUES * len(episodes) // num_episodes
+            job = sections.job_on_page(
+                row,
+                episodes,
+                run=number,
+                label=f"{prefix}{row['name']}",
+                most_values=most,
+                filmed={film.episode_index for film in own},
+                metrics=[each for each in metric_rows if each["job"] == row["name"]],
+            )
+            jobs.append(job)
             films += own
             # The most frequent first lines of errors.
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
@@ -484,8 +469,8 @@ def page_of(
         checkpoints=checkpoints(jobs),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
-        curves=curves(jobs),
-        matrix=matrix(jobs),
+        curves=sections.curves(jobs),
+        matrix=sections.matrix(jobs),
         pairs=pairs,
         robustness=robustness,
         error_texts=tuple(errors),
@@ -494,7 +479,7 @@ def page_of(
     )
 
 
-def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
+def checkpoints(jobs: Sequence[sections.JobOnPage]) -> tuple[Checkpoint, ...]:
     """Return the evaluated policies by content, each once."""
     found: dict[tuple[str, str | None, str | None], list[str]] = {}
     for job in jobs:
@@ -567,8 +552,6 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
 # The page as a file, complete or not at all.
 
 REPORT_FILE = "report.html"
-EMBEDDED_MB = 15.0
-"""How much of films goes into a page by default [10^6 bytes]."""
 
 _TEMPLATES = Path(__file__).parent / "template"
 _TIME = re.compile(rb"<span>page of [^<]*</span>")
@@ -582,14 +565,9 @@ def write_report(
     embed_mb: float = EMBEDDED_MB,
     running: bool = False,
 ) -> Path:
-    """Write the page of runs, and return its path; by default ``report.html`` in the first directory.
-
-    Args:
-        runs: The directories of runs, or these with their tables.
-        output: The file.
-        embed_mb: Limit of embedded films [10^6 bytes]; the others are linked.
-        running: Whether the last run is in progress, so that its page reloads itself.
-    """
+    """Write the page of runs, and return its path; by default ``report.html`` in the first directory."""
+    # ``embed_mb`` [10^6 bytes] limits the embedded films; the others are linked. If the last run is in progress
+    # (``running``), its page reloads itself.
     tables = runs if isinstance(runs, Mapping) else {directory: read(directory) for directory in runs}
     path = next(iter(tables)) / REPORT_FILE if output is None else output
     html = html_of(page_of(tables, embedded_bytes=round(embed_mb * 1e6), running=running), path.parent)
@@ -608,14 +586,14 @@ def html_of(page: Page, page_directory: Path) -> str:
     # The data of the page's script: episodes as columns, paired episodes, and films.
     content = {
         "reloads": page.reloads,
-        "outcomes": OUTCOMES,
+        "outcomes": sections.OUTCOMES,
         "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
         "pairs": [
             {
                 "first": pair.first,
                 "second": pair.second,
                 "count": len(pair.episodes or ()),
-                "episodes": None if pair.episodes is None else packed_numbers(np.array(pair.episodes, float)),
+                "episodes": None if pair.episodes is None else sections.packed_numbers(np.array(pair.episodes, float)),
             }
             for pair in page.pairs
         ],
@@ -650,10 +628,10 @@ def templates() -> Environment:
     environment.globals |= {
         # A file of this package, which is included unchanged.
         "own": lambda name: Markup(loader.get_source(environment, name)[0]),  # noqa: S704
-        "columns": ON_PAGE,
+        "columns": sections.ON_PAGE,
         "words": metric_in_words,
         "limit": MOST_JOBS_SHOWN,
-        "details": MOST_JOBS_IN_DETAIL,
-        "measure": MEASURE,
+        "details": sections.MOST_JOBS_IN_DETAIL,
+        "measure": sections.MEASURE,
     }
     return environment

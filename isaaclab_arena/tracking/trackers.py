@@ -114,9 +114,9 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
     """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
     # Entries are text, so that a service's library is loaded only if the user requested it.
     classes = {
-        TrackerName.WANDB: "isaaclab_arena.tracking.services:WandbTracker",
-        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.services:TensorboardTracker",
-        TrackerName.MLFLOW: "isaaclab_arena.tracking.services:MlflowTracker",
+        TrackerName.WANDB: "isaaclab_arena.tracking.watched_run:WandbTracker",
+        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.watched_run:TensorboardTracker",
+        TrackerName.MLFLOW: "isaaclab_arena.tracking.watched_run:MlflowTracker",
     }
     return imported(classes[TrackerName(name)])(run)
 
@@ -161,36 +161,33 @@ class TrackedSeries:
         if not self._names or (self._thread is not None and self._thread.is_alive()):
             return
 
-        def tell_all() -> None:
-            for name in self._names:
-                self._tell(name, run, points)
-
-        self._thread = threading.Thread(target=tell_all, name="tracking", daemon=True)
+        self._thread = threading.Thread(target=self._send, args=(run, points), name="tracking", daemon=True)
         self._thread.start()
         self._thread.join(self._longest_wait_s)
         if self._thread.is_alive():
             _LOG.warning("services have not taken the curve after %.0f s, and the watch goes on", self._longest_wait_s)
 
-    def _tell(self, name: str, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
-        """Send a service the points that it lacks, and record them."""
-        try:
-            if self._record.is_file():
-                told = read_versioned(self._record, SentPoints, _SCHEMA_VERSION)
-            else:
-                told = SentPoints(run_id=uuid.uuid4().hex)
-                write_text(self._record, json_text(told), overwrite=True)
-            known = {(point.step, point.series): point for point in told.points.get(name, ())}
-            # An earlier process may have sent points of checkpoints that this one does not show.
-            together = known | {(point.step, point.series): point for point in points}
-            tracker = self._opened(name, replace(run, run_id=told.run_id))
-            for place, point in sorted(together.items(), key=lambda item: item[0]):
-                if not (tracker.keeps_series and known.get(place) == point):
-                    tracker.log_checkpoint(point)
-            where = tracker.close()
-            kept = {**told.points, name: tuple(together.values())}
-            write_text(self._record, json_text(replace(told, points=kept)), overwrite=True)
-        except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no watch ends for it
-            _LOG.warning("%s has not taken the curve, and the watch goes on: %s", name, first_line(error))
-            return
-        if not known:
-            _LOG.info("%s: %s", name, where)
+    def _send(self, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
+        """Send each service the points that it lacks, and record them."""
+        for name in self._names:
+            try:
+                if self._record.is_file():
+                    told = read_versioned(self._record, SentPoints, _SCHEMA_VERSION)
+                else:
+                    told = SentPoints(run_id=uuid.uuid4().hex)
+                    write_text(self._record, json_text(told), overwrite=True)
+                known = {(point.step, point.series): point for point in told.points.get(name, ())}
+                # An earlier process may have sent points of checkpoints that this one does not show.
+                together = known | {(point.step, point.series): point for point in points}
+                tracker = self._opened(name, replace(run, run_id=told.run_id))
+                for place, point in sorted(together.items(), key=lambda item: item[0]):
+                    if not (tracker.keeps_series and known.get(place) == point):
+                        tracker.log_checkpoint(point)
+                where = tracker.close()
+                kept = {**told.points, name: tuple(together.values())}
+                write_text(self._record, json_text(replace(told, points=kept)), overwrite=True)
+            except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no watch ends for it
+                _LOG.warning("%s has not taken the curve, and the watch goes on: %s", name, first_line(error))
+                continue
+            if not known:
+                _LOG.info("%s: %s", name, where)

@@ -25,7 +25,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     numbered_checkpoints,
     read_checkpoint,
 )
-from isaaclab_arena.paths import check_plain_file
+from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.disk import storage_errors, write_bytes, write_text, written_in_place
 from isaaclab_arena.training.training_loop import EvaluatedJob
@@ -70,7 +70,8 @@ def read_learned(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running its code; ConfigError if unusable or damaged, StorageError if unreadable."""
     with storage_errors("read", path):
         path.stat()
-    check_plain_file(path)
+    if (wrong := not_a_plain_file(path)) is not None:
+        raise ConfigError(wrong, file=str(path))
     content = read_checkpoint(path)
     if missing := [key for key in ("actor_state_dict", "iter") if key not in content]:
         raise ConfigError(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path))

@@ -1,12 +1,11 @@
-import dataclasses
 import json
 
 import pytest
 
 from isaaclab_arena.analysis.arms import match
-from isaaclab_arena.analysis.comparison import Question, Verdict, as_family, compare_pairs, verdict_of
+from isaaclab_arena.analysis.comparison import Question, Verdict, compare_pairs, compare_with_job, verdict_of
 from isaaclab_arena.results.statistics import Interval, PairChances, paired_power
-from tests.analysis.recorded_runs import arm_of
+from tests.analysis.recorded_runs import arm_of, run_of
 
 
 def compared(tmp_path, first: str, second: str, **question):
@@ -72,10 +71,11 @@ def test_progress_is_compared_where_the_task_measures_it(tmp_path):
 
 
 def test_a_family_is_judged_by_adjusted_values(tmp_path):
-    alone = compared(tmp_path, "ssssssss", "ffffffss")
-    family = as_family([alone, *[dataclasses.replace(alone, mid_p=0.9)] * 4], Question())
-    assert family[0].adjusted_p == pytest.approx(5 * 0.015625)
-    assert family[0].verdict is Verdict.UNDECIDED
+    others = {f"like it {number}": "ffffffss" for number in range(4)}
+    run = run_of(tmp_path / "run", {"old": "ffffffss", "new": "ssssssss", **others})
+    new, *_ = compare_with_job(run, "old", Question()).tasks
+    assert (new.mid_p, new.adjusted_p) == (pytest.approx(0.015625), pytest.approx(5 * 0.015625))
+    assert new.verdict is Verdict.UNDECIDED
 
 
 def test_jobs_that_never_say_who_succeeded_cannot_be_compared(tmp_path):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.json_output import stdout_for_json
-from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.main import main, stdout_for_json
 from tests.end_to_end.launching import write_jobs
 
 JOB = {"name": "reach", "policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "num_episodes": 2}

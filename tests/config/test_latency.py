@@ -1,8 +1,7 @@
 import pytest
 
-from isaaclab_arena.config.job_fields import read_job
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, LatencyConfig, Meanwhile, read_latency
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, LatencyConfig, Meanwhile, read_job, read_latency
 
 
 @pytest.mark.parametrize(

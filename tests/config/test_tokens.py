@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.config.job_fields import parse_tokens
+from isaaclab_arena.config.options import parse_tokens
 from isaaclab_arena.errors import ConfigError
 
 

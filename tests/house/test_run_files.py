@@ -7,9 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "isaaclab_arena"
 COMMANDS = (
     "compare",
-    "robustness",
-    "export",
-    "merge",
+    "derived",
     "runs",
     "rerun",
 )

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from isaaclab_arena.report.jobs import JobOnPage, job_on_page, reasons
+from isaaclab_arena.report.jobs import JobOnPage, job_on_page
 from isaaclab_arena.results.merge import merge_results, records
 from tests.analysis.recorded_runs import failed_by, write_run
 
@@ -42,14 +42,14 @@ def test_failures_are_grouped_by_what_decided_them_with_three_films_at_most(tmp_
     told = dict.fromkeys(range(1, 6), failed_by("reached_and_missed")) | {6: failed_by("dropped"), 7: failed_by(None)}
     merged = merge_results(write_run(tmp_path / "run", {"lift": "sfffftffe"}, events=told))
     filmed = frozenset({0, 2, 3, 4, 5, 7})
-    assert [(each.event, each.count, each.filmed) for each in reasons(merged.episodes, filmed)] == [
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift", filmed=filmed)
+    assert [(each.event, each.count, each.filmed) for each in job.reasons] == [
         ("reached and missed", 5, (2, 3, 4)),
         ("dropped", 1, ()),
         ("none of the events", 1, (7,)),
     ]
-    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")
     assert "decisive_event" in job.episodes
 
 
 def test_a_job_whose_environment_tells_nothing_has_no_reasons(tmp_path: Path):
-    assert reasons(merge_results(write_run(tmp_path / "run", {"lift": "sf"})).episodes, frozenset()) == ()
+    assert job_of(tmp_path, "sf").reasons == ()

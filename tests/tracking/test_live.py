@@ -1,11 +1,12 @@
 import logging
 import threading
 import time
+from contextlib import AbstractContextManager
 
 import pytest
 
 from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.tracking.watched_run import LiveTracking
+from isaaclab_arena.tracking.watched_run import live_tracking
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker
 
@@ -16,8 +17,8 @@ def run(tmp_path):
     return tmp_path
 
 
-def following(run, tracker, **settings) -> LiveTracking:
-    return LiveTracking(run, read_run_plan(run), ["wandb"], opened=lambda name, shown: tracker, **settings)
+def following(run, tracker, **settings) -> AbstractContextManager[None]:
+    return live_tracking(run, read_run_plan(run), ["wandb"], opened=lambda name, shown: tracker, **settings)
 
 
 def wait_until(happened) -> None:
@@ -46,7 +47,7 @@ def test_a_tracker_that_cannot_be_opened_is_warned_of_once_and_the_run_goes_on(r
     write_lines(run, commit_lines("sf"))
     with (
         caplog.at_level(logging.WARNING, logger="isaaclab_arena"),
-        LiveTracking(run, read_run_plan(run), ["wandb"], interval_s=0.01, opened=refuse),
+        live_tracking(run, read_run_plan(run), ["wandb"], interval_s=0.01, opened=refuse),
     ):
         wait_until(lambda: caplog.messages)
         write_lines(run, commit_lines("ss", first=2))

@@ -6,8 +6,8 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.tracking.services import job_keys
 from isaaclab_arena.tracking.trackers import check_trackers
+from isaaclab_arena.tracking.watched_run import job_keys
 
 MISSING = [name for name in TrackerName if importlib.util.find_spec(name) is None]
 

@@ -1,4 +1,4 @@
-"""``isaaclab-arena compare``, ``leaderboard`` and ``plan``: tell policies apart, and say what that takes."""
+"""``isaaclab-arena compare``, ``leaderboard``, ``robustness``, ``plan``: which policy is better, and what it takes."""
 
 import os
 import sys
@@ -14,18 +14,14 @@ from rich.text import Text
 from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_directories
-from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.config.options import Count, wrong_numbers
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
+from isaaclab_arena.errors import ConfigError, StorageError, refuse
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results import statistics
 from isaaclab_arena.results.console import drawn
-from isaaclab_arena.results.statistics import (
-    independent_power,
-    least_number,
-    pair_chances,
-    paired_power,
-    simulated_stop,
-)
 
 # The question, files and exit code that the commands that compare share.
 
@@ -33,17 +29,11 @@ NOT_COMPARABLE = 3
 """Exit code where nothing can be compared."""
 
 
-def question_of(*, alpha: float, margin: float | None = None) -> Question:
-    """Return the question of the command line; ConfigError if a number is out of range."""
-    for name, value in (("alpha", alpha), ("margin", margin)):
-        check_share(name, value)
-    return Question(alpha=alpha, margin=margin)
-
-
-def check_share(name: str, value: float | None) -> None:
-    """Refuse by ConfigError an option that is not between 0 and 1."""
-    if value is not None and not 0.0 < value < 1.0:
-        raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
+def check_shares(**options: float | None) -> None:
+    """Refuse by ConfigError options that are not between 0 and 1."""
+    for name, value in options.items():
+        if value is not None and not 0.0 < value < 1.0:
+            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
 
 
 def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
@@ -92,7 +82,8 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
-    question = question_of(alpha=options.alpha, margin=options.margin)
+    check_shares(alpha=options.alpha, margin=options.margin)
+    question = Question(alpha=options.alpha, margin=options.margin)
     names = {}
     for text in options.map:
         old, equals, new = text.partition("=")
@@ -162,7 +153,8 @@ class LeaderboardOptions:
 def leaderboard(argv: Sequence[str]) -> int:
     """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
     options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
-    question = question_of(alpha=options.alpha)
+    check_shares(alpha=options.alpha)
+    question = Question(alpha=options.alpha)
     try:
         found = comparison_files.leaderboard([read_run(path) for path in dict.fromkeys(options.runs)], question)
     except NotComparableError as error:
@@ -177,21 +169,7 @@ def leaderboard(argv: Sequence[str]) -> int:
         shown = [{name: value for name, value in place.items() if name not in left_out} for place in places]
         print_json(vars(found) | {"places": shown})
         return 0
-    console = results_console()
-    console.print(drawn(leaderboard_table(found)))
-    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
-    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
-    for place in repeating:
-        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
-        console.print(Text(plain_text(f"{place.name}: {told}")))
-    if found.winner is not None:
-        console.print(Text(plain_text(found.winner.sentence)))
-    return 0
-
-
-def leaderboard_table(found: comparison_files.Leaderboard) -> pd.DataFrame:
-    """Return one line per policy, the best first, as text."""
-    # Numbers stand for names in the last column, which would be too wide with names.
+    # One line per policy, the best first. Numbers stand for names in the last column, which names would make too wide.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
     rows = [
         (
@@ -206,7 +184,86 @@ def leaderboard_table(found: comparison_files.Leaderboard) -> pd.DataFrame:
         for place in found.places
     ]
     means, alike = "mean of tasks % [95 %]", "not told apart from no."
-    return pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike])
+    console = results_console()
+    console.print(
+        drawn(pd.DataFrame(rows, columns=["policy", "no.", "rank", means, "successes", "95 % of all", alike]))
+    )
+    test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
+    console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
+    for place in repeating:
+        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
+        console.print(Text(plain_text(f"{place.name}: {told}")))
+    if found.winner is not None:
+        console.print(Text(plain_text(found.winner.sentence)))
+    return 0
+
+
+# What is left of a policy's success when its episodes are changed.
+
+_ROBUSTNESS = "isaaclab-arena robustness"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessOptions:
+    """Run every job once as it is and once more for each level of each axis, and say what is lost on the same episodes.
+
+    Given the directory of such a run, it runs nothing. Further options are those of isaaclab-arena run. Writes
+    robustness.csv, robustness.md and a picture per job into the run's directory.
+    """
+
+    jobs: tyro.conf.Positional[Path]
+    """A job file, or the directory of a run whose jobs had arms."""
+    axes: str = ALL_AXES
+    """Axes of jobs without their own: all, or names separated by commas, such as light,delay."""
+    levels: Count = EDGE_LEVEL
+    """Highest level; 5 is the edge of the range that is known to be solvable."""
+    output_dir: str | None = None
+    """Exact directory for the run, instead of a dated one; missing or empty."""
+    output_base_dir: str = "outputs"
+    """Parent of the run's dated directory."""
+
+
+def robustness(argv: Sequence[str]) -> int:
+    """Run the jobs unless they have run, write the files and show the table; return 0, the run's code, or 3."""
+    # Exit code 3: the run has no arms to compare. ConfigError: the job file is wrong, or there is no such run.
+    # StorageError: a file cannot be read or written.
+    from isaaclab_arena.analysis import robustness as costs  # noqa: PLC0415  Pillow
+    from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
+    from isaaclab_arena.evaluation.output_directory import make_output_directory  # noqa: PLC0415
+
+    options, rest = tyro.cli(
+        RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True
+    )
+    refuse(wrong_numbers(options))
+    if not options.jobs.is_dir():
+        directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+        arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
+        run = ["--eval_jobs_config", str(options.jobs), *arms, "--output_dir", str(directory)]
+        code = eval_runner.main([*run, *rest], typed_as=_ROBUSTNESS)
+        if code != 0:
+            # The directory of a run that did not begin is empty.
+            if not any(directory.iterdir()):
+                directory.rmdir()
+            return code
+    elif rest:
+        raise ConfigError(f"'{options.jobs}' is a run, which is only read", key=rest[0])
+    else:
+        directory = options.jobs
+
+    found = costs.drops(read_run(directory).arms.values())
+    console = results_console()
+    if not found:
+        message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"
+        console.print(Text(plain_text(message)))
+        return NOT_COMPARABLE
+    way_out = "copy the run to where it can be written"
+    written = kept(lambda: costs.write_robustness(directory, found)[1], way_out=way_out)
+    console.print(drawn(costs.drops_table(found)))
+    for sentence in costs.sentences(found):
+        console.print(Text(plain_text(sentence)))
+    if written is not None:
+        console.print(Text(plain_text(f"written to {written}")))
+    return 0
 
 
 # How many episodes it takes to tell two policies apart.
@@ -237,9 +294,22 @@ class PlanOptions:
 def plan(argv: Sequence[str]) -> int:
     """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
     options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
-    baseline = _baseline(options)
-    for name in ("power", "alpha"):
-        check_share(name, getattr(options, name))
+    if (options.baseline is None) == (options.from_run is None):
+        raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
+    if options.baseline is not None:
+        baseline = options.baseline
+        if not 0.0 <= baseline <= 1.0:
+            raise ConfigError(f"must be 0 to 1, got {baseline:g}", key="--baseline")
+    else:
+        arms = read_run(options.from_run or Path()).arms
+        if options.job is None and len(arms) != 1:
+            raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
+        arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
+        if not arm.measures_success:
+            raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
+        success = arm.episodes.success
+        baseline = float((success > 0).sum() / (success >= 0).sum())
+    check_shares(power=options.power, alpha=options.alpha)
     candidate = baseline + options.difference
     if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"
@@ -247,20 +317,20 @@ def plan(argv: Sequence[str]) -> int:
 
     planned = []
     for agreement in (0.0, 0.5, 1.0):
-        chances = pair_chances(candidate, baseline, agreement=agreement)
-        pairs = least_number(
-            lambda number, chances=chances: paired_power(number, chances, alpha=options.alpha),
+        chances = statistics.pair_chances(candidate, baseline, agreement=agreement)
+        pairs = statistics.least_number(
+            lambda number, chances=chances: statistics.paired_power(number, chances, alpha=options.alpha),
             power=options.power,
             at_most=_MOST_PAIRS,
         )
-        until_stopped = simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
+        until_stopped = statistics.simulated_stop(chances, alpha=options.alpha, at_most=_MOST_PAIRS)
         # ``agreement`` is the share of the conditions that decide alone, ``pairs`` the number for the test with a fixed
         # number, and ``until_stopped`` its mean if the test stops once it is decided; None for more than 20,000.
         planned.append({"agreement": agreement, "pairs": pairs, "until_stopped": until_stopped})
     # For comparison: the same difference without pairs usually needs more episodes.
     most_independent = 400
-    independent = least_number(
-        lambda number: independent_power(number, candidate, baseline, alpha=options.alpha),
+    independent = statistics.least_number(
+        lambda number: statistics.independent_power(number, candidate, baseline, alpha=options.alpha),
         power=options.power,
         at_most=most_independent,
     )
@@ -279,23 +349,6 @@ def plan(argv: Sequence[str]) -> int:
     number = f"more than {most_independent}" if independent is None else str(independent)
     console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
     return 0
-
-
-def _baseline(options: PlanOptions) -> float:
-    if (options.baseline is None) == (options.from_run is None):
-        raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
-    if options.baseline is not None:
-        if not 0.0 <= options.baseline <= 1.0:
-            raise ConfigError(f"must be 0 to 1, got {options.baseline:g}", key="--baseline")
-        return options.baseline
-    arms = read_run(options.from_run or Path()).arms
-    if options.job is None and len(arms) != 1:
-        raise ConfigError(f"say which of the run's jobs: {', '.join(arms)}", key="--job")
-    arm = named_arm(arms, options.job or next(iter(arms)), option="--job")
-    success = arm.episodes.success
-    if not arm.measures_success:
-        raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
-    return float((success > 0).sum() / (success >= 0).sum())
 
 
 def _shown(number: float | None) -> str:

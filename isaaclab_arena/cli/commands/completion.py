@@ -5,7 +5,7 @@ import enum
 import importlib
 import shlex
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,43 +96,39 @@ def main(argv: Sequence[str]) -> int:
 
 def script_for(shell: Literal["bash", "zsh", "fish"], commands: Mapping[str, Completable]) -> str:
     """Return the completion script of a shell, for commands by name."""
+    lines: list[str] = []
     if shell == "fish":
-        return "\n".join(_fish(commands))
-    bash = "\n".join(_bash(commands))
-    # zsh reads the completions of bash after these two lines.
-    zsh = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit"
-    return bash if shell == "bash" else f"{zsh}\n{bash}"
+        for name, follows in commands.items():
+            lines.append(
+                f"complete -c {_PROGRAM} -n __fish_use_subcommand -x -a {name} -d {shlex.quote(follows.summary)}"
+            )
+            after = f"complete -c {_PROGRAM} -n '__fish_seen_subcommand_from {name}'"
+            lines += [f"{after} -a {_quoted(follows.words)}"] if follows.words else []
+            lines += [f"{after} -l {flag}" for flag in follows.flags]
+            for option, values in follows.values.items():
+                lines.append(f"{after} -l {option} -x -a {_quoted(values)}" if values else f"{after} -l {option} -r")
+        return "\n".join(lines)
 
-
-def _bash(commands: Mapping[str, Completable]) -> Iterator[str]:
-    yield "_isaaclab_arena() {"
-    yield "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} candidates="
-    yield "    local command=${COMP_WORDS[1]}"
-    yield "    if [ $COMP_CWORD -eq 1 ]; then command= previous=; fi"
-    yield "    case $command:$previous:$current in"
-    yield f"        ::*) candidates={_quoted(commands)} ;;"
+    if shell == "zsh":
+        # zsh reads the completions of bash after these two lines.
+        lines += ["autoload -U +X compinit && compinit", "autoload -U +X bashcompinit && bashcompinit"]
+    lines += [
+        "_isaaclab_arena() {",
+        "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} candidates=",
+        "    local command=${COMP_WORDS[1]}",
+        "    if [ $COMP_CWORD -eq 1 ]; then command= previous=; fi",
+        "    case $command:$previous:$current in",
+        f"        ::*) candidates={_quoted(commands)} ;;",
+    ]
     for name, follows in commands.items():
         for option, values in follows.values.items():
-            yield f"        {name}:--{option}:*) candidates={_quoted(values)} ;;"
+            lines.append(f"        {name}:--{option}:*) candidates={_quoted(values)} ;;")
         dashed = (f"--{option}" for option in sorted((*follows.values, *follows.flags)))
-        yield f"        {name}:*:-*) candidates={_quoted(dashed)} ;;"
-        yield f"        {name}:*) candidates={_quoted(follows.words)} ;;"
-    yield "    esac"
+        lines.append(f"        {name}:*:-*) candidates={_quoted(dashed)} ;;")
+        lines.append(f"        {name}:*) candidates={_quoted(follows.words)} ;;")
     # A value without choices, like any unknown word, is completed as a file name.
-    yield '    COMPREPLY=($(compgen -W "$candidates" -- "$current"))'
-    yield "}"
-    yield f"complete -o default -F _isaaclab_arena {_PROGRAM}"
-
-
-def _fish(commands: Mapping[str, Completable]) -> Iterator[str]:
-    for name, follows in commands.items():
-        yield f"complete -c {_PROGRAM} -n __fish_use_subcommand -x -a {name} -d {shlex.quote(follows.summary)}"
-        after = f"complete -c {_PROGRAM} -n '__fish_seen_subcommand_from {name}'"
-        if follows.words:
-            yield f"{after} -a {_quoted(follows.words)}"
-        yield from (f"{after} -l {flag}" for flag in follows.flags)
-        for option, values in follows.values.items():
-            yield f"{after} -l {option} -x -a {_quoted(values)}" if values else f"{after} -l {option} -r"
+    compgen = '    COMPREPLY=($(compgen -W "$candidates" -- "$current"))'
+    return "\n".join([*lines, "    esac", compgen, "}", f"complete -o default -F _isaaclab_arena {_PROGRAM}"])
 
 
 def _quoted(words: Iterable[str]) -> str:

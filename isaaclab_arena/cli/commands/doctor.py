@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,37 +22,19 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
-from isaaclab_arena.distributed.ranks import Ranks, choose_backend, gpu_name, initialise
+from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
 from isaaclab_arena.evaluation.provenance import node
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
+from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.episode_file import Compression, check_compression
-
-
-def gather_views(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return every rank's view, in rank order; all ranks call it."""
-    context = ranks.context
-    is_gpu = context.device.type == "cuda"
-    own = {
-        "rank": context.rank,
-        "local_rank": context.local_rank,
-        "host": socket.gethostname(),
-        "device": str(context.device),
-        "reason": context.device_reason,
-        "gpu": torch.cuda.get_device_name(context.device) if is_gpu else "none",
-        # The unique name of the GPU, for the choice of a backend.
-        "gpu_key": gpu_name(context.device),
-        "variables": describe_variables(),
-        "cores": node().cores,
-    }
-    return [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
 
 
 def show_views(views: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -105,29 +87,42 @@ def main(argv: Sequence[str]) -> int:
     with suppress(ConfigError):
         take_rank_of_scheduler()
         context = DistributedContext.from_environment()
-    if not context.is_distributed:
-        return _show(options, views=())
-    if context.launched_by_torchrun:
-        die_with_parent()
-    with initialise(context) as ranks:
-        views = gather_views(ranks)
-        return _show(options, views) if context.is_rank_zero else 0
+    views: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        if context.is_distributed:
+            if context.launched_by_torchrun:
+                die_with_parent()
+            ranks = stack.enter_context(initialise(context))
+            # Every rank's view, in rank order.
+            own = {
+                "rank": context.rank,
+                "local_rank": context.local_rank,
+                "host": socket.gethostname(),
+                "device": str(context.device),
+                "reason": context.device_reason,
+                "gpu": torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "none",
+                # The unique name of the GPU, for the choice of a backend.
+                "gpu_key": gpu_name(context.device),
+                "variables": describe_variables(),
+                "cores": node().cores,
+            }
+            views = [json.loads(text) for text in ranks.gather("view of the machine", json.dumps(own))]
+            if not context.is_rank_zero:
+                return 0
 
-
-def _show(options: DoctorOptions, views: Sequence[Mapping[str, Any]]) -> int:
-    """Show the findings of this machine and each rank's view; return the exit code."""
-    findings: list[Finding] = []
-    for finding in examine():
-        findings.append(finding)
-        if not options.json:
-            print(plain_text(finding, keep_lines=True), flush=True)
-    broken = sum(finding.required and not finding.present for finding in findings)
-    if options.json:
-        print_json({"works": broken == 0, "findings": findings, "ranks": views})
-    else:
-        print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
-    if views and not options.json:
-        show_results(lambda console: show_views(views, console))
+        # The findings of this machine, each shown at once.
+        findings: list[Finding] = []
+        for finding in examine():
+            findings.append(finding)
+            if not options.json:
+                print(plain_text(finding, keep_lines=True), flush=True)
+        broken = sum(finding.required and not finding.present for finding in findings)
+        if options.json:
+            print_json({"works": broken == 0, "findings": findings, "ranks": views})
+        else:
+            print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
+        if views and not options.json:
+            show_results(lambda console: show_views(views, console))
     return 1 if broken else 0
 
 
@@ -199,13 +194,9 @@ def _numbers(version: str) -> list[int]:
 
 def warp_finding(device: torch.device) -> Finding:
     """Check that Warp simulates and renders on a device."""
-
-    def found() -> str:
-        from isaaclab_arena.sim.warp_kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
-
-        return f"Warp calls it {warp_device(device).name}"
-
-    return _tried(f"warp {device}", found, required=False)
+    # Warp loads for seconds, so it does so for GPUs only.
+    warp_device = "isaaclab_arena.sim.warp_kernels:warp_device"
+    return _tried(f"warp {device}", lambda: f"Warp calls it {imported(warp_device)(device).name}", required=False)
 
 
 def _reduce_alone() -> str:

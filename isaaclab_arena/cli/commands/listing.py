@@ -1,4 +1,4 @@
-"""``isaaclab-arena list``: the names that a job file may use, with their options."""
+"""``isaaclab-arena list``: the names that a job file may use, with their options, and an environment's specs."""
 
 import dataclasses
 import inspect
@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import torch
 import tyro
 
-from isaaclab_arena.cli.json_output import print_json
-from isaaclab_arena.config.options import option_types
+from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.config.options import option_names, option_types, parse_tokens, read_options
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment_builder import completed
+from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
@@ -53,13 +57,32 @@ def main(argv: Sequence[str]) -> int:
     if not options.json:
         print(catalog_text(registry, names))
     if entry is not None and options.what == "environments":
-        from isaaclab_arena.cli.commands import specs  # noqa: PLC0415  loads the simulation
-
-        # Of one environment also a policy's inputs and actions there.
+        # Of one environment also a policy's inputs and actions there, in one env slot. ``rest`` has the environment's
+        # options as typed, ``--embodiment so101``; others have their defaults.
+        positionals, typed = parse_tokens(rest)
+        if positionals:
+            raise ConfigError(f"unexpected argument '{positionals[0]}'; options of '{options.name}' begin with --")
+        known = option_names(entry.config_class) or ()
+        given = {key: value for key, value in typed.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
+        config = read_options(entry.config_class, given, owner=f"environment '{options.name}'")
+        entry.check(config)
+        # A sample needs milliseconds, but has no cameras.
+        environment = None if getattr(config, "enable_cameras", False) else completed(entry).sample(config)
+        if environment is None:
+            environment = entry.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+        try:
+            specs = {
+                "observation": {".".join(path): spec for path, spec in leaves(environment.observation_spec)},
+                "action": environment.action_spec,
+                "control_dt": environment.control_dt,
+                "max_episode_length": environment.max_episode_length,
+            }
+        finally:
+            environment.close()
         if options.json:
-            data[0] |= specs.environment_specs(options.name, entry, rest, specs.specs_as_data)
+            data[0] |= specs
         else:
-            print(specs.environment_specs(options.name, entry, rest, specs.described_specs))
+            print(specs_text(specs))
     if options.json:
         print_json(data)
     return 0
@@ -74,34 +97,30 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         except ConfigError as error:
             found.append({"name": name, "error": str(error)})
             continue
-        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
+        # The options of the entry, each with its name, its choices, and its default unless it is required.
+        config_class: type | None = getattr(entry, "config_class", None)
+        options: list[dict[str, Any]] = []
+        has_options = config_class is not None and dataclasses.is_dataclass(config_class)
+        hints = option_types(config_class) if has_options else {}
+        for field in dataclasses.fields(config_class) if has_options else ():
+            if not field.init:
+                continue
+            hint = hints.get(field.name)
+            choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+            option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
+            if field.default is not dataclasses.MISSING:
+                option["default"] = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                option["default"] = field.default_factory()
+            else:
+                option["required"] = True
+            options.append(option)
+        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": options}
         summarise = getattr(entry, "summary", None)
         if summarise is not None and not isinstance(entry, type):
             data |= vars(summarise())
         found.append(data)
     return found
-
-
-def _options_data(entry: Any) -> list[dict[str, Any]]:
-    """Return an entry's options, each with its name, its choices, and its default unless it is required."""
-    config_class: type | None = getattr(entry, "config_class", None)
-    if config_class is None or not dataclasses.is_dataclass(config_class):
-        return []
-    hints, options = option_types(config_class), []
-    for field in dataclasses.fields(config_class):
-        if not field.init:
-            continue
-        hint = hints.get(field.name)
-        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-        option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
-        if field.default is not dataclasses.MISSING:
-            option["default"] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            option["default"] = field.default_factory()
-        else:
-            option["required"] = True
-        options.append(option)
-    return options
 
 
 def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
@@ -118,7 +137,28 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
             words = maker.keywords.get("words") if isinstance(maker, partial) else None
             told = words or (inspect.getdoc(sys.modules[maker.__module__]) or "").partition("\n")[0]
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
-        lines += [] if "error" in data else [f"{'':<{width}}    {line}" for line in _details(data)]
+        # Below an entry: its options, or the facts of an environment.
+        details = []
+        for option in data.get("options", ()):
+            suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
+            value = ", required" if option["required"] else f" = {option['default']}"
+            details.append(f"{option['name']}{value}{suffix}")
+        if "instruction" in data:
+            facts = {
+                "told": f'"{data["instruction"]}"',
+                "success": data["success"],
+                "episode": f"at most {data['episode_length']} steps, {data['episode_s']:g} s",
+                "robots": ", ".join(data["embodiments"]),
+                "objects": ", ".join(data["objects"]),
+                "options": "; ".join(details),
+            }
+            details = [
+                line
+                for name, text in facts.items()
+                if text
+                for line in textwrap.wrap(text, 96, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
+            ]
+        lines += [f"{'':<{width}}    {line}" for line in details]
     return "\n".join(lines)
 
 
@@ -135,26 +175,33 @@ def _summary(entry: Any) -> str:
     return (documented or "").strip().partition("\n")[0]
 
 
-def _details(data: Mapping[str, Any]) -> list[str]:
-    """Return the lines below an entry of `catalog_data`: its options, or the facts of an environment."""
-    options = []
-    for option in data["options"]:
-        suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
-        value = ", required" if option["required"] else f" = {option['default']}"
-        options.append(f"{option['name']}{value}{suffix}")
-    if "instruction" not in data:
-        return options
-    facts = {
-        "told": f'"{data["instruction"]}"',
-        "success": data["success"],
-        "episode": f"at most {data['episode_length']} steps, {data['episode_s']:g} s",
-        "robots": ", ".join(data["embodiments"]),
-        "objects": ", ".join(data["objects"]),
-        "options": "; ".join(options),
-    }
-    return [
-        line
-        for name, text in facts.items()
-        if text
-        for line in textwrap.wrap(text, 96, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
-    ]
+def specs_text(specs: Mapping[str, Any]) -> str:
+    """Return the specs of an environment as text, one term a line."""
+    observation, action = specs["observation"], specs["action"]
+    heads = []
+    for name, spec in observation.items():
+        shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
+        heads.append((name, shape, str(spec.dtype).removeprefix("torch."), spec.unit or "-"))
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+    lines = ["", "a policy is given, for each of num_envs environments:"]
+    for head, spec in zip(heads, observation.values(), strict=True):
+        indent = "  ".join(["", *(f"{cell:<{width}}" for cell, width in zip(head, widths, strict=True)), ""])
+        # The names of the elements follow the columns, in lines that begin below them.
+        width = max(110, len(indent) + 30)
+        names = textwrap.wrap(
+            ", ".join(spec.names or ()), width, initial_indent=indent, subsequent_indent=" " * len(indent)
+        )
+        lines += names or [indent.rstrip()]
+
+    size = action.shape[-1]
+    lines += ["", f"and gives an action of {size} numbers, shape (num_envs, {size}):"]
+    names = action.names or tuple(map(str, range(size)))
+    width = max(map(len, names), default=0)
+    lines += [f"  unit: {action.unit}"] if action.unit else []
+    for index, name in enumerate(names):
+        low = "-inf" if action.low is None else f"{action.low[index]:g}"
+        high = "inf" if action.high is None else f"{action.high[index]:g}"
+        lines.append(f"  {index:>3}  {name:<{width}}  {low:>8} to {high}")
+    rate_hz = 1.0 / specs["control_dt"]
+    lines += ["", f"{rate_hz:g} times a second, at most {specs['max_episode_length']} times an episode"]
+    return "\n".join(lines)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.cli.json_output import print_json, stdout_for_json
-from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
+from isaaclab_arena.cli.main import print_json, stdout_for_json
+from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.evaluation.process import signals_handled
@@ -63,7 +63,7 @@ def verify(argv: Sequence[str]) -> int:
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas
 
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     with stdout_for_json(wanted=options.json):
         # Show each problem of the files at once.
         began_at, merged = now(), merge_results(options.output_dir)
@@ -154,10 +154,11 @@ def _run_again(options: VerifyOptions, plan: RunPlan, sample: "Sample") -> Itera
         _say(f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}")
         verification.run_sample(options.output_dir, directory, may_import=not options.no_import)
 
-        say_once = _SayOnce(keep_lines=True)
+        said: set[str] = set()
         for episode in verification.compare_runs(options.output_dir, directory, sample):
-            say_once(f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
-            say_once(f"when the run ran, {each}" for each in episode.other_provenance)
+            surroundings = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
+            surroundings += [f"when the run ran, {each}" for each in episode.other_provenance]
+            _say_once(said, surroundings, keep_lines=True)
             name = f"{episode.job} {demo_name(episode.episode_index)}"
             _say(f"{name}: {episode.num_steps} steps, {_verdict(episode)}")
             yield episode
@@ -197,18 +198,12 @@ def _num_bitwise(bitwise: Sequence[Any], of: Sequence[Any]) -> str:
     return f"{len(bitwise)} of {len(of)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
 
 
-class _SayOnce:
-    """Says lines about the surroundings of episodes, which are the same for many, once each."""
-
-    def __init__(self, *, keep_lines: bool) -> None:
-        self._said: set[str] = set()
-        self._keep_lines = keep_lines
-
-    def __call__(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            if line not in self._said:
-                self._said.add(line)
-                _say(line, keep_lines=self._keep_lines)
+def _say_once(said: set[str], lines: Iterable[str], *, keep_lines: bool) -> None:
+    """Say lines about the surroundings of episodes, which are the same for many, unless they have been `said`."""
+    for line in lines:
+        if line not in said:
+            said.add(line)
+            _say(line, keep_lines=keep_lines)
 
 
 def _say(text: str, *, keep_lines: bool = True) -> None:
@@ -259,14 +254,16 @@ def replay(argv: Sequence[str]) -> int:
 
     # Show episodes in the requested order, each as soon as all before it have ended.
     replayed: list[ReplayedEpisode] = []
-    order, waiting, say_once = list(files), dict[int, ReplayedEpisode](), _SayOnce(keep_lines=False)
+    order, waiting, said = list(files), dict[int, ReplayedEpisode](), set[str]()
 
     def show(episode: ReplayedEpisode) -> None:
         waiting[episode.episode_index] = episode
         while waiting and order[len(replayed)] in waiting:
             following = waiting.pop(order[len(replayed)])
-            say_once(f"the environment is not the one that was recorded: {each}" for each in following.contents)
-            say_once(f"when this was recorded, {each}" for each in following.other_provenance)
+            other = "the environment is not the one that was recorded"
+            surroundings = [f"{other}: {each}" for each in following.contents]
+            surroundings += [f"when this was recorded, {each}" for each in following.other_provenance]
+            _say_once(said, surroundings, keep_lines=False)
             if following.is_damaged:
                 verdict = "damaged: its arrays are not what was written, so it was not replayed"
             else:
@@ -392,7 +389,7 @@ def film(argv: Sequence[str]) -> int:
 
 
 def _settings(options: ReplayOptions | FilmOptions) -> ReplaySettings:
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     return ReplaySettings(
         num_envs=options.num_envs,
         device=check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device"),

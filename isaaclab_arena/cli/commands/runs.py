@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import RunRequest, plan_run
+from isaaclab_arena.evaluation.planning import plan_run
 from isaaclab_arena.evaluation.run import resuming_command
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import ledger
@@ -51,8 +51,25 @@ def resume(argv: Sequence[str]) -> int:
         devices = settings_of(directory).get("devices")
         ranks = _ranks(list(map(str, devices)) if isinstance(devices, list) else [], more)
         return MAINS.get("train")([*ranks, "--resume", str(directory), *more])
-    if (directory / _TRAINING_OF_OTHERS).is_file():
-        return _go_on_with_training_of_others(directory, more)
+    file = directory / _TRAINING_OF_OTHERS
+    if file.is_file():
+        # A training of another package's command, such as `isaaclab-arena finetune`.
+        settings = read_document(file)
+        program, *typed = settings.get("command_line") or ("",) if isinstance(settings, Mapping) else ("",)
+        found = [name for name, command in commands_of_others() if command.module == program]
+        if not isinstance(settings, Mapping) or not found:
+            message = (
+                f"names no command that is installed: {program or 'none'}; use the command that began the training"
+            )
+            raise ConfigError(message, file=str(file), key="command_line")
+        _refuse_elsewhere(settings.get("working_directory"), directory)
+        world_size = settings.get("world_size", 1)
+        if world_size != 1 and not is_a_rank():
+            torchrun = f"python -m torch.distributed.run --nproc_per_node={world_size}"
+            launch = f"{torchrun} -m isaaclab_arena.cli resume {directory}"
+            raise ConfigError(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size")
+        kept = without_options([word for word in typed if word != "--resume"], ("output_dir",))
+        return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
 
     # The run of an evaluation.
     if not (directory / RUN_PLAN_FILE).is_file() and not ledger.plan_copy_path(directory).is_file():
@@ -70,25 +87,6 @@ def resume(argv: Sequence[str]) -> int:
         without_options(typed, ("output_dir", "experiment_output_directory")), str(directory.absolute())
     )
     return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])
-
-
-def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
-    """Resume a training of another package's command, such as `isaaclab-arena finetune`."""
-    file = directory / _TRAINING_OF_OTHERS
-    settings = read_document(file)
-    program, *typed = settings.get("command_line") or ("",) if isinstance(settings, Mapping) else ("",)
-    found = [name for name, command in commands_of_others() if command.module == program]
-    if not isinstance(settings, Mapping) or not found:
-        message = f"names no command that is installed: {program or 'none'}; use the command that began the training"
-        raise ConfigError(message, file=str(file), key="command_line")
-    _refuse_elsewhere(settings.get("working_directory"), directory)
-    world_size = settings.get("world_size", 1)
-    if world_size != 1 and not is_a_rank():
-        torchrun = f"python -m torch.distributed.run --nproc_per_node={world_size}"
-        launch = f"{torchrun} -m isaaclab_arena.cli resume {directory}"
-        raise ConfigError(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size")
-    kept = without_options([word for word in typed if word != "--resume"], ("output_dir",))
-    return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
 
 
 def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
@@ -122,7 +120,23 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
     # ConfigError names the missing part: the first attempt, the job file, recordings, or equal jobs. StorageError:
     # there is no first attempt. ``may_import`` allows jobs with code that is not registered.
     attempt = ledger.read_attempt(output_directory, 1)
-    request = _request_of(attempt, ledger.attempt_path(output_directory, 1), may_import=may_import)
+    file = str(ledger.attempt_path(output_directory, 1))
+    programs = {eval_runner.PROGRAM: eval_runner.asked_for, policy_runner.PROGRAM: policy_runner.asked_for}
+    program, *arguments = attempt.command_line or ("",)
+    if program not in programs:
+        raise ConfigError(f"its command line is of no runner: '{program}'", file=file, key="command_line")
+    try:
+        request = programs[program](tuple(arguments), may_import=may_import)
+    except SystemExit as error:
+        message = f"this version does not take its options: {' '.join(arguments)}"
+        raise ConfigError(message, file=file, key="command_line") from error
+    except ConfigError as error:
+        message = (
+            f"what it asked for cannot be read any more, from '{Path.cwd()}': {' '.join(arguments)}; put the job file "
+            "back as it was, and recover from the directory in which the run was started"
+        )
+        raise ConfigError([Problem(message, file=file, key="command_line"), *error.problems]) from error
+
     hashes = recorded_config_hashes(output_directory)
     if not hashes:
         message = (
@@ -157,24 +171,6 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
         machine=attempt.machine,
         jobs=tuple(jobs),
     )
-
-
-def _request_of(attempt: ledger.Attempt, path: Path, *, may_import: bool) -> RunRequest:
-    programs = {eval_runner.PROGRAM: eval_runner.asked_for, policy_runner.PROGRAM: policy_runner.asked_for}
-    program, *arguments = attempt.command_line or ("",)
-    if program not in programs:
-        raise ConfigError(f"its command line is of no runner: '{program}'", file=str(path), key="command_line")
-    try:
-        return programs[program](tuple(arguments), may_import=may_import)
-    except SystemExit as error:
-        message = f"this version does not take its options: {' '.join(arguments)}"
-        raise ConfigError(message, file=str(path), key="command_line") from error
-    except ConfigError as error:
-        message = (
-            f"what it asked for cannot be read any more, from '{Path.cwd()}': {' '.join(arguments)}; put the job file "
-            "back as it was, and recover from the directory in which the run was started"
-        )
-        raise ConfigError([Problem(message, file=str(path), key="command_line"), *error.problems]) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,42 +112,33 @@ def quickstart(argv: Sequence[str]) -> int:
 def write_starter(directory: Path, starter: Path) -> Iterator[str]:
     """Write the job files that can run here; yield lines for the user. ConfigError or StorageError if it cannot."""
     # An existing file stays. ``starter`` contains the job files in ``jobs``, and their models in ``models``.
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
-    for path in sorted((starter / "jobs").glob("*.*")):
-        target, text = directory / path.name, with_paths_of(path.read_text(encoding="utf-8"), (starter, PACKAGES))
-        # A path that stays relative names a model that is not installed.
-        if '"models/' not in text and not target.exists():
-            write_text(target, text)
-            if path.name == _FIRST:
-                yield from (f"left out of {_FIRST}: {line}" for line in leave_out_foreign_jobs(target))
-    others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
-    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run --eval_jobs_config: {others}"
-
-
-def with_paths_of(text: str, roots: Sequence[Path]) -> str:
-    """Return a JSON job file with absolute paths for those that exist in one of ``roots``."""
-
-    def located(match: re.Match[str]) -> str:
-        found = next((root / match[1] for root in roots if (root / match[1]).exists()), None)
-        return match[0] if found is None else json.dumps(str(found))
-
-    return re.sub(r'"([\w.-]+/[\w./-]+)"', located, text)
-
-
-def leave_out_foreign_jobs(path: Path) -> list[str]:
-    """Remove the jobs of a JSON job file that cannot run here; return a line with the reason for each."""
     from isaaclab_arena.config.loading import load_jobs_file  # noqa: PLC0415  `new` needs none of it
     from isaaclab_arena.evaluation.validation import resolve_jobs  # noqa: PLC0415
 
-    left_out: dict[str, str] = {}
-    for job in load_jobs_file(path).jobs:
-        try:
-            resolve_jobs((job,))
-        except ConfigError as error:
-            left_out[job.name] = error.problems[0].message
-    if left_out:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
-        write_text(path, json.dumps(document, indent=2) + "\n", overwrite=True)
-    return [f"{name}: {reason}" for name, reason in left_out.items()]
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
+    for path in sorted((starter / "jobs").glob("*.*")):
+        # Paths that exist below the starter or beside this package become absolute.
+        target, text = directory / path.name, path.read_text(encoding="utf-8")
+        for given in dict.fromkeys(re.findall(r'"([\w.-]+/[\w./-]+)"', text)):
+            found = next((root / given for root in (starter, PACKAGES) if (root / given).exists()), None)
+            text = text if found is None else text.replace(f'"{given}"', json.dumps(str(found)))
+        # A path that stays relative names a model that is not installed.
+        if '"models/' in text or target.exists():
+            continue
+        write_text(target, text)
+        if path.name == _FIRST:
+            # Jobs that cannot run here are left out of the file that runs.
+            left_out: dict[str, str] = {}
+            for job in load_jobs_file(target).jobs:
+                try:
+                    resolve_jobs((job,))
+                except ConfigError as error:
+                    left_out[job.name] = error.problems[0].message
+            if left_out:
+                document = json.loads(text)
+                document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
+                write_text(target, json.dumps(document, indent=2) + "\n", overwrite=True)
+            yield from (f"left out of {_FIRST}: {name}: {reason}" for name, reason in left_out.items())
+    others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
+    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run --eval_jobs_config: {others}"

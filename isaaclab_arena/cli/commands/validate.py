@@ -8,14 +8,13 @@ from typing import Any
 
 import tyro
 
-from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
-from isaaclab_arena.config.options import Count, refuse_wrong_numbers
-from isaaclab_arena.config.schema import JobDefaults, JobsFile
+from isaaclab_arena.config.options import Count, wrong_numbers
+from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.tracking.trackers import check_trackers
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     defaults = JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     # Words for experiments, runs.NAME.num_rebuilds=2, share the positional argument with the files.
     overrides = [str(path) for path in options.files if is_override(str(path))]
     files = [path for path in options.files if not is_override(str(path))]
@@ -75,7 +74,33 @@ def main(argv: Sequence[str]) -> int:
             jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *of_trackers))
             batch = options.policy_batch if options.deterministic else None
             jobs = resolve_jobs(jobs_file, policy_batch=batch, may_import=not options.no_import)
-            found.append(_facts(jobs_file, jobs))
+            configs = [job.config for job in jobs]
+            # What the user should know of runnable jobs, with the jobs of each line.
+            told: dict[str, list[str]] = {}
+            for job in jobs:
+                lines = [str(job.connections)] if job.connections is not None else []
+                if job.described is not None and job.num_played is not None:
+                    lines.append(
+                        f"plays {job.num_played} episodes of {job.described.source}, which holds {job.described.holds}"
+                    )
+                for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
+                    told.setdefault(line, []).append(job.config.name)
+            found.append(
+                {
+                    "file": jobs_file.path,
+                    "jobs": [config.name for config in configs],
+                    "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
+                    "environments": sorted({config.environment for config in configs}),
+                    "policies": sorted({config.policy_type for config in configs}),
+                    "config_hash": jobs_file.config_hash,
+                    **(
+                        {"questions": [question.name for question in jobs_file.questions]}
+                        if jobs_file.questions
+                        else {}
+                    ),
+                    **({"told": told} if told else {}),
+                }
+            )
     if options.json:
         print_json({"files": found, "problems": problems})
         return 2 if problems else 0
@@ -94,27 +119,3 @@ def main(argv: Sequence[str]) -> int:
             print(plain_text(f"  job '{names[0]}'{more}: {line}"))
     refuse(problems)
     return 0
-
-
-def _facts(jobs_file: JobsFile, jobs: Sequence[Job]) -> dict[str, Any]:
-    configs = [job.config for job in jobs]
-    # What the user should know of runnable jobs, with the jobs of each line.
-    told: dict[str, list[str]] = {}
-    for job in jobs:
-        lines = [str(job.connections)] if job.connections is not None else []
-        if job.described is not None and job.num_played is not None:
-            lines.append(
-                f"plays {job.num_played} episodes of {job.described.source}, which holds {job.described.holds}"
-            )
-        for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
-            told.setdefault(line, []).append(job.config.name)
-    return {
-        "file": jobs_file.path,
-        "jobs": [config.name for config in configs],
-        "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
-        "environments": sorted({config.environment for config in configs}),
-        "policies": sorted({config.policy_type for config in configs}),
-        "config_hash": jobs_file.config_hash,
-        **({"questions": [question.name for question in jobs_file.questions]} if jobs_file.questions else {}),
-        **({"told": told} if told else {}),
-    }

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 import tyro
 
-from isaaclab_arena.config.job_fields import parse_tokens
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
+from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
@@ -61,15 +60,49 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(f"'{output}' must end in .mp4 or .png", key="--output")
-    refuse_wrong_numbers(options)
+    refuse(wrong_numbers(options))
     if options.check:
         return _check(options, rest)
-    environment, policy = _build(options, rest)
+
+    positionals, given = parse_tokens(rest)
+    if len(positionals) != 1:
+        found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
+        raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
+    if ":" in positionals[0]:
+        message = (
+            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
+            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
+        )
+        raise ConfigError(message, key="ENVIRONMENT")
+
+    # A job of one episode, so that options get the same checks as in a job file.
+    size = {"viewport_width": 480, "viewport_height": 360}
+    block = {
+        "name": "view",
+        "arena_env_args": {**size, **given, "environment": positionals[0], "num_envs": 1},
+        "policy_type": options.policy,
+        "num_episodes": 1,
+    }
+    source = "command line"
+    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
+    environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+    if not isinstance(environment, ArenaEnvironment):
+        raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
+    policy = job.build_policy()
     try:
-        if output is None and has_display():
-            _show(environment, policy, options)
-        else:
+        if output is not None or not has_display():
             _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
+            return 0
+        if not isinstance(environment.backend, MujocoBackend):
+            raise ArenaError("only the physics on the CPU can be shown in a window")
+        with Window(environment.backend) as window:
+            showing = _EachStep(
+                lambda: window.show(environment.control_dt), lambda index, ending: print(f"episode {index}: {ending}")
+            )
+            print("close the window to end")
+            # Play episodes until the window is closed.
+            episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
+            rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.is_open)
     finally:
         policy.close()
         environment.close()
@@ -141,53 +174,6 @@ def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Fin
     moved = np.nan_to_num(moved)
     lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
     return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
-
-
-def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment, PolicyBase[Any]]:
-    positionals, given = parse_tokens(rest)
-    if len(positionals) != 1:
-        found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
-        raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
-    if ":" in positionals[0]:
-        message = (
-            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
-            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
-        )
-        raise ConfigError(message, key="ENVIRONMENT")
-
-    # A job of one episode, so that options get the same checks as in a job file.
-    size = {"viewport_width": 480, "viewport_height": 360}
-    block = {
-        "name": "view",
-        "arena_env_args": {**size, **given, "environment": positionals[0], "num_envs": 1},
-        "policy_type": options.policy,
-        "num_episodes": 1,
-    }
-    source = "command line"
-    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
-    environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
-    if not isinstance(environment, ArenaEnvironment):
-        raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
-    return environment, job.build_policy()
-
-
-def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions) -> None:
-    """Play episodes until the window is closed."""
-    if not isinstance(environment.backend, MujocoBackend):
-        raise ArenaError("only the physics on the CPU can be shown in a window")
-
-    with Window(environment.backend) as window:
-        showing = _EachStep(
-            lambda: window.show(environment.control_dt), lambda index, ending: print(f"episode {index}: {ending}")
-        )
-        print("close the window to end")
-        rollout(
-            environment,
-            policy,
-            (Episode(job="view", episode_index=index, seed=options.seed) for index in count(options.episode)),
-            [showing],
-            stop_requested=lambda: not window.is_open,
-        )
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:

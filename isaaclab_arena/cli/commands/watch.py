@@ -1,11 +1,10 @@
 """``isaaclab-arena watch``: evaluate the checkpoints of a training as they appear."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import tyro
 
@@ -44,18 +43,8 @@ def main(argv: Sequence[str]) -> int:
     document = read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
+
     # Check everything before the first wait: a mistake must not appear hours later.
-    settings = replace(options, tracking=_checked(options, others, document))
-    set_up_console_logging(0)
-    jobs = {key: value for key, value in document.items() if key != _TRACKING}
-    try:
-        return Watch(settings=settings, evaluate=partial(run_checkpoint, settings, jobs, others)).run()
-    except KeyboardInterrupt:
-        return 130
-
-
-def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuse contradictory options, and return the services that show the curve."""
     problems = list(wrong_numbers(options))
     if not options.training.is_dir():
         problems.append(Problem(f"'{options.training}' is no directory", key="TRAINING"))
@@ -87,4 +76,11 @@ def _checked(options: WatchOptions, others: Sequence[str], document: Mapping[str
     refuse(problems)
     tracking = (*named, *options.tracking)
     check_trackers(tracking, key="--tracking")
-    return tracking
+
+    settings = replace(options, tracking=tracking)
+    set_up_console_logging(0)
+    jobs = {key: value for key, value in document.items() if key != _TRACKING}
+    try:
+        return Watch(settings=settings, evaluate=partial(run_checkpoint, settings, jobs, others)).run()
+    except KeyboardInterrupt:
+        return 130

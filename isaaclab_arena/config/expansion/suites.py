@@ -69,30 +69,16 @@ def expand_suite(
     options = plain.get("arena_env_args") or {}
     if not isinstance(options, dict):
         raise ConfigError(f"{shown(options)} is not a mapping", key="arena_env_args")
-    tasks = _tasks(job["suite"], options, suites)
-    if len(tasks) > room:
-        raise ConfigError(f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all", key="suite")
-    name = job.get("name")
-    names = [f"{name}-{task.label}" if isinstance(name, str) else name for task in tasks]
-    wrong = next((problem for each in names if isinstance(each, str) and (problem := name_problem(each))), None)
-    if wrong is not None:
-        raise ConfigError(f"with a task behind it, {wrong}", key="name")
-    for own_name, task in zip(names, tasks, strict=True):
-        environment = {**deepcopy(options), **task.options, "environment": task.environment}
-        member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
-        yield {**deepcopy(plain), "name": own_name, "arena_env_args": environment}, member
-
-
-def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[SuiteTask]:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{shown(name)} is not the name of a suite", key="suite")
+    given = job["suite"]
+    if not isinstance(given, str) or not given:
+        raise ConfigError(f"{shown(given)} is not the name of a suite", key="suite")
     if options.get("environment") is not None:
         message = "gives every job its environment; leave out either this or arena_env_args.environment"
         raise ConfigError(message, key="suite")
     with problems_at(key="suite"):
-        suite = suites.get(name)
+        suite = suites.get(given)
     if not isinstance(suite, Suite):
-        raise ConfigError(f"'{name}' is registered as a {type(suite).__name__}, which lists no tasks", key="suite")
+        raise ConfigError(f"'{given}' is registered as a {type(suite).__name__}, which lists no tasks", key="suite")
     try:
         tasks = suite.tasks(options)
     except ConfigError as error:
@@ -104,8 +90,18 @@ def _tasks(name: Any, options: Mapping[str, Any], suites: Registry) -> Sequence[
     # Labels become parts of job names, so they must be unique.
     labels = [task.label for task in tasks]
     if not tasks or len(set(labels)) < len(labels):
-        raise ConfigError(f"'{name}' lists {'a task twice' if tasks else 'no task'}", key="suite")
-    return tasks
+        raise ConfigError(f"'{given}' lists {'a task twice' if tasks else 'no task'}", key="suite")
+    if len(tasks) > room:
+        raise ConfigError(f"makes {len(tasks)} jobs, and a file may have {MAX_JOBS} in all", key="suite")
+    name = job.get("name")
+    names = [f"{name}-{task.label}" if isinstance(name, str) else name for task in tasks]
+    wrong = next((problem for each in names if isinstance(each, str) and (problem := name_problem(each))), None)
+    if wrong is not None:
+        raise ConfigError(f"with a task behind it, {wrong}", key="name")
+    for own_name, task in zip(names, tasks, strict=True):
+        environment = {**deepcopy(options), **task.options, "environment": task.environment}
+        member = SuiteMember(name=str(name), suite=job["suite"], task=task.label)
+        yield {**deepcopy(plain), "name": own_name, "arena_env_args": environment}, member
 
 
 # One job per combination of swept values.
@@ -164,19 +160,15 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
                 # A number means nothing without its key; 'cube' does.
                 is_word = label[:1].isalpha() and label not in {"true", "false", "none"}
                 if key not in used:
-                    name += f"-{label}" if is_word else f"-{_leaf(key)}{label}"
+                    name += f"-{label}" if is_word else f"-{key.rpartition('.')[2]}{label}"
             expanded["name"] = name
         yield expanded
 
 
 def _placeholder_keys(sweep: Mapping[str, Any]) -> dict[str, str]:
-    leaves = [_leaf(key) for key in sweep]
-    short = {_leaf(key): key for key in sweep if leaves.count(_leaf(key)) == 1}
+    leaves = {key: key.rpartition(".")[2] for key in sweep}
+    short = {leaf: key for key, leaf in leaves.items() if [*leaves.values()].count(leaf) == 1}
     return short | {key: key for key in sweep}
-
-
-def _leaf(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _label(key: str, value: Any) -> str:

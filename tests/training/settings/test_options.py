@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.config.options import refuse_wrong_numbers
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.config.options import wrong_numbers
+from isaaclab_arena.errors import ConfigError, refuse
 from isaaclab_arena.training.config import TrainOptions, read_train_options
 
 
@@ -55,5 +55,5 @@ def test_a_training_would_refuse_such_numbers_too():
         rate: float = 1.0
 
     with pytest.raises(ConfigError, match="--rate: nan is no finite number"):
-        refuse_wrong_numbers(Later(rate=float("nan")))
+        refuse(wrong_numbers(Later(rate=float("nan"))))
     assert read_train_options(["reach"], program="x")[1] == "reach"

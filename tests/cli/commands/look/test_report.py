@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.commands.report import main
+from isaaclab_arena.cli.commands.derived import report as main
 from isaaclab_arena.errors import ConfigError
 from tests.analysis.recorded_runs import write_run
 

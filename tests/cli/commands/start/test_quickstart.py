@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.commands.start import leave_out_foreign_jobs, with_paths_of, write_starter
+from isaaclab_arena.cli.commands.start import PACKAGES, write_starter
 from isaaclab_arena.cli.main import main
 
 JOB = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}
@@ -45,21 +45,20 @@ def test_a_file_that_is_there_stays_as_it_is(starter, tmp_path):
     assert (tmp_path / "mine" / "quickstart.json").read_text() == "{}"
 
 
-def test_a_path_is_that_of_the_first_root_that_holds_it(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b" / "models").mkdir(parents=True)
-    located = with_paths_of('["models/", "models/x", "b/models", 3]', (tmp_path / "a", tmp_path))
-    assert json.loads(located) == ["models/", "models/x", str(tmp_path / "b" / "models"), 3]
+def test_a_path_is_that_of_the_first_root_that_holds_it(starter, tmp_path):
+    (starter / "jobs" / "paths.json").write_text('["isaaclab_arena/assets", "models/small", "isaaclab_arena/x", 3]')
+    list(write_starter(tmp_path / "mine", starter))
+    located = json.loads((tmp_path / "mine" / "paths.json").read_text())
+    there = [str(PACKAGES / "isaaclab_arena" / "assets"), str(starter / "models" / "small")]
+    assert located == [*there, "isaaclab_arena/x", 3]
 
 
-def test_jobs_that_cannot_run_here_are_left_out_with_the_reason(tmp_path):
-    path = tmp_path / "jobs.json"
+def test_jobs_that_cannot_run_here_are_left_out_with_the_reason(starter, tmp_path):
     jobs = [{"name": "here", "policy_type": "zero_action", **JOB}, {"name": "not", "policy_type": "absent", **JOB}]
-    path.write_text(json.dumps({"jobs": jobs}))
-    [line] = leave_out_foreign_jobs(path)
-    assert line.startswith("not: no policy called 'absent'")
-    assert json.loads(path.read_text()) == {"jobs": jobs[:1]}
-    assert leave_out_foreign_jobs(path) == []
+    (starter / "jobs" / "quickstart.json").write_text(json.dumps({"jobs": jobs}))
+    line, _ = write_starter(tmp_path / "mine", starter)
+    assert line.startswith("left out of quickstart.json: not: no policy called 'absent'")
+    assert json.loads((tmp_path / "mine" / "quickstart.json").read_text()) == {"jobs": jobs[:1]}
 
 
 def test_the_first_file_runs_with_the_options_that_follow(tmp_path, monkeypatch):
