@@ -9,7 +9,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,9 +286,9 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     """Return a training's checkpoints by step, complete or not; `pattern` is a glob below the directory."""
     # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
     # transformers.
+    checkpoints: list[Checkpoint] = []
     if pattern is not None:
         wild = [any(sign in part for sign in "*?[") for part in Path(pattern).parts]
-        checkpoints = []
         for path in _there(directory, pattern):
             parts = path.relative_to(directory).parts
             matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
@@ -298,16 +298,17 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
             match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
             if match is not None:
                 checkpoints.append(Checkpoint(step=int(match[1]), path=path))
-        return _in_order(checkpoints)
-
-    for names, spelling in _NAMES:
-        found = [
-            (path, spelling.fullmatch(path.relative_to(directory).as_posix())) for path in _there(directory, names)
-        ]
-        checkpoints = _in_order(Checkpoint(step=int(match[1]), path=path) for path, match in found if match is not None)
+    for names, spelling in _NAMES if pattern is None else ():
+        found = {path: spelling.fullmatch(path.relative_to(directory).as_posix()) for path in _there(directory, names)}
+        checkpoints = [Checkpoint(step=int(match[1]), path=path) for path, match in found.items() if match is not None]
         if checkpoints:
-            return checkpoints
-    return ()
+            break
+
+    # Of two with one step, such as ``model_7.pt`` and ``model_007.pt``, the first counts.
+    by_step: dict[int, Checkpoint] = {}
+    for checkpoint in sorted(checkpoints):
+        by_step.setdefault(checkpoint.step, checkpoint)
+    return tuple(by_step.values())
 
 
 def _there(directory: Path, names: str) -> list[Path]:
@@ -316,14 +317,6 @@ def _there(directory: Path, names: str) -> list[Path]:
         with suppress(FileNotFoundError):
             return list(directory.glob(names))
     return []
-
-
-def _in_order(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return checkpoints by step; of two with one step, such as ``model_7.pt`` and ``model_007.pt``, the first."""
-    by_step: dict[int, Checkpoint] = {}
-    for checkpoint in sorted(checkpoints):
-        by_step.setdefault(checkpoint.step, checkpoint)
-    return tuple(by_step.values())
 
 
 # Find the last checkpoint of a training, and the one that it names as its best, by its own files.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
@@ -16,19 +16,8 @@ from isaaclab_arena.paths import not_a_plain_file
 
 # Describe a model's inputs and outputs, as far as an environment needs them.
 
-
-class Modality(Protocol):
-    """The part of ``gr00t.data.types.ModalityConfig`` that this package reads."""
-
-    @property
-    def delta_indices(self) -> Any:
-        """Steps relative to now."""
-        ...
-
-    @property
-    def modality_keys(self) -> Any:
-        """Names of the entries, in order."""
-        ...
+Modality: TypeAlias = Any
+"""A ``gr00t.data.types.ModalityConfig`` or a `StatedModality`: steps relative to now, and names in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,17 +407,6 @@ def checkpoint_problems(
     return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
 
 
-def checkpoint_files(model_path: str) -> dict[str, Path]:
-    """Return the files from which a model is loaded, by role; none for a name on the hub."""
-    directory = Path(model_path)
-    if not directory.is_dir():
-        return {}
-    # Files that only resume a training are left out.
-    loaded = {".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"}
-    files = (path for path in sorted(directory.rglob("*")) if path.suffix in loaded and not path.is_dir())
-    return {f"model_path {path.relative_to(directory).as_posix()}": path for path in files}
-
-
 def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
     """Return the embodiments in a checkpoint's ``processor_config.json``, by tag value; none if it is unreadable."""
     # The included package and NVIDIA's write two different formats. The model package judges any other content.
@@ -441,14 +419,6 @@ def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
         return {tag: _stated(modalities, None) for tag, modalities in found.items()}
     except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
         return {}
-
-
-def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
-    """Return the problem of a checkpoint that does not know the embodiment with the tag value `tag`."""
-    known = stated_embodiments(model_path)
-    if not known or tag in known:
-        return []
-    return [Problem(f"'{model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}", key="embodiment_tag")]
 
 
 def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> StatedEmbodiment:

@@ -14,7 +14,6 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import Pictures, in_colours, no_camera, picture_layout
-from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t.config import (
     PRESENT,
@@ -34,7 +33,10 @@ def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> to
     now_height, now_width = images.shape[1:3]
     if (now_height, now_width) == (height, width):
         return images
-    inner_height, inner_width = fitted_size(now_height, now_width, height=height, width=width)
+    # The largest size of the same aspect that fits, at least one pixel each way.
+    scale = min(height / now_height, width / now_width)
+    inner_height = max(1, min(height, round(now_height * scale)))
+    inner_width = max(1, min(width, round(now_width * scale)))
     planes = images.permute(0, 3, 1, 2).to(torch.float32)
     if inner_height <= now_height and inner_width <= now_width:
         scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="area")
@@ -45,12 +47,6 @@ def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> to
     inner = scaled.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     padded[:, top : top + inner_height, left : left + inner_width] = inner
     return padded
-
-
-def fitted_size(now_height: int, now_width: int, *, height: int, width: int) -> tuple[int, int]:
-    """Return the largest height and width of the same aspect that fit, at least 1 each."""
-    scale = min(height / now_height, width / now_width)
-    return max(1, min(height, round(now_height * scale))), max(1, min(width, round(now_width * scale)))
 
 
 # Locate a model's inputs and outputs in an environment, once, before the first step.
@@ -353,16 +349,6 @@ def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int
     return torch.cat([_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms], dim=1)
 
 
-def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> Shown:
-    """Return the inputs of a model that uses the present step only, in the order of `env_ids`, which may repeat."""
-    slots = list(env_ids)
-    state = state_values(observation, wiring, slots)
-    return Shown(
-        video={key: values[:, None] for key, values in pictures(observation, wiring, slots).items()},
-        state=None if state is None else state[:, None],
-    )
-
-
 def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
     """Return ``video`` and ``state`` as tensors and ``language`` as lists, by key, in the model's format."""
     state = {} if shown.state is None else to_groups(shown.state, wiring.state)
@@ -424,18 +410,6 @@ def in_float32(array: np.ndarray, what: str) -> np.ndarray:
     if unsound.any():
         raise PolicyError(f"{what} holds numbers that are not finite in float32, such as {array[unsound][0]}")
     return numbers
-
-
-def continued(going_on: Continuation | None, wiring: Wiring) -> dict[str, Any] | None:
-    """Return the planned actions in the model's format, None for None: ``actions`` by key, and ``weights``."""
-    if going_on is None:
-        return None
-    groups = to_groups(going_on.actions, wiring.action)
-    # Shapes: actions (n, predicted, size), float32; weights (n, predicted), float32.
-    return {
-        "actions": {key: values.numpy() for key, values in groups.items()},
-        "weights": going_on.weights.numpy(),
-    }
 
 
 def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor:

@@ -25,10 +25,16 @@ from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.workers.worker_process import WorkerProcess
+from isaaclab_arena.workers import WorkerProcess
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, Gr00tCodec, OpenpiCodec, PictureFormat, VlaEvalCodec
+from isaaclab_arena_gr00t.remote.protocols import (
+    OBSERVATION,
+    Gr00tCodec,
+    OpenpiCodec,
+    PictureFormat,
+    ServerAddress,
+    VlaEvalCodec,
+)
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"

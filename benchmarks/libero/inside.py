@@ -33,7 +33,7 @@ MANY = 50
 """Limit of episodes: one for each initial state."""
 
 # By its file, because the package around it needs more than LIBERO's interpreter has.
-_READER = Path(__file__).parents[2] / "isaaclab_arena/environments/gym/worker/libero_tasks.py"
+_READER = Path(__file__).parents[2] / "isaaclab_arena/environments/gym/worker/gymnasium_tasks.py"
 
 
 def loaded(name: str, path: str | Path) -> typing.Any:

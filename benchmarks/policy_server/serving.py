@@ -24,8 +24,14 @@ from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median
 from benchmarks.harness.policies import GlancePolicy
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import EPISODE_START, OBSERVATION, Gr00tCodec, OpenpiCodec, VlaEvalCodec
+from isaaclab_arena_gr00t.remote.protocols import (
+    EPISODE_START,
+    OBSERVATION,
+    Gr00tCodec,
+    OpenpiCodec,
+    ServerAddress,
+    VlaEvalCodec,
+)
 
 IN_PROCESS = "in this process"
 PROTOCOLS = ("vla_eval", "openpi", "gr00t")

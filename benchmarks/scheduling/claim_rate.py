@@ -10,7 +10,7 @@ import heapq
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ from benchmarks.scheduling.scale import ON_A_WORD, ON_AN_EPISODE, PAGE
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.claims import Measured
-from isaaclab_arena.evaluation.cluster.claim_server import Life, RunOrders, interval_s, needs_of, request_of
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    Life,
+    RemoteLedger,
+    RunOrders,
+    interval_s,
+    needs_of,
+    request_of,
+)
 from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, asking
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
@@ -108,7 +114,7 @@ class Player:
         directory = Path(tempfile.mkdtemp(prefix="claim_rate_"))
         ledger = RemoteLedger(self._orders, self._life, self._jobs, self._ask, directory, is_own=True)
         generator, num_pieces = np.random.default_rng(0), 0
-        with ledger:
+        with ledger.delivering():
             while (claim := ledger.claim_next(None)) is not None:
                 episodes = sorted(of_ranges(ledger.jobs[claim.job_index].pieces[claim.piece] or ()))
                 ledger.begin(claim, episodes[0], episodes[-1])
@@ -207,7 +213,7 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
     orders = json_line(
         RunOrders(
             run="claims",
-            needs=replace(needs, arguments=words),
+            needs=needs,
             config_hash=started.plan.config_hash,
             output_directory=str(started.output_directory),
             attempt=started.attempt,

@@ -18,16 +18,14 @@ import torch.distributed
 
 from benchmarks.harness.workers import serve
 from benchmarks.training.processes import LearningStopwatch
-from isaaclab_arena.distributed.collectives import Neighbours, between_neighbours
 from isaaclab_arena.distributed.context import DistributedContext, limit_threads
-from isaaclab_arena.distributed.ranks import initialise
+from isaaclab_arena.distributed.ranks import Neighbours, between_neighbours, initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module
 from isaaclab_arena.training.checkpoints import networks_of
-from isaaclab_arena.training.config import TrainingConfig
+from isaaclab_arena.training.config import TrainingConfig, read_train_options, training_config
 from isaaclab_arena.training.learner import Learner, check_agent
-from isaaclab_arena.training.options import read_train_options, training_config
 
 PHYSICS_STEPS = "--physics_steps"
 PHYSICS_DT = 0.002

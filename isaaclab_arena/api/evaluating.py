@@ -38,7 +38,7 @@ from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_re
 from isaaclab_arena.results.merge import read
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.reports import RESULTS_FILE
-from isaaclab_arena.workers.worker_process import stop_kept_workers
+from isaaclab_arena.workers import stop_kept_workers
 
 
 class ActsOnObservations(Protocol):

@@ -97,12 +97,6 @@ def take_rank_of_scheduler(
     )
 
 
-def rank_of_scheduler(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this process among those that srun or mpirun started, None if it is alone."""
-    task = _task(environ)
-    return None if task is None else int(task.variables["RANK"])
-
-
 def _task(environ: Mapping[str, str]) -> _Task | None:
     if any(name in environ for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")):
         return None
@@ -119,10 +113,6 @@ def _task(environ: Mapping[str, str]) -> _Task | None:
             master_address="127.0.0.1" if is_one_node else None,
             together=environ.get(namespace) if namespace else None,
         )
-    return _of_srun(environ)
-
-
-def _of_srun(environ: Mapping[str, str]) -> _Task | None:
     size = environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", ""))
     rank, local_rank, step = (environ.get(f"SLURM_{name}", "") for name in ("PROCID", "LOCALID", "STEP_ID"))
     if not step or not all(value.isdecimal() for value in (size, rank, local_rank)) or int(size) < 2:
@@ -257,13 +247,14 @@ class DistributedContext:
 
 def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
     """Return the unchecked rank, 0 if missing or malformed. It decides which process reports early errors."""
-    text = environ.get("RANK", str(rank_of_scheduler(environ) or 0))
+    task = _task(environ)
+    text = environ.get("RANK", "0" if task is None else task.variables["RANK"])
     return int(text) if text.isdecimal() else 0
 
 
 def is_a_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a launcher or a scheduler started this process as a rank, even as the only one."""
-    return "RANK" in environ or "LOCAL_RANK" in environ or rank_of_scheduler(environ) is not None
+    return "RANK" in environ or "LOCAL_RANK" in environ or _task(environ) is not None
 
 
 def variables_of_rank(

@@ -85,7 +85,22 @@ def launch_if_asked(
     # `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take
     # precedence, in this order; an empty value means no files.
     # ConfigError: options contradict each other or existing ranks, or a GPU or the launcher is missing.
-    _refuse_contradictions(options)
+    asked = [f"--{name}" for name in ("gpu_ids", "nproc_per_node") if getattr(options, name) is not None]
+    # Each rank on the CPU loads torch.
+    most, number = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1)), options.nproc_per_node or 0
+    way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
+    because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
+    too_many = f"{number} ranks are more than this machine can hold; at most {most} are started"
+    add = "says how to start several ranks; add --gpu_ids or --nproc_per_node"
+    for is_wrong, message, key in (
+        (len(asked) > 1, "excludes --gpu_ids: it starts ranks on the CPU", "--nproc_per_node"),
+        (options.nproc_per_node is not None and number < 1, f"must be at least 1, got {number}", "--nproc_per_node"),
+        (number > most, too_many, "--nproc_per_node"),
+        (asked and is_a_rank(), f"{because}, so this is one of several ranks already; {way_out}", "".join(asked)),
+        (options.launcher != "torch" and not asked, add, "--launcher"),
+    ):
+        if is_wrong:
+            raise ConfigError(message, key=key)
     if options.gpu_ids is None and options.nproc_per_node is None:
         return None
     selection, num_processes = devices.GpuSelection(ids=()), options.nproc_per_node or 1
@@ -133,25 +148,6 @@ def launch_if_asked(
         over_torchrunx = options.launcher == "torchrunx"
         start = rank_processes.run_ranks_over_torchrunx if over_torchrunx else rank_processes.run_ranks
     return start(launch)
-
-
-def _refuse_contradictions(options: LaunchOptions) -> None:
-    asked = [
-        (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
-    ]
-    if len(asked) > 1:
-        raise ConfigError("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node")
-    # Each rank on the CPU loads torch.
-    most, number = max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * (os.cpu_count() or 1)), options.nproc_per_node
-    if number is not None and not 1 <= number <= most:
-        message = f"{number} ranks are more than this machine can hold; at most {most} are started"
-        raise ConfigError(message if number > most else f"must be at least 1, got {number}", key="--nproc_per_node")
-    if asked and is_a_rank():
-        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
-        because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
-        raise ConfigError(f"{because}, so this is one of several ranks already; {way_out}", key=asked[0][0])
-    if options.launcher != "torch" and not asked:
-        raise ConfigError("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
 
 
 # Files that a rank leaves for its launcher: the directory of the run, and the reason of a failure.

@@ -24,12 +24,7 @@ from typing import BinaryIO
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
 
-from isaaclab_arena.distributed.context import (
-    leave_process,
-    set_torchrunx_log_directory,
-    thread_variables,
-    variables_of_rank,
-)
+from isaaclab_arena.distributed import context
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
@@ -44,6 +39,9 @@ _STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGU
 
 _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
 """Exit codes that a rank may also have because another one failed."""
+
+
+_SIGNAL_NAMES = {each.value: each.name for each in signal.Signals}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +104,9 @@ class Failure:
         if self.exit_code is None:
             how = "failed"
         elif self.exit_code < 0:
-            how = f"was killed by {_signal_name(-self.exit_code)}"
+            how = f"was killed by {_SIGNAL_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
         elif self.exit_code - 128 in _STOPPING:
-            how = f"was stopped by {_signal_name(self.exit_code - 128)}"
+            how = f"was stopped by {_SIGNAL_NAMES[self.exit_code - 128]}"
         else:
             how = f"failed with exit code {self.exit_code}"
         where = "" if log_file is None else f"; its output is in {log_file}"
@@ -142,13 +140,6 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     for rank, code in failed.items():
         return Failure(rank=rank, exit_code=code, record=None)
     return None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 # Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
@@ -230,7 +221,7 @@ class _RankProcesses(LogsSpecs):
         self._finishing = threading.Event()
 
         shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
-        envs = {rank: {**variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
+        envs = {rank: {**context.variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
@@ -281,10 +272,8 @@ class _RankProcesses(LogsSpecs):
         """Read the output of the ranks for as long as they run, show it, and write their log files."""
         while True:
             finishing = self._finishing.is_set()
-            place = self._place_of_logs() if self._waits_for_directory else None
-            if place is not None:
-                self._waits_for_directory = False
-                self._open_files(place)
+            if self._waits_for_directory:
+                self._open_files()
             ready = self._selector.select(timeout=0.0 if finishing else _LOOK_INTERVAL_S)
             for key, _ in ready:
                 rank, stream = key.data
@@ -308,19 +297,18 @@ class _RankProcesses(LogsSpecs):
             if finishing and not ready:
                 return
 
-    def _place_of_logs(self) -> Path | None:
-        """Return the directory of the log directory, None while it is unknown."""
-        wanted = self._launch.log_directory
-        if wanted is not None:
-            return wanted if not self._launch.waits_for_run or wanted.parent.is_dir() else None
-        # Rank 0 announces the directory of the run.
-        try:
-            return Path((self._directory / "run_directory").read_text(encoding="utf-8")) / "launcher"
-        except OSError:
-            return None
-
-    def _open_files(self, place: Path) -> None:
-        """Make this launch's directory in `place`, and write the output so far into its files."""
+    def _open_files(self) -> None:
+        """Make this launch's directory once its place is known, and write the output so far into its files."""
+        place = self._launch.log_directory
+        if place is None:
+            # Rank 0 announces the directory of the run.
+            with suppress(OSError):
+                place = Path((self._directory / "run_directory").read_text(encoding="utf-8")) / "launcher"
+        elif self._launch.waits_for_run and not place.parent.is_dir():
+            place = None
+        if place is None:
+            return
+        self._waits_for_directory = False
         try:
             # Several launches may share the directory.
             place.mkdir(parents=True, exist_ok=True)
@@ -356,7 +344,16 @@ class _RankProcesses(LogsSpecs):
     def _watch(self) -> int:
         """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
         while True:
-            self._look()
+            # Note the ranks that have ended, without collecting their processes; torch does that. A rank that torch has
+            # collected ended well, because torch stops all ranks when one fails.
+            at_work = {rank: pid for rank, pid in self._processes.pids().items() if rank not in self._ended}
+            for rank, pid in at_work.items() if hasattr(os, "waitid") else ():
+                with suppress(ChildProcessError):
+                    if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                        exited = state.si_code == os.CLD_EXITED
+                        self._ended[rank] = state.si_status if exited else -state.si_status
+            if self._first_failed_at is None and any(self._ended.values()):
+                self._first_failed_at = time.monotonic()
             self._report_first_failure()
             # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
             failure, hung_s = self._reported, time.monotonic() - self._reported_at
@@ -380,21 +377,6 @@ class _RankProcesses(LogsSpecs):
             return 1
         code = next(iter(codes.values())) if reported is None else codes[reported.rank]
         return code if code >= 0 else 128 - code
-
-    def _look(self) -> None:
-        """Note the ranks that have ended, without collecting their processes; torch does that."""
-        if not hasattr(os, "waitid"):
-            return
-        for rank, pid in self._processes.pids().items():
-            if rank in self._ended:
-                continue
-            # A rank that torch has collected ended well, because torch stops all ranks when one fails.
-            with suppress(ChildProcessError):
-                if (state := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                    exited = state.si_code == os.CLD_EXITED
-                    self._ended[rank] = state.si_status if exited else -state.si_status
-        if self._first_failed_at is None and any(self._ended.values()):
-            self._first_failed_at = time.monotonic()
 
     def _is_waiting_for_same_mistake(self) -> bool:
         """True while rank 0 may still find the same mistake in the command, so that it is reported once."""
@@ -478,7 +460,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         )
         raise ConfigError(missing, key="--launcher") from error
     wants_files = launch.wants_files and launch.log_directory is not None
-    set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
+    context.set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
 
     # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
     logger = logging.getLogger("torchrunx")
@@ -497,7 +479,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         workers_per_host=launch.num_processes,
         backend=None,
         # Ranks end with their launcher only if this torchrun variable names the launch.
-        extra_env_vars={**thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
+        extra_env_vars={**context.thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
     )
     try:
         codes = launcher.run(call_main, launch.module, launch.arguments).results["localhost"]
@@ -522,5 +504,5 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
         # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective. Therefore
         # the process ends at once.
         time.sleep(_HAND_OVER_S)
-        leave_process(code)
+        context.leave_process(code)
     return code

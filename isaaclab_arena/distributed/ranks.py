@@ -1,16 +1,20 @@
-"""The exchange between ranks at start-up: the process group, torch's key-value store, and the trial of NCCL."""
+"""The ranks together: their process group, the exchange at start-up, the trial of NCCL, the collectives of training."""
 
 import itertools
 import json
 import logging
+import select
 import socket
+import struct
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Literal, TypeAlias
 
 import torch
@@ -20,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.context import DistributedContext, machine_identity
 from isaaclab_arena.distributed.devices import gpu_address
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 
@@ -73,10 +77,6 @@ class Ranks:
             return value
         return self._hear(f"shared/{name}", rank=0, name=name)
 
-    def agree(self, name: str, value: str) -> None:
-        """Check that every rank holds the same value; ConfigError on all ranks if one differs."""
-        self.agree_on(name, {name: value})
-
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
     ) -> None:
@@ -99,15 +99,6 @@ class Ranks:
         """Return every rank's value, in rank order; errors as in `share_from_rank_zero`."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
-
-    def announce(self, name: str) -> None:
-        """Tell all ranks that an event has happened; see `is_announced`."""
-        self._say(f"announced/{name}", "")
-
-    def is_announced(self, name: str) -> bool:
-        """True if a rank has announced it. Does not wait."""
-        with network_failures(self.context, self.timeout_s):
-            return self.store.check([f"{self.prefix}announced/{name}"])
 
     def share_long_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
@@ -233,12 +224,16 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
     """Use NCCL once on all ranks; return None if it worked everywhere, else the failure, the same on all ranks."""
     # ``speak`` opens the process group and uses it. It may raise or never return; the thread is then abandoned.
     errors: list[str] = []
+    failed = f"{ranks.prefix}announced/{_FAILED}"
 
     def try_it() -> None:
         try:
             speak()
         except (RuntimeError, ValueError, OSError) as error:
-            errors.append(last_line(error))
+            # NCCL's own last line of torch's message.
+            text = str(error).partition(_CPP_TRACE)[0]
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors.append(lines[-1] if lines else type(error).__name__)
 
     trial = threading.Thread(target=try_it, name="nccl-trial", daemon=True)
     trial.start()
@@ -250,15 +245,17 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
             failure = "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
             break
         # After another rank's failure, wait a little: this rank's own failure may say more.
-        if not has_heard and ranks.is_announced(_FAILED):
-            has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
+        with network_failures(ranks.context, ranks.timeout_s):
+            if not has_heard and ranks.store.check([failed]):
+                has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
         trial.join(_TRIAL_LOOK_INTERVAL_S)
     else:
         failure = next(iter(errors), None)
 
     # All ranks hear of all outcomes, so that all reach the same conclusion.
     if failure is not None:
-        ranks.announce(_FAILED)
+        with network_failures(ranks.context, ranks.timeout_s):
+            ranks.store.set(failed, "")
     said = [json.loads(text) for text in ranks.gather("NCCL", json.dumps([is_own, failure]))]
     failures = [(rank, own, words) for rank, (own, words) in enumerate(said) if words is not None]
     if not failures:
@@ -266,13 +263,6 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
     # NCCL's own message says more than a rank's time-out.
     rank, _, words = min(failures, key=lambda each: (not each[1], each[0]))
     return f"rank {rank}: {words}"
-
-
-def last_line(error: BaseException) -> str:
-    """Return NCCL's own last line from torch's error message."""
-    text = str(error).partition(_CPP_TRACE)[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 # Open and leave the process group, through which ranks find each other, on the right backend.
@@ -411,7 +401,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
 def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
     """Open a group on a backend that all ranks support, and return the backend and its reason."""
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
-    ranks.agree("--process_group", wanted)
+    ranks.agree_on("--process_group", {"--process_group": wanted})
     if wanted == "nccl" and backend != _WITH_NCCL:
         raise ConfigError(f"nccl cannot be: {reason}", key="--process_group")
     if wanted == "gloo" and backend == _WITH_NCCL:
@@ -504,3 +494,251 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
                 f"{context.master_address}, which goes on; end it, or set another MASTER_PORT"
             )
         time.sleep(_LOOK_INTERVAL_S)
+
+
+# Exchange tensors between the ranks of one machine over Unix sockets; gloo takes many times as long for small ones.
+
+_MOST_RANKS = 8
+"""Every rank sends to every other one, which would be too much for many ranks."""
+_HEAD = struct.Struct("=QQ")
+"""Before each message: how many there were, and its size in bytes. Two ranks that call different things differ here."""
+
+
+@dataclass(eq=False)
+class _Connection:
+    """A connection to one rank, with the rest of the message under way."""
+
+    rank: int
+    socket: socket.socket
+    left_to_send: memoryview
+    left_to_receive: memoryview
+
+
+class Neighbours:
+    """This rank's connections to all others, which are processes of the same machine."""
+
+    def __init__(self, rank: int, sockets: Mapping[int, socket.socket], *, timeout_s: float) -> None:
+        self._rank = rank
+        self._timeout_s = timeout_s  # limit of the wait for the others in one exchange [s]
+        nothing = memoryview(b"")
+        self._connections = [_Connection(other, sockets[other], nothing, nothing) for other in sorted(sockets)]
+        for to_rank in sockets.values():
+            to_rank.settimeout(0.0)
+        self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(len(sockets) + 1)]
+        self._num_exchanged = 0
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's CPU tensor, in rank order; DistributedError if a rank fails. Every rank calls it."""
+        # Shapes and types must be the same on all ranks. The next call overwrites the returned tensors.
+        size = values.numel() * values.element_size()
+        self._num_exchanged += 1
+        head = _HEAD.pack(self._num_exchanged, size)
+        if len(self._buffers[0]) < _HEAD.size + size:
+            self._buffers = [torch.empty(_HEAD.size + size, dtype=torch.uint8) for _ in self._buffers]
+        messages = [buffer.numpy().data[: _HEAD.size + size] for buffer in self._buffers]
+        gathered = [
+            buffer[_HEAD.size : _HEAD.size + size].view(values.dtype).view(values.shape) for buffer in self._buffers
+        ]
+        messages[self._rank][: _HEAD.size] = head
+        gathered[self._rank].copy_(values.detach())
+        for connection in self._connections:
+            connection.left_to_send = messages[self._rank]
+            connection.left_to_receive = messages[connection.rank]
+        self._exchange()
+        # A different head shows that the ranks are in different exchanges.
+        for connection in self._connections:
+            if messages[connection.rank][: _HEAD.size] != head:
+                raise self._failure([connection], "it takes part in another exchange than this rank does")
+        return gathered
+
+    def close(self) -> None:
+        """Close all connections; the others can still receive earlier messages."""
+        for connection in self._connections:
+            connection.socket.close()
+
+    def _exchange(self) -> None:
+        """Send and receive until all messages are through; no rank waits to send before it receives."""
+        while True:
+            waiting = select.poll()
+            awaited = []
+            for connection in self._connections:
+                # Send and receive as much as possible without waiting.
+                try:
+                    with suppress(BlockingIOError):
+                        while connection.left_to_send:
+                            sent = connection.socket.send(connection.left_to_send)
+                            connection.left_to_send = connection.left_to_send[sent:]
+                    with suppress(BlockingIOError):
+                        while connection.left_to_receive:
+                            received = connection.socket.recv_into(connection.left_to_receive)
+                            if not received:
+                                raise ConnectionResetError("closed by the other rank")
+                            connection.left_to_receive = connection.left_to_receive[received:]
+                except OSError as error:
+                    raise self._failure([connection], f"its connection is lost ({first_line(error)})") from error
+                events = select.POLLOUT if connection.left_to_send else 0
+                events |= select.POLLIN if connection.left_to_receive else 0
+                if events:
+                    waiting.register(connection.socket, events)
+                    awaited.append(connection)
+            if not awaited:
+                return
+            if not waiting.poll(self._timeout_s * 1000.0):
+                raise self._failure(awaited, f"nothing came for {self._timeout_s:g} s")
+
+    def _failure(self, connections: Sequence[_Connection], reason: str) -> DistributedError:
+        lost = " and ".join(f"rank {connection.rank}" for connection in connections)
+        world_size = len(self._connections) + 1
+        return DistributedError(f"rank {self._rank} of {world_size} cannot go on without {lost}: {reason}; see its log")
+
+
+def connect_neighbours(ranks: Ranks, *, timeout_s: float) -> Neighbours | None:
+    """Connect the ranks, if few and on the CPU of one machine; None on all otherwise. All ranks call it."""
+    # None sends the collectives through the process group. ``timeout_s`` also limits each exchange [s].
+    context = ranks.context
+    if not 1 < context.world_size <= _MOST_RANKS:
+        return None
+    with (
+        tempfile.TemporaryDirectory(prefix="isaaclab_arena_rank_") as directory,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+    ):
+        # Only processes of this user can connect, because the directory is private. Its path may be too long, at about
+        # 100 bytes.
+        path: str | None = f"{directory}/rank"
+        try:
+            listener.bind(path)
+            listener.listen(_MOST_RANKS)
+        except OSError as error:
+            _LOG.debug("no Unix socket in %s: %s", path, error)
+            path = None
+        own = json.dumps([context.device.type, machine_identity(), path])
+        devices, machines, paths = zip(*map(json.loads, ranks.gather("neighbour", own)), strict=True)
+        if set(devices) != {"cpu"} or len(set(machines)) > 1 or None in paths:
+            return None
+
+        # Ranks of one machine may be in containers that see other directories.
+        sockets = {rank: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for rank in range(context.rank)}
+        is_connected = True
+        for rank, to_rank in sockets.items():
+            try:
+                to_rank.connect(paths[rank])
+            except OSError as error:
+                _LOG.debug("cannot connect to %s: %s", paths[rank], error)
+                is_connected = False
+                break
+        if "False" in ranks.gather("whether neighbours are connected", str(is_connected)):
+            for to_rank in sockets.values():
+                to_rank.close()
+            return None
+
+        # Each rank connects to the lower ones, and tells them its number first.
+        for to_rank in sockets.values():
+            to_rank.sendall(bytes([context.rank]))
+
+        higher = {}
+        try:
+            listener.settimeout(timeout_s)
+            for _ in range(context.world_size - context.rank - 1):
+                to_rank = listener.accept()[0]
+                to_rank.settimeout(timeout_s)
+                higher[to_rank.recv(1)[0]] = to_rank
+        except (OSError, IndexError) as error:
+            raise DistributedError(f"a rank of this machine has gone while the ranks connected: {error}") from error
+    return Neighbours(context.rank, {**sockets, **higher}, timeout_s=timeout_s)
+
+
+_CONNECTED: list[Neighbours] = []
+"""The connections that collectives use, the last ones of these; without any they use the process group."""
+
+_OF_FAILED: list[Neighbours] = []
+"""Connections of trainings that failed, open until the process ends. Before that the rank tells the launcher why it
+failed, and the others, which fail at once when a connection closes, tell it only afterwards."""
+
+
+@contextmanager
+def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
+    """Use Unix sockets for the collectives of the ``with`` block, if `connect_neighbours` can; every rank calls it."""
+    # The sum over three or more ranks may differ from gloo's in its last bits.
+    neighbours = connect_neighbours(ranks, timeout_s=timeout_s)
+    if neighbours is None:
+        yield
+        return
+    _CONNECTED.append(neighbours)
+    try:
+        yield
+    except BaseException:
+        _OF_FAILED.append(neighbours)
+        raise
+    else:
+        neighbours.close()
+    finally:
+        _CONNECTED.pop()
+
+
+def highest_of_ranks(number: int) -> int:
+    """Return the largest of the ranks' numbers, the same on all ranks; waits until all have called."""
+    if not dist.is_initialized():
+        return number
+    if _CONNECTED:
+        return max(int(each) for each in _CONNECTED[-1].gather(torch.tensor(number)))
+    highest = torch.tensor(number, device=_device())
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    return int(highest)
+
+
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the ranks' tensors, with the same bits on all ranks. Shape: that of ``values``."""
+    if not dist.is_initialized():
+        return values.clone()
+    if _CONNECTED:
+        # In the order of ranks, the same on all of them. The sum overwrites the first tensor.
+        total = reduce(torch.Tensor.add_, _CONNECTED[-1].gather(values.cpu()))
+        return total.to(values.device, copy=True)
+    total = values.to(_device(), copy=True)
+    dist.all_reduce(total)
+    return total.to(values.device)
+
+
+def average_over_ranks_(values: torch.Tensor) -> None:
+    """Replace a floating-point tensor by the mean of the ranks' tensors, with the same bits on all ranks."""
+    if not dist.is_initialized():
+        return
+    if _CONNECTED:
+        values.copy_(reduce(torch.Tensor.add_, _CONNECTED[-1].gather(values)))
+    else:
+        dist.all_reduce(values)
+    values /= dist.get_world_size()
+
+
+def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:
+    """Return every rank's tensor on the CPU, in rank order; shapes and types must be the same on all ranks."""
+    if not dist.is_initialized():
+        return [values.cpu()]
+    if _CONNECTED:
+        return [each.clone() for each in _CONNECTED[-1].gather(values.cpu())]
+    own = values.to(_device()).contiguous()
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own)
+    return [each.cpu() for each in gathered]
+
+
+def gather_bytes_to_rank_zero(content: bytes) -> list[bytes]:
+    """Return every rank's bytes on rank 0, in rank order, and an empty list on the others."""
+    if not dist.is_initialized():
+        return [content]
+    # A collective needs one shape, so the bytes are padded to the longest.
+    sizes = [int(size) for size in gather_from_ranks(torch.tensor(len(content)))]
+    padded = torch.zeros(max(sizes), dtype=torch.uint8)
+    padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    own = padded.to(_device())
+    is_zero = dist.get_rank() == 0
+    gathered = [torch.empty_like(own) for _ in sizes] if is_zero else None
+    dist.gather(own, gathered, dst=0)
+    if gathered is None:
+        return []
+    return [each.cpu()[:size].numpy().tobytes() for each, size in zip(gathered, sizes, strict=True)]
+
+
+def _device() -> torch.device:
+    """Return the device for tensors of a collective; NCCL works with tensors on GPUs only."""
+    return torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")

@@ -4,7 +4,7 @@ import ast
 import os
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -21,13 +21,13 @@ from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBu
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
 from isaaclab_arena.environments.gym.worker.answers import commit_at
-from isaaclab_arena.environments.gym.worker.libero_tasks import InitStatesError, read_init_states
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps
-from isaaclab_arena.workers.worker_process import REMEMBERED
+from isaaclab_arena.workers import REMEMBERED
 
 # Find a checkout of LIBERO through its environment variable.
 
@@ -51,44 +51,30 @@ _STYLE = re.compile(r"[\"'](?:floor|wall)_style[\"']\s*:\s*[\"']([\w-]+)[\"']")
 
 def missing_assets(inside: Path, description: str) -> list[Path]:
     """Return the missing files of a task's scene and objects, sorted; ``description`` is the task's BDDL text."""
-    seen: set[Path] = set()
-    for path in [*_models(inside, description), *_scene(inside, description)]:
-        _add_with_references(path, seen)
-    return sorted(path for path in seen if not path.is_file())
-
-
-def _models(inside: Path, description: str) -> Iterator[Path]:
-    """Yield the models of objects and fixtures, found as LIBERO's classes find them."""
     assets = inside / "assets"
+    needed: list[Path] = []
 
-    # The model file that each object class names in its code, by category.
+    # The models of objects and fixtures: the file that LIBERO's class of a category names in its code, else by name.
     named = {
         found.category: found.models[0]
         for path in sorted((inside / "envs" / "objects").glob("*.py"))
         for found in _classes(path, stamps([path])).values()
         if found.models
     }
-
     for section, text in _SECTIONS.findall(description):
         for category in _CATEGORY.findall(text):
-            if category in named:
-                yield inside / named[category]
-                continue
             models = [*assets.glob(f"*/{category}.xml"), *assets.glob(f"*/{category}/{category}.xml")]
             # Some fixtures are part of the scene; every object has its own model.
-            yield from models or ([assets / f"{category}.xml"] if section == "objects" else [])
+            guessed = models or ([assets / f"{category}.xml"] if section == "objects" else [])
+            needed += [inside / named[category]] if category in named else guessed
 
-
-def _scene(inside: Path, description: str) -> Iterator[Path]:
-    """Yield the scene of the task's problem, and the textures of its floor and walls."""
-    # The problem classes of the checkout, by their names in lower case.
+    # The scene of the task's problem: a class without its own scenes or styles inherits those of its base class.
+    # Descriptions name the problem classes of the checkout in lower case.
     classes = {
         name.lower(): found
         for path in sorted((inside / "envs" / "problems").glob("*.py"))
         for name, found in _classes(path, stamps([path])).items()
     }
-
-    # A class without its own scenes or styles inherits those of its base class.
     problem = _PROBLEM.search(description)
     name = problem.group(1).lower() if problem else ""
     scenes: list[str] = []
@@ -97,13 +83,27 @@ def _scene(inside: Path, description: str) -> Iterator[Path]:
         scenes = scenes or classes[name].scenes
         styles = styles or classes[name].styles
         name = classes[name].base.lower()
-
-    yield from (inside / "assets" / scene for scene in scenes)
+    needed += [assets / scene for scene in scenes]
     source = inside / "envs" / "arenas" / "style.py"
     known = source.read_text() if source.is_file() else ""
     for style in styles:
-        textures = re.findall(rf"\"{re.escape(style)}\":\s*\"([^\"]+)\"", known)
-        yield from (inside / "assets" / "textures" / texture for texture in textures)
+        needed += [assets / "textures" / each for each in re.findall(rf"\"{re.escape(style)}\":\s*\"([^\"]+)\"", known)]
+
+    # All files that these models refer to.
+    seen: set[Path] = set()
+    while needed:
+        path = needed.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        if path.suffix != ".xml" or not path.is_file():
+            continue
+        root = ET.parse(path).getroot()  # noqa: S314  a file of the checkout, which is run anyway
+        compiler = root.find("compiler")
+        below = {} if compiler is None else {"mesh": compiler.get("meshdir"), "texture": compiler.get("texturedir")}
+        files = ((element.get("file"), below.get(element.tag) or "") for element in root.iter())
+        needed += [Path(re.sub(r"[^/]+/\.\./", "", str(path.parent / part / file))) for file, part in files if file]
+    return sorted(path for path in seen if not path.is_file())
 
 
 class _Class(NamedTuple):
@@ -126,23 +126,6 @@ def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
         category = "_".join(_WORD.sub(r" \1", name).split()).lower()
         classes[name] = _Class(category, base, _MODEL.findall(body), _SCENE_FILE.findall(body), _STYLE.findall(body))
     return classes
-
-
-def _add_with_references(path: Path, seen: set[Path]) -> None:
-    """Add a file, and if it is a model, all files that it refers to."""
-    if path in seen:
-        return
-    seen.add(path)
-    if path.suffix != ".xml" or not path.is_file():
-        return
-    root = ET.parse(path).getroot()  # noqa: S314  a file of the checkout, which is run anyway
-    compiler = root.find("compiler")
-    directories = {} if compiler is None else {"mesh": compiler.get("meshdir"), "texture": compiler.get("texturedir")}
-    for element in root.iter():
-        name = element.get("file")
-        if name:
-            below = path.parent / (directories.get(element.tag) or "")
-            _add_with_references(Path(re.sub(r"[^/]+/\.\./", "", str(below / name))), seen)
 
 
 # Read the content of a LIBERO checkout: its suites, their tasks, and the files of each.
@@ -197,13 +180,13 @@ class LiberoCheckout:
         if wanted.isdecimal():
             if int(wanted) >= len(tasks):
                 raise _unknown(f"suite '{suite}' has tasks 0 to {len(tasks) - 1}, and no task {wanted}")
-            return self._task(suite, int(wanted))
-        if wanted not in tasks:
+            index = int(wanted)
+        elif wanted in tasks:
+            index = tasks.index(wanted)
+        else:
             raise _unknown(f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}")
-        return self._task(suite, tasks.index(wanted))
 
-    def _task(self, suite: str, index: int) -> LiberoTask:
-        name = self.suites[suite][index]
+        name = tasks[index]
         described = self.inside / "bddl_files" / suite / f"{_SEEN_OTHERWISE.sub('', name)}.bddl"
 
         # The instruction follows from the name or from the words of the description. LIBERO-plus rewords tasks whose

@@ -41,7 +41,7 @@ from isaaclab_arena.storage.disk import FileThereError, json_text, read_versione
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
 from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, read_settled, settle
 from isaaclab_arena.storage.reports import StartUp
-from isaaclab_arena.workers.worker_process import spare_workers_kept
+from isaaclab_arena.workers import spare_workers_kept
 
 # A cache of size one: the objects of the last job, reused if the next job needs equal ones.
 

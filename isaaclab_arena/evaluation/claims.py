@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.errors import DamagedFileError
-from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.disk import read_json, storage_error, storage_errors
@@ -38,19 +39,24 @@ class Claim:
         return self.job_index, self.piece
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimState:
+    """The state of all claims, as one rank sees them."""
+
+    job_index: int | None = None  # of the job in question, None if there is none
+    open_pieces: EpisodeRanges = ()  # of that job, claimed by no rank
+    num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
+    pieces_of_others: int = 0  # under way on other ranks; 0 with a job in question, as only idle ranks use it
+
+
 def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
     """Return the directory of an attempt's claims."""
     return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
-def is_taken_over(directory: Path, claim: Claim) -> bool:
-    """Whether another rank has claimed the piece after `claim`. `directory` holds the claims of the attempt."""
-    return (directory / claim_name(replace(claim, generation=claim.generation + 1))).exists()
-
-
-def claim_name(claim: Claim) -> str:
-    """Return the file name of a claim."""
-    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation}"
+def claim_name(claim: Claim, *, generations_on: int = 0) -> str:
+    """Return the file name of a claim, or of a later one on the same piece."""
+    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation + generations_on}"
 
 
 # Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
@@ -184,7 +190,7 @@ class Suspects:
     jobs: Mapping[int, DividedJob]
     _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
     # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
-    _begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
+    begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
     _begun_jobs: set[int] = field(default_factory=set)
     _deaths_of_jobs: dict[int, tuple[Death, ...]] = field(default_factory=dict)
 
@@ -200,22 +206,18 @@ class Suspects:
     def begin(self, rank: int, claim: Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
         # A suspect runs alone, even if the rank's messages about its other pieces have not arrived.
-        before = {} if claim.suspects else self._begun.get(rank, {})
+        before = {} if claim.suspects else self.begun.get(rank, {})
         others = {key: begun for key, begun in before.items() if not begun[0].suspects}
-        self._begun[rank] = {**others, claim.key: (claim, first, last)}
+        self.begun[rank] = {**others, claim.key: (claim, first, last)}
         self._begun_jobs.add(claim.job_index)
         self._deaths_of_jobs.pop(claim.job_index, None)
 
     def finish(self, rank: int, claim: Claim) -> bool:
         """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
-        self._begun.get(rank, {}).pop(claim.key, None)
+        self.begun.get(rank, {}).pop(claim.key, None)
         self._clear(claim.key, of_ranges(claim.suspects))
         played = of_ranges(claim.committed) | of_ranges(claim.suspects)
         return not claim.suspects or of_ranges(self.jobs[claim.job_index].pieces[claim.piece] or ()) <= played
-
-    def leave(self, rank: int) -> None:
-        """Forget the running episodes of a rank that has ended."""
-        self._begun.pop(rank, None)
 
     def die(
         self,
@@ -226,7 +228,7 @@ class Suspects:
         num_machines: int,  # all on which ranks of the run have been
     ) -> list[Blamed]:
         """Note a death, and return the episode and the jobs that are to blame."""
-        blamed, begun = [], self._begun.pop(death.rank, {})
+        blamed, begun = [], self.begun.pop(death.rank, {})
         running: list[tuple[_Key, int]] = []
         for key in (key for key in pieces if key in begun):
             ended, (_, first, last) = committed(key), begun[key]
@@ -284,7 +286,7 @@ class _Claimed:
     owner: int | None = None  # rank that made the claim, None while unknown
     is_held: bool = False  # by this rank
     has_lapsed: bool = False  # another rank may take it over
-    is_given_back: bool = False  # lapsed by `ClaimTable.give_back` or `release`
+    is_given_back: bool = False  # lapsed by `ClaimTable.give_back`
 
 
 @dataclass(eq=False)
@@ -334,10 +336,34 @@ class ClaimTable:
         if since is None or since > 5.0:
             self._watching_since = at
         self._refreshed_at = at
-        if self.watch is not None:
-            self._read_names(at)
-            self._find_lapsed(at, self.watch.look())
         self._order = None
+        if self.watch is None:
+            return
+        self._read_names(at)
+
+        # Mark the claims whose owners have lost them; a rank is not silent for longer than this table has watched it.
+        # Only the files of claims under way are read, each once.
+        lost = {
+            report.rank
+            for report in self.watch.look()
+            if report.fate is not RankFate.WORKING or min(report.silent_s, at - self._watching_since) >= self.lease_s
+        }
+        for (job_index, piece), claimed in self._claimed.items():
+            if claimed.is_held or claimed.is_given_back:
+                continue
+            if claimed.owner is None:
+                # The owner may have died before it wrote the file, or still be writing.
+                claim = Claim(job_index=job_index, piece=piece, generation=claimed.generation)
+                content = self._read(claim_name(claim))
+                rank = content.get("rank")
+                if isinstance(rank, int) and content.get("run_id") == self.attempt.run_id:
+                    claimed.owner = rank
+            if claimed.owner is None:
+                claimed.has_lapsed = at - claimed.first_seen_s >= self.lease_s
+            else:
+                # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
+                claimed.has_lapsed = claimed.owner == self.rank or claimed.owner in lost
+            (self._open[job_index].add if claimed.has_lapsed else self._open[job_index].discard)(piece)
 
     def claim_next(self, built_environment: str | None, *, rank: int | None = None) -> Claim | None:
         """Claim a piece of the next job for `rank` (None: this rank). None if no piece is free."""
@@ -407,7 +433,7 @@ class ClaimTable:
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        return not is_taken_over(self._directory, claim)
+        return not (self._directory / claim_name(claim, generations_on=1)).exists()
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Mark a piece as finished, unless it was taken over; then its new owner does."""
@@ -427,45 +453,40 @@ class ClaimTable:
         self._failed.add(job_index)
         self._create(f"j{job_index:06d}.failed", {"rank": self.rank, "failed_at": now()})
 
-    def give_back(self, rank: int) -> list[tuple[int, int]]:
-        """Release all claims of a rank that were made here; return their (job index, piece)."""
-        given = [key for key, claimed in self._claimed.items() if claimed.is_held and claimed.owner == rank]
+    def give_back(self, rank: int, claim: Claim | None = None) -> list[tuple[int, int]]:
+        """Let any rank take over one claim or all claims that were made here for a rank; return (job index, piece)."""
+        given = [
+            key
+            for key, claimed in self._claimed.items()
+            if claimed.is_held and claimed.owner == rank
+            if claim is None or (key == claim.key and claimed.generation == claim.generation)
+        ]
         for key in given:
-            self._let_go(key, self._claimed[key])
+            claimed = self._claimed[key]
+            claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
+            self._open[key[0]].add(key[1])
+        self._order = None if given else self._order
         return given
-
-    def release(self, claim: Claim) -> None:
-        """Let any rank take over a piece that was claimed here and of which a part has not run."""
-        claimed = self._claimed.get(claim.key)
-        if claimed is not None and claimed.is_held and claimed.generation == claim.generation:
-            self._let_go(claim.key, claimed)
-
-    def _let_go(self, key: tuple[int, int], claimed: _Claimed) -> None:
-        claimed.is_held, claimed.has_lapsed, claimed.is_given_back = False, True, True
-        self._open[key[0]].add(key[1])
-        self._order = None
 
     def open_pieces(self, job_index: int) -> set[int]:
         """Return the pieces of a job that no rank has claimed."""
         return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
 
-    def open_episodes(self, job_index: int) -> int:
-        """Return the number of episodes in a job's open pieces."""
-        return sum(self.jobs[job_index].num_episodes[piece] for piece in self.open_pieces(job_index))
-
-    def num_unfinished_jobs(self) -> int:
-        """Return the number of jobs with pieces that are open or under way."""
-        free = {job_index for job_index in self._open if self.open_pieces(job_index)}
-        return len((free | {job_index for job_index, _ in self._claimed}) - self._failed)
-
-    def pieces_of_others(self, rank: int | None = None) -> int:
-        """Return the number of pieces under way on ranks other than `rank` (None: other than all that claim here)."""
+    def state(self, job_index: int | None = None, *, rank: int | None = None) -> ClaimState:
+        """Return the state of the claims for `rank` (None: for all ranks that claim here)."""
+        unfinished = {job for job in self._open if self.open_pieces(job)} | {job for job, _ in self._claimed}
         # Pieces of failed jobs do not count, nor lapsed ones of a job that ends early.
-        return sum(
+        others = (
             (not claimed.is_held or (rank is not None and claimed.owner != rank))
             and key[0] not in self._failed
             and not (claimed.has_lapsed and self._ends_early(key[0]))
             for key, claimed in self._claimed.items()
+        )
+        return ClaimState(
+            job_index=job_index,
+            open_pieces=() if job_index is None else as_ranges(self.open_pieces(job_index)),
+            num_unfinished_jobs=len(unfinished - self._failed),
+            pieces_of_others=sum(others) if job_index is None else 0,
         )
 
     def _ends_early(self, job_index: int) -> bool:
@@ -474,26 +495,25 @@ class ClaimTable:
         return divided.pieces != ((),) and self.is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
-        ranks_at: dict[int, set[int | None]] = {}
-        for (job_index, _), claimed in self._claimed.items():
-            if not claimed.has_lapsed:
-                ranks_at.setdefault(job_index, set()).add(claimed.owner)
+        owners = {(key[0], claimed.owner) for key, claimed in self._claimed.items() if not claimed.has_lapsed}
+        num_ranks = Counter(job_index for job_index, _ in owners)
         for job_index, divided in self.jobs.items():
-            if not self.open_pieces(job_index):
+            open_pieces = self.open_pieces(job_index)
+            if not open_pieces:
                 continue
             config = divided.job.config
-            episodes, env_steps = self.open_episodes(job_index), 0
+            episodes, env_steps = sum(divided.num_episodes[piece] for piece in open_pieces), 0
             if divided.pieces[0] is None and config.num_steps is not None:
                 env_steps = config.num_steps * config.num_envs * config.num_rebuilds
             elif divided.pieces[0] is None:
                 # Only the policy knows the length; one episode in every env slot is a guess.
                 episodes = config.num_envs
-            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(self.open_pieces(job_index))]
+            known, of_piece = self._measurements.of(job_index), divided.num_episodes[min(open_pieces)]
             yield OpenWork(
                 job_index=job_index,
                 expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
                 piece_s=expected_s(known, episodes=of_piece or episodes, env_steps=env_steps),
-                num_ranks=len(ranks_at.get(job_index, ())),
+                num_ranks=num_ranks[job_index],
                 environment_key=divided.environment_key,
             )
 
@@ -535,35 +555,6 @@ class ClaimTable:
         self._done.add(key)
         self._claimed.pop(key, None)
         self._open[key[0]].discard(key[1])
-
-    def _find_lapsed(self, at: float, reports: Sequence[RankReport]) -> None:
-        """Mark the claims whose owners have lost them. Read only the files of claims under way, each once."""
-        watched_s = at - self._watching_since
-        # A rank is not silent for longer than this table has watched it.
-        lost = {
-            report.rank
-            for report in reports
-            if report.fate is not RankFate.WORKING or min(report.silent_s, watched_s) >= self.lease_s
-        }
-        for key, claimed in self._claimed.items():
-            if claimed.is_held or claimed.is_given_back:
-                continue
-            if claimed.owner is None:
-                # The owner may have died before it wrote the file, or still be writing.
-                claim = Claim(job_index=key[0], piece=key[1], generation=claimed.generation)
-                content = self._read(claim_name(claim))
-                rank = content.get("rank")
-                if isinstance(rank, int) and content.get("run_id") == self.attempt.run_id:
-                    claimed.owner = rank
-            if claimed.owner is None:
-                claimed.has_lapsed = at - claimed.first_seen_s >= self.lease_s
-            else:
-                # This rank owns the claim but does not hold it: the reply to its creation was lost on a network disk.
-                claimed.has_lapsed = claimed.owner == self.rank or claimed.owner in lost
-            if claimed.has_lapsed:
-                self._open[key[0]].add(key[1])
-            else:
-                self._open[key[0]].discard(key[1])
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Create a file exclusively; return False if it exists."""

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
             return show_variations(request.jobs)
         if options.cluster is not None:
             # Only a run on a cluster loads what drives one.
-            from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster  # noqa: PLC0415
+            from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
 
             return execute_on_cluster(request, options)
         with joined(context, options) as host:

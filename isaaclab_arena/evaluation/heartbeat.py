@@ -412,28 +412,26 @@ def shown(
     # `look` is called in a thread of its own, so that the rank's loop never waits for it.
     console, began_s = console or Console(stderr=True), time.monotonic()
 
-    def looks(closing: threading.Event, interval_s: float) -> Iterator[tuple[Sequence[RankReport], float]]:
-        is_last = False
-        while not is_last:
-            is_last = closing.wait(interval_s)
-            yield look(), time.monotonic() - began_s
+    def show(closing: threading.Event) -> None:
+        with ExitStack() as stack:
+            live, is_last = None, False
+            if console.is_interactive:
+                # Transient: the table of results takes its place.
+                live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
+                # Send console log lines through the live display, which they would otherwise tear.
+                for handler in logging.getLogger("isaaclab_arena").handlers:
+                    if type(handler) is logging.StreamHandler:
+                        stack.callback(handler.setStream, handler.stream)
+                        handler.setStream(sys.stderr)
+            while not is_last:
+                is_last = closing.wait(line_interval_s if live is None else 0.5)
+                reports, elapsed_s = look(), time.monotonic() - began_s
+                if live is None:
+                    _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+                else:
+                    live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
 
-    def show_table(closing: threading.Event) -> None:
-        # Transient: the table of results takes its place.
-        with Live(console=console, auto_refresh=False, transient=True) as live, ExitStack() as stack:
-            # Send console log lines through the live display, which they would otherwise tear.
-            for handler in logging.getLogger("isaaclab_arena").handlers:
-                if type(handler) is logging.StreamHandler:
-                    stack.callback(handler.setStream, handler.stream)
-                    handler.setStream(sys.stderr)
-            for reports, elapsed_s in looks(closing, 0.5):
-                live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
-
-    def log_lines(closing: threading.Event) -> None:
-        for reports, elapsed_s in looks(closing, line_interval_s):
-            _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
-
-    return in_a_thread(show_table if console.is_interactive else log_lines, name="progress")
+    return in_a_thread(show, name="progress")
 
 
 def keep_writing(

@@ -11,12 +11,12 @@ from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Word
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import Curve, PooledRate
+from isaaclab_arena.report.jobs import Curve, pooled_rate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
-from isaaclab_arena.storage.disk import json_text, read_versioned, write_bytes, write_text
+from isaaclab_arena.storage.disk import read_versioned, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
 # The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.
@@ -40,27 +40,11 @@ class Evaluated:
     schema_version: int = SCHEMA_VERSION
 
 
-def run_directory(directory: Path, step: int) -> Path:
-    """Return the directory of a checkpoint's run, below that of the watch."""
-    return directory / f"step_{step}"
-
-
-def fresh_run(directory: Path, step: int) -> Path:
-    """Return the directory of the run that scores the best checkpoint again, below that of the watch."""
-    return directory / f"best_step_{step}"
-
-
 def read_records(directory: Path) -> dict[int, Evaluated]:
     """Return the records of a watch by step, in their order; `ConfigError` if one is damaged."""
     paths = directory.glob("watch/step_*/evaluated.json")
     found = (read_versioned(path, Evaluated, SCHEMA_VERSION) for path in paths)
     return {record.step: record for record in sorted(found, key=lambda record: record.step)}
-
-
-def write_record(directory: Path, record: Evaluated) -> None:
-    """Write the record of a checkpoint over an earlier one."""
-    path = directory / "watch" / f"step_{record.step}" / "evaluated.json"
-    write_text(path, json_text(record), overwrite=True)
 
 
 # The success of each job at each step, and the score of each checkpoint over all jobs.
@@ -140,7 +124,7 @@ def points_of(run: Path, step: int) -> list[Point]:
 def points_of_watch(directory: Path) -> list[Point]:
     """Return the success of each job of every evaluated checkpoint, in the order of their steps."""
     done = [step for step, record in read_records(directory).items() if record.is_done]
-    return [point for step in done for point in points_of(run_directory(directory, step), step)]
+    return [point for step in done for point in points_of(directory / f"step_{step}", step)]
 
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
@@ -185,16 +169,6 @@ class Best:
         return f"in other episodes, {self.alike} of them from the same initial conditions"
 
 
-def count_alike(fresh: Iterable[Point], chosen: Iterable[Point]) -> int:
-    """Count the scored episodes with start conditions that the same job had among the others; no baselines."""
-    starts, others = (
-        [(point.job, key) for point in points if not point.is_baseline for key in point.episodes.conditions]
-        for points in (fresh, chosen)
-    )
-    known = set(others)
-    return sum(start in known for start in starts)
-
-
 def best_of_watch(directory: Path, chosen: Score | None) -> Best | None:
     """Return both scores of the best checkpoint, None if `chosen` was not scored again yet."""
     path = directory / BEST_FILE
@@ -226,9 +200,26 @@ _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe
 """Line and band of one job after the other; they begin anew where there are more jobs."""
 
 
-def curve_picture(points: Sequence[Point]) -> Picture:
-    """Return the picture of a learning curve; at least one point, in the order of jobs and steps."""
-    first, last = min(point.step for point in points), max(point.step for point in points)
+def write_curve(directory: Path, points: Sequence[Point]) -> Path:
+    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
+    ordered = sorted(points, key=lambda point: (point.job, point.step))
+    repeats = ["distinct_conditions"] * (not all(point.episodes.are_distinct for point in ordered))
+    table, text = directory / "curve.csv", io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))
+    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
+    for point in ordered:
+        rate, low, high = point.success_rate, point.interval.low, point.interval.high
+        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
+        writer.writerow((*cells, *(point.distinct for _ in repeats)))
+        interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+        lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
+    write_text(table, text.getvalue(), overwrite=True)
+    write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
+    if not ordered:
+        return table
+
+    first, last = min(point.step for point in ordered), max(point.step for point in ordered)
 
     def place(step: int, rate: float) -> tuple[float, float]:
         along = (step - first) / (last - first) if last > first else 0.5
@@ -247,50 +238,29 @@ def curve_picture(points: Sequence[Point]) -> Picture:
         Words(at=(_WIDTH / 2, below), text="step of the checkpoint", colour=_INK, size=12.0, anchor="middle"),
     ]
 
-    # All bands come before the lines, so that no band hides a line. The legend is one line below the steps.
-    lines: list[Mark] = []
+    # All bands come before the curves, so that no band hides a line. The legend is one line below the steps.
+    curves: list[Mark] = []
     legend: list[Mark] = []
     left = float(_LEFT)
-    for number, job in enumerate(dict.fromkeys(point.job for point in points)):
+    for number, job in enumerate(dict.fromkeys(point.job for point in ordered)):
         colour, band = _COLOURS[number % len(_COLOURS)]
-        own = [point for point in points if point.job == job]
+        own = [point for point in ordered if point.job == job]
         centres = [place(point.step, point.success_rate) for point in own]
-        low = [place(point.step, point.interval.low) for point in own]
-        high = [place(point.step, point.interval.high) for point in own]
-        marks.append(Area(points=[*low, *reversed(high)], colour=band))
-        lines.append(Line(points=centres, colour=colour, width=2.0))
+        lower = [place(point.step, point.interval.low) for point in own]
+        upper = [place(point.step, point.interval.high) for point in own]
+        marks.append(Area(points=[*lower, *reversed(upper)], colour=band))
+        curves.append(Line(points=centres, colour=colour, width=2.0))
         # A single checkpoint has no band, so a line shows its interval.
-        lines += [Line(points=[*low, *high], colour=colour, width=1.5)] if len(own) == 1 else []
-        lines += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
+        curves += [Line(points=[*lower, *upper], colour=colour, width=1.5)] if len(own) == 1 else []
+        curves += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
         legend.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
         legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, colour=_INK, size=12.0))
         left += 30 + 7.0 * len(job)
-    told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in points[:20])
+    told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
     description = f"Success by step with 95 % intervals. {told}"
-    return Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *lines, *legend], description=description)
-
-
-def write_curve(directory: Path, points: Sequence[Point]) -> Path:
-    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
-    ordered = sorted(points, key=lambda point: (point.job, point.step))
-    repeats = ["distinct_conditions"] * (not all(point.episodes.are_distinct for point in ordered))
-    table, text = directory / "curve.csv", io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))
-    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
-    for point in ordered:
-        rate, low, high = point.success_rate, point.interval.low, point.interval.high
-        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
-        writer.writerow((*cells, *(point.distinct for _ in repeats)))
-        interval = f"{100 * low:.1f} to {100 * high:.1f} %"
-        lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
-    write_text(table, text.getvalue(), overwrite=True)
-    write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
-
-    if ordered:
-        picture = curve_picture(ordered)
-        write_text(directory / "curve.svg", svg(picture), overwrite=True)
-        write_bytes(directory / "curve.png", png(picture), overwrite=True)
+    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *curves, *legend], description=description)
+    write_text(directory / "curve.svg", svg(picture), overwrite=True)
+    write_bytes(directory / "curve.png", png(picture), overwrite=True)
     return table
 
 
@@ -308,37 +278,33 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
         # Links to the runs' pages are relative, so only a page in the directory of the watch has them.
         return f"{run.name}/{REPORT_FILE}" if has_links and (run / REPORT_FILE).is_file() else None
 
-    steps = sorted({point.step for point in points})
-    width, rates = steps[-1] - steps[0], dict[str, list[PooledRate]]()
-    for point in sorted(points, key=lambda point: point.step):
-        rates.setdefault(point.job, []).append(
-            PooledRate(
+    steps, curves = sorted({point.step for point in points}), []
+    width = steps[-1] - steps[0]
+    for job in dict.fromkeys(point.job for point in points):
+        rates = (
+            pooled_rate(
+                [point.episodes],
                 label=str(point.step),
                 x=(point.step - steps[0]) / width if width else 0.5,
-                successes=point.successes,
-                scored=point.scored,
-                distinct=point.distinct,
-                rate=point.success_rate,
-                interval=point.interval,
-                address=address(run_directory(directory, point.step)),
+                address=address(directory / f"step_{point.step}"),
             )
+            for point in sorted(points, key=lambda point: point.step)
+            if point.job == job
         )
+        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(filter(None, rates))))
 
     # The best has a second score once it was scored again.
     chosen = best_of(scores_of(points))
     best, scores = best_of_watch(directory, chosen), []
     if chosen is not None:
-        run = run_directory(directory, chosen.step)
+        run = directory / f"step_{chosen.step}"
         scores.append(("in the episodes that it was chosen by", chosen, address(run)))
     if best is not None:
-        scores.append((best.in_words, best.fresh, address(fresh_run(directory, best.chosen.step))))
+        scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
     page = {
         "title": plain_text(directory.absolute().name),
         "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "curves": [
-            Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(rates[job]))
-            for job in dict.fromkeys(point.job for point in points)
-        ],
+        "curves": curves,
         "best": None if chosen is None else str(chosen.step),
         "scores": scores,
         "is_fresh": best is not None and best.alike == 0,

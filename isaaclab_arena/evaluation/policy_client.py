@@ -27,8 +27,7 @@ from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.reports import ServerUsage
-from isaaclab_arena.workers import program
-from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
+from isaaclab_arena.workers import PolicyElsewhere, patience_s, program
 
 # The orders that a policy server starts with: its socket and its networks.
 

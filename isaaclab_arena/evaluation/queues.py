@@ -12,22 +12,12 @@ from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain, count_episodes, of_ranges, remaining_episodes
-from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured, slots_to_use
+from isaaclab_arena.evaluation import planning
+from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
-from isaaclab_arena.evaluation.planning import (
-    DividedJob,
-    RunRequest,
-    answer_watch,
-    divided_jobs,
-    home_index,
-    jobs_taking_turns,
-    round_size,
-    rounds_of,
-    split_shares,
-    unfinished,
-)
+from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
@@ -86,29 +76,29 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank and take turns, round by round; any other job has a single round.
-    turns, finished = jobs_taking_turns(jobs, questions), unfinished(jobs, attempt)
+    turns, finished = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
     for index in finished:
-        first_rank = home_index(index, turns) % attempt.world_size
+        first_rank = planning.home_index(index, turns) % attempt.world_size
         members = [member for member in turns.get(index, (index,)) if member in finished]
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
-        size = round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
+        size = planning.round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
             length = jobs[member].config.num_episodes
             left = None if length is None else remaining_episodes(length, finished[member])
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
-                {0: left} if left and index not in turns else dict(rounds_of(left or (), size)) or {-1: left}
+                {0: left} if left and index not in turns else dict(planning.rounds_of(left or (), size)) or {-1: left}
             )
 
         for number in sorted({number for each in rounds.values() for number in each}):
             for member in (member for member in members if number in rounds[member]):
                 job, share = jobs[member], rounds[member][number]
                 if split and share:
-                    share = split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
+                    share = planning.split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
                     is_assigned = bool(share)
                 else:
                     is_assigned = rank == first_rank
@@ -120,7 +110,7 @@ def jobs_of_rank(
     return assigned
 
 
-# Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
+# Give a rank jobs whose episodes it claims as it goes: idle ranks take over planning.unfinished episodes of others.
 #
 # Every rank cuts the jobs into the same pieces. A file in the claim table settles which rank runs a piece. No rank
 # asks another one, so the ranks that are left finish the run, including the work of a dead rank.
@@ -157,16 +147,8 @@ class Claims(Protocol):
         """Record that a job has failed."""
         ...
 
-    def open_episodes(self, job_index: int) -> int:
-        """Count the episodes of a job in pieces on which no rank works."""
-        ...
-
-    def num_unfinished_jobs(self) -> int:
-        """Count the jobs with pieces that are free or under way."""
-        ...
-
-    def pieces_of_others(self) -> int:
-        """Count the pieces on which other ranks work."""
+    def state(self, job_index: int | None = None) -> ClaimState:
+        """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
         ...
 
 
@@ -195,7 +177,7 @@ class DynamicQueue:
             if claim is not None:
                 break
             # Pieces that other ranks hold may become free, so this rank stays as long as there are any.
-            pieces = self.claims.pieces_of_others()
+            pieces = self.claims.state().pieces_of_others
             if not pieces:
                 return None
             if not self._said_that_it_waits:
@@ -231,7 +213,8 @@ class DynamicQueue:
             self._built_environment = None
             self.claims.give_up(job.config.index)
         elif current is not None and not self.stop_requested():
-            current.finish_pieces()
+            for piece in list(current.held):
+                current.finish(piece)
 
 
 class ClaimedEpisodes(Observer):
@@ -261,7 +244,7 @@ class ClaimedEpisodes(Observer):
         # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
-        self._held: dict[int, _HeldPiece] = {}
+        self.held: dict[int, _HeldPiece] = {}
         self._num_running = 0
         self._episodes, self._env_steps, self._since = 0, 0, clock()
         self._hold(first)
@@ -271,7 +254,7 @@ class ClaimedEpisodes(Observer):
         """Episodes of the claimed pieces that have not ended; None if the job's episodes are not known beforehand."""
         if self._divided.pieces[0] is None:
             return None
-        return sum(held.num_left for held in self._held.values())
+        return sum(held.num_left for held in self.held.values())
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that this rank has claimed or can claim; see `EpisodeSupply`."""
@@ -284,7 +267,7 @@ class ClaimedEpisodes(Observer):
                 continue
             if self.ends_early():
                 return
-            held = self._held.get(piece)
+            held = self.held.get(piece)
             if held is None and not self._is_alone:
                 claim = self._claims.claim(self._divided.index, piece)
                 held = None if claim is None else self._hold(claim)
@@ -307,11 +290,13 @@ class ClaimedEpisodes(Observer):
         elif len(self._divided.pieces) == 1:
             self._num_slots = num_envs
         else:
+            state = self._claims.state(self._divided.index)
+            is_open = sum(self._divided.num_episodes[piece] for piece in of_ranges(state.open_pieces))
             self._num_slots = slots_to_use(
                 num_envs,
-                open_episodes=self._claims.open_episodes(self._divided.index) + (self.num_missing or 0),
+                open_episodes=is_open + (self.num_missing or 0),
                 world_size=self._world_size,
-                unfinished_jobs=self._claims.num_unfinished_jobs(),
+                unfinished_jobs=state.num_unfinished_jobs,
             )
         return self._num_slots
 
@@ -338,11 +323,6 @@ class ClaimedEpisodes(Observer):
             )
         return not held.is_lost
 
-    def finish_pieces(self) -> None:
-        """Finish all claimed pieces: the job has ended on this rank."""
-        for piece in list(self._held):
-            self._finish(piece)
-
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
@@ -367,7 +347,7 @@ class ClaimedEpisodes(Observer):
             return
         held.num_left -= 1
         if held.num_left == 0:
-            self._finish(held.claim.piece)
+            self.finish(held.claim.piece)
 
     def _piece_of(self, index: int) -> int | None:
         """Return the piece of an episode, None if the episode finished before this attempt."""
@@ -379,7 +359,7 @@ class ClaimedEpisodes(Observer):
 
     def _held_piece_of(self, index: int) -> "_HeldPiece | None":
         piece = self._piece_of(index)
-        return None if piece is None else self._held.get(piece)
+        return None if piece is None else self.held.get(piece)
 
     def _hold(self, claim: Claim) -> "_HeldPiece":
         committed, episodes = of_ranges(claim.committed), self._divided.pieces[claim.piece]
@@ -392,11 +372,12 @@ class ClaimedEpisodes(Observer):
             finished = of_ranges(episodes) & committed
             num_left = self._divided.num_episodes[claim.piece] - len(finished)
             held = _HeldPiece(claim=claim, finished=finished, num_left=num_left)
-        self._held[claim.piece] = held
+        self.held[claim.piece] = held
         return held
 
-    def _finish(self, piece: int) -> None:
-        held = self._held.pop(piece)
+    def finish(self, piece: int) -> None:
+        """Finish a claimed piece: the last of its episodes, or the whole job, has ended on this rank."""
+        held = self.held.pop(piece)
         now = self._clock()
         measured = Measured(episodes=self._episodes, env_steps=self._env_steps, seconds=round(now - self._since, 3))
         self._episodes, self._env_steps, self._since = 0, 0, now
@@ -465,7 +446,7 @@ def work_of_rank(
     """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
     finished = {work.job: work.finished for work in attempt.jobs}
-    watch = answer_watch(
+    watch = planning.answer_watch(
         output_directory,
         request.questions,
         finished,
@@ -474,7 +455,7 @@ def work_of_rank(
     )
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
-            divided_jobs(request.jobs, attempt, request.questions),
+            planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
             RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),

@@ -41,27 +41,12 @@ from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, differences_of_contents
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
 from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.ledger import (
-    Attempt,
-    AttemptEntry,
-    CommitLine,
-    PlanEntry,
-    RunPlan,
-    contents_in_effect,
-    datasets,
-    policy_batches_in_effect,
-    read_attempt,
-    read_attempts,
-    read_commits,
-    read_run_plan,
-    write_attempt,
-    write_run_plan,
-)
 from isaaclab_arena.storage.recovery import read_recordings
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
@@ -78,7 +63,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
         directory = output_directory / job.name
         try:
             wrong = list(_check_recordings(directory, job.name))
-            for path in datasets(directory, job.name):
+            for path in ledger.datasets(directory, job.name):
                 with suppress(StorageError):  # it is reported as unreadable already
                     told, found = read_totals(path)
                     if told != found:
@@ -98,7 +83,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
-    lines = {line.episode_index: line for line in read_commits(directory, job).lines}
+    lines = {line.episode_index: line for line in ledger.read_commits(directory, job).lines}
     copies, unreadable = read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in unreadable)
     for index, recorded in copies.items():
@@ -134,7 +119,7 @@ _LOG_LINES_SHOWN = 15
 Sample = Mapping[str, Sequence[int]]
 
 
-def jobs_of_one_program(plan: RunPlan) -> list[str]:
+def jobs_of_one_program(plan: ledger.RunPlan) -> list[str]:
     """Return the jobs whose policy was an object or a local class of the program that began the run."""
     return [
         job.name
@@ -145,12 +130,12 @@ def jobs_of_one_program(plan: RunPlan) -> list[str]:
     ]
 
 
-def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
+def episodes_to_draw_from(output_directory: Path, plan: ledger.RunPlan) -> dict[str, list[int]]:
     """Map each job that can run again to its finished episodes, except those that ended as in `BROKEN_OFF`."""
     gone = jobs_of_one_program(plan)
     finished = {}
     for name in (job.name for job in plan.jobs if job.name not in gone):
-        lines = read_commits(output_directory / name, name).lines
+        lines = ledger.read_commits(output_directory / name, name).lines
         finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
     return finished
 
@@ -175,18 +160,20 @@ def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[in
 
 def prepare_sample(
     output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
-) -> RunPlan:
+) -> ledger.RunPlan:
     """Write and return the plan that runs a sample of a run's episodes again, by job, in an empty `directory`."""
     # `num_envs` None: numbers that differ from the run's. `ConfigError` if it exceeds the run's fixed batch, or if the
     # plan lacks what builds its jobs.
-    begun = read_run_plan(output_directory)
-    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory, begun.run_id)[0])
+    begun = ledger.read_run_plan(output_directory)
+    batches = ledger.policy_batches_in_effect(
+        output_directory, begun.jobs, ledger.read_attempts(output_directory, begun.run_id)[0]
+    )
     largest = begun.settings.get("policy_batch") if begun.settings.get("deterministic") else None
     if largest is not None and num_envs is not None and num_envs > largest:
         message = f"must be at most {largest}, the run's policy_batch, got {num_envs}"
         raise ConfigError(Problem(message, key="--num_envs"))
 
-    known: dict[str, PlanEntry] = {job.name: job for job in begun.jobs}
+    known: dict[str, ledger.PlanEntry] = {job.name: job for job in begun.jobs}
     jobs, work = [], []
     for index, (name, episodes) in enumerate(sample.items()):
         job = known[name]
@@ -214,7 +201,7 @@ def prepare_sample(
         # The env slots of each policy call in the run are kept if they are enough.
         batch = batches.get(name, 0)
         left_out = remaining_episodes(config.num_episodes or 0, as_ranges(episodes))
-        work.append(AttemptEntry(job=name, finished=left_out, policy_batch=batch if batch >= again else None))
+        work.append(ledger.AttemptEntry(job=name, finished=left_out, policy_batch=batch if batch >= again else None))
 
     # The ranks state their devices in their reports.
     here: dict[str, Any] = {
@@ -225,7 +212,7 @@ def prepare_sample(
         "devices": (),
     }
     plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
-    attempt = Attempt(
+    attempt = ledger.Attempt(
         number=_ATTEMPT,
         started_at=plan.created_at,
         command_line=begun.command_line,
@@ -234,8 +221,8 @@ def prepare_sample(
         jobs=tuple(work),
         **here,
     )
-    write_run_plan(directory, plan)
-    write_attempt(directory, attempt)
+    ledger.write_run_plan(directory, plan)
+    ledger.write_attempt(directory, attempt)
     return plan
 
 
@@ -269,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         refuse_unknown(unknown, options)
         die_with_parent()
         context = DistributedContext.from_environment(device=options.device)
-        plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, _ATTEMPT)
+        plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
         run_options = _options_of(plan)
         limit_threads(run_options.torch_threads)
         if run_options.deterministic:
@@ -296,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ended.code
 
 
-def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
+def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
     """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
     # user. Latencies come from the plan, because their file may be gone.
@@ -312,7 +299,7 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
-            lines = read_commits(source / planned.name, planned.name).lines
+            lines = ledger.read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = dataclasses.replace(settled, saved_conditions=conditions)
@@ -320,7 +307,7 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     return tuple(jobs)
 
 
-def _options_of(plan: RunPlan) -> RunOptions:
+def _options_of(plan: ledger.RunPlan) -> RunOptions:
     """Return the run's options that affect results; recordings are not compressed again."""
     known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
     return RunOptions(**{name: value for name, value in plan.settings.items() if name in known and value is not None})
@@ -328,7 +315,7 @@ def _options_of(plan: RunPlan) -> RunOptions:
 
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
-    begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
+    begun, num_ranks = ledger.read_run_plan(output_directory), ledger.read_run_plan(directory).world_size
     arguments = ["--output_dir", str(directory), "--source", str(output_directory.absolute())]
     if all(device == "cpu" for device in begun.devices):
         arguments += ["--device", "cpu"]
@@ -396,11 +383,11 @@ class VerifiedEpisode:
 class _RecordedJob:
     """The commit lines, reports and recordings of one job in one run."""
 
-    job: PlanEntry
-    lines: Mapping[int, CommitLine]
+    job: ledger.PlanEntry
+    lines: Mapping[int, ledger.CommitLine]
     reports: Sequence[JobReport]
     contents: Contents | None
-    ran: Callable[[int], Attempt | RunPlan]  # what began an attempt, by its number
+    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # what began an attempt, by its number
     files: Mapping[int, list[Path]]
 
     def recording(self, index: int) -> RecordedEpisode | None:
@@ -424,9 +411,9 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
     """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
     sides: list[dict[str, _RecordedJob]] = []
     for output in (output_directory, directory):
-        plan = read_run_plan(output)
-        attempts = read_attempts(output, plan.run_id)[0]
-        contents = contents_in_effect(plan.jobs, attempts)
+        plan = ledger.read_run_plan(output)
+        attempts = ledger.read_attempts(output, plan.run_id)[0]
+        contents = ledger.contents_in_effect(plan.jobs, attempts)
         # The ranks of a sample write the contents that they evaluated.
         if (path := output / _CONTENTS_FILE).is_file():
             contents |= adapter(dict[str, Contents]).validate_json(read_whole(path))
@@ -437,13 +424,13 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
             place = output / name
             sides[-1][name] = _RecordedJob(
                 job=entries[name],
-                lines={line.episode_index: line for line in read_commits(place, name).lines},
+                lines={line.episode_index: line for line in ledger.read_commits(place, name).lines},
                 reports=read_job_reports(place, name, plan.run_id)[0],
                 contents=contents.get(name),
                 ran=lambda number, by_number=by_number, plan=plan: by_number.get(number, plan),
                 files=locate_episodes(place, name)[0],
             )
-    is_deterministic = bool(read_run_plan(output_directory).settings.get("deterministic"))
+    is_deterministic = bool(ledger.read_run_plan(output_directory).settings.get("deterministic"))
     for job, episodes in sample.items():
         for index in episodes:
             yield _compared(sides[0][job], sides[1][job], index, is_deterministic=is_deterministic)
@@ -481,7 +468,18 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     elif difference is not None and (
         difference.field == ACTIONS or (difference.step is None and not difference.at_start)
     ):
-        explanation = _explanation(before, now, is_deterministic=is_deterministic)
+        policy = resolve_policy_class(before.job.config.policy_type)
+        because, because_now = (
+            [report.plan_because for report in each.reports if report.plan_because is not None]
+            for each in (before, now)
+        )
+        reasons = []
+        other_num_envs = before.job.config.num_envs != now.job.config.num_envs
+        if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
+            reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
+        if not policy.traits.reproducible and not because:
+            reasons.append("this policy does not say that it is reproducible")
+        explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
@@ -491,7 +489,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     )
 
 
-def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | None:
+def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> Difference | None:
     """Return the first difference of two commit lines, other than time and place."""
     for name in ("episode_seed", "variations", "language_instruction"):
         before, now = (json_line(getattr(each, name)) for each in (line, again))
@@ -502,22 +500,6 @@ def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | 
         return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
     first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
     return result_difference(first, second)
-
-
-def _explanation(before: _RecordedJob, now: _RecordedJob, *, is_deterministic: bool) -> str | None:
-    """Return the reason why a policy may act otherwise this time, None if there is none."""
-    policy = resolve_policy_class(before.job.config.policy_type)
-    because, because_now = (
-        [report.plan_because for report in each.reports if report.plan_because is not None] for each in (before, now)
-    )
-    reasons = []
-    other_num_envs = before.job.config.num_envs != now.job.config.num_envs
-    if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
-        reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-    if not policy.traits.reproducible and not because:
-        reasons.append("this policy does not say that it is reproducible")
-    reasons += dict.fromkeys([*because, *because_now])
-    return "; ".join(reasons) or None
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score, run_directory
+from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.seeding import MAX_SEED
@@ -90,17 +90,11 @@ _CONDITIONS = "conditions"
 
 
 def jobs_of_checkpoint(
-    document: Mapping[str, Any],
-    checkpoint: Checkpoint,
-    *,
-    training: Path,
-    pattern: str | None = None,
-    seed_offset: int = 0,
-    directory: Path = Path(),
+    settings: WatchSettings, document: Mapping[str, Any], checkpoint: Checkpoint, seed_offset: int = 0
 ) -> dict[str, Any]:
     """Return the watch's jobs for one checkpoint; a job with `checkpoints: null` stays as it is."""
-    # `training`: directory of the training; `pattern`: glob below it, None for the usual names. Relative paths of saved
-    # conditions start from `directory`. `ConfigError` if the document's jobs or options are malformed.
+    # Relative paths of saved conditions start from the job file's directory. `ConfigError` if the document's jobs or
+    # options are malformed.
     listed, default = document.get("jobs"), document.get("defaults") or {}
     if not isinstance(listed, list) or not all(isinstance(job, dict) for job in listed):
         raise ConfigError(Problem(f"{shown(listed)} is no list of jobs", key="jobs"))
@@ -121,17 +115,13 @@ def jobs_of_checkpoint(
         named = {**options, **(defaults.get("policy_config_dict") or {})}
         usual = "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
         usual = "checkpoint_path" if checkpoint.path.is_file() else usual
-        options[next((name for name in OPTIONS if name in named), usual)] = str(training)
-        job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": pattern}
+        options[next((name for name in OPTIONS if name in named), usual)] = str(settings.training)
+        job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": settings.pattern}
     made = {**deepcopy(dict(document)), "defaults": defaults, "jobs": jobs}
-
-    def rooted(reference: Any) -> Any:
-        # An interpolation must be absolute itself.
-        is_path = isinstance(reference, str) and "${" not in reference
-        return str(directory.absolute() / reference) if is_path else reference
-
+    base = settings.eval_jobs_config.parent.absolute()
     for block in (made, defaults, *jobs):
-        _change(block, _CONDITIONS, rooted)
+        # An interpolation must be absolute itself.
+        _change(block, _CONDITIONS, lambda path: str(base / path) if type(path) is str and "${" not in path else path)
     if seed_offset:
         shift_seeds(made, seed_offset)
     return made
@@ -155,50 +145,16 @@ OTHER_SEED = 1_000_003
 
 def shift_seeds(document: dict[str, Any], offset: int) -> None:
     """Add `offset` to every seed of a job file in place, including those of conditions and sweeps."""
+    # A value that is not a number yet, such as an interpolation, stays.
     for block in (document, document["defaults"], *document["jobs"]):
         for key in ("seed", "arena_env_args.placement_seed"):
-            _change(block, key, lambda seed: _shifted(seed, offset))
+            _change(block, key, lambda seed: (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed)
     # An explicit null counts as no seed: the job takes the default seed, which is `offset` if there is none.
     for job in document["jobs"]:
         if job.get("seed", offset) is None:
             del job["seed"]
     if document["defaults"].get("seed") is None:
         document["defaults"]["seed"] = offset
-
-
-def with_shifted_seed(words: Sequence[str], offset: int) -> tuple[str, ...]:
-    """Return command-line options with `offset` added to the seed of the initial conditions."""
-    names = ("--placement_seed", "--placement-seed")
-    shifted = []
-    for before, word in zip(("", *words), words, strict=False):
-        name, is_joined, value = ("", "", word) if before in names else word.partition("=")
-        is_seed = value.isdecimal() and (before in names or name in names)
-        shifted.append(f"{name}{is_joined}{_shifted(int(value), offset)}" if is_seed else word)
-    return tuple(shifted)
-
-
-def _shifted(seed: Any, offset: int) -> Any:
-    """Return another seed; a value that is not a number yet, such as an interpolation, stays."""
-    return (seed + offset) % (MAX_SEED + 1) if type(seed) is int else seed
-
-
-def take_unused_conditions(document: Mapping[str, Any], directory: Path) -> None:
-    """Let jobs with saved conditions use the next ones in their files, if there are enough."""
-    # The jobs of the document are changed; their new conditions are written below `directory`.
-    for number, job in enumerate(document["jobs"]):
-        whole = job_over_defaults(document["defaults"], job)
-        reference, played = whole.get(_CONDITIONS), whole.get("num_episodes")
-        if not isinstance(reference, str) or type(played) is not int:
-            continue
-        sets = [
-            replace(each, episodes=each.episodes[played : 2 * played])
-            for each in load_conditions(reference, Path())
-            if len(each.episodes) >= 2 * played
-        ]
-        if sets:
-            file = directory / f"conditions_{number}.json"
-            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
-            job[_CONDITIONS] = str(file.absolute())
 
 
 # Evaluate one checkpoint by the runner of job files, in a process of its own.
@@ -223,20 +179,34 @@ def run_checkpoint(
     runner: Sequence[str] = _RUNNER,
 ) -> int:
     """Evaluate a checkpoint in a directory, or resume its run there. Return the exit code of the runner."""
-    made = jobs_of_checkpoint(
-        document,
-        checkpoint,
-        training=settings.training,
-        pattern=settings.pattern,
-        seed_offset=seed_offset,
-        directory=settings.eval_jobs_config.parent,
-    )
+    made = jobs_of_checkpoint(settings, document, checkpoint, seed_offset)
     job_file = directory.parent / "watch" / directory.name / "jobs.json"
     job_file.parent.mkdir(parents=True, exist_ok=True)
-    # Other seeds do not change saved conditions, so other episodes take the unused ones.
-    if seed_offset:
-        take_unused_conditions(made, job_file.parent)
+
+    # Other seeds do not change saved conditions, so other episodes take the next ones in their files, if there are
+    # enough.
+    for number, job in enumerate(made["jobs"] if seed_offset else ()):
+        whole = job_over_defaults(made["defaults"], job)
+        reference, played = whole.get(_CONDITIONS), whole.get("num_episodes")
+        if not isinstance(reference, str) or type(played) is not int:
+            continue
+        sets = [
+            replace(each, episodes=each.episodes[played : 2 * played])
+            for each in load_conditions(reference, Path())
+            if len(each.episodes) >= 2 * played
+        ]
+        if sets:
+            file = job_file.with_name(f"conditions_{number}.json")
+            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
+            job[_CONDITIONS] = str(file.absolute())
     write_text(job_file, json_text(made), overwrite=True)
+
+    # The seed of the initial conditions on the command line is another one too.
+    names, options = ("--placement_seed", "--placement-seed"), []
+    for before, word in zip(("", *runner_options), runner_options, strict=False):
+        name, is_joined, value = ("", "", word) if before in names else word.partition("=")
+        is_seed = value.isdecimal() and (before in names or name in names)
+        options.append(f"{name}{is_joined}{(int(value) + seed_offset) % (MAX_SEED + 1)}" if is_seed else word)
     is_begun = (directory / RUN_PLAN_FILE).is_file()
     command = [
         *(["nice", "-n", str(settings.nice)] if settings.nice else []),
@@ -244,7 +214,7 @@ def run_checkpoint(
         "--eval_jobs_config",
         str(job_file),
         *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
-        *with_shifted_seed(runner_options, seed_offset),
+        *options,
     ]
     return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
@@ -279,16 +249,33 @@ def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names
     before = read_versioned(told, Promoted, _SCHEMA_VERSION) if told.is_file() else None
     if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
         return None
-    target = _copied(record, directory / f"step_{score.step}")
-    if target is None:
-        _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
-        return None
+
+    # Copy what was evaluated, and check the copy, not the source, which may change at any time.
+    source, copies = Path(record.path), directory / f"step_{score.step}"
+    temporary, name = temporary_path(copies), source.name if source.is_file() else ""
+    target, copy = copies / name, temporary / name
+    try:
+        with storage_errors("copy", copies):
+            shutil.rmtree(temporary, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                for place, path in _files(source).items():
+                    (temporary / place).parent.mkdir(parents=True, exist_ok=True)
+                    (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / place)
+            # A record of an earlier version has the fingerprint only.
+            found = look_at(source).fingerprint if record.content is None else content_of(copy)
+            if not copy.exists() or found != (record.content or record.fingerprint):
+                _LOG.warning("step %d is not promoted: %s is not what was evaluated any more", score.step, record.path)
+                return None
+            shutil.rmtree(copies, ignore_errors=True)
+            temporary.replace(copies)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
     # Compare with the checkpoint promoted before. A comparison that fails does not prevent the promotion.
     verdict = None
     if before is not None:
         renamed = {f"{job}-{before.step}": f"{job}-{score.step}" for job in names}
-        runs = [run_directory(watch, step) for step in (before.step, score.step)]
+        runs = [watch / f"step_{step}" for step in (before.step, score.step)]
         question = Question(alpha=0.05, margin=None)
         try:
             report = compare_directories(runs, question, baseline=None, names=renamed, partial=False)
@@ -310,31 +297,6 @@ def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names
     )
     write_text(told, json_text(promoted), overwrite=True)
     return target
-
-
-def _copied(record: Evaluated, target: Path) -> Path | None:
-    """Copy the evaluated files. Return the path that a policy loads, None if they have changed."""
-    source, temporary = Path(record.path), temporary_path(target)
-    name = source.name if source.is_file() else ""
-    copy = temporary / name
-    try:
-        with storage_errors("copy", target):
-            shutil.rmtree(temporary, ignore_errors=True)
-            with suppress(FileNotFoundError):
-                for place, path in _files(source).items():
-                    (temporary / place).parent.mkdir(parents=True, exist_ok=True)
-                    (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / place)
-
-            # Check the copy, not the source, which may change at any time. A record of an earlier version has the
-            # fingerprint only.
-            found = look_at(source).fingerprint if record.content is None else content_of(copy)
-            if not copy.exists() or found != (record.content or record.fingerprint):
-                return None
-            shutil.rmtree(target, ignore_errors=True)
-            temporary.replace(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return target / name
 
 
 def content_of(checkpoint: Path) -> str:
@@ -389,7 +351,10 @@ class Watch:
         with storage_errors("make", place):
             place.mkdir(parents=True, exist_ok=True)
         with RunLock(place) as lock:
-            while not _took(lock):
+            while True:
+                with suppress(ConfigError):
+                    lock.hold(alone=True)
+                    break
                 work = f"another watch is at work in {place}, or a run of one"
                 self._log_once(logging.WARNING, work, "this one waits for its end")
                 self.sleep(self.settings.poll_s)
@@ -423,7 +388,7 @@ class Watch:
 
             new = [step for step in done if step not in self._points]
             for step in new:
-                self._points[step] = curve.points_of(run_directory(self._directory, step), step)
+                self._points[step] = curve.points_of(self._directory / f"step_{step}", step)
                 for score in curve.scores_of(self._points[step]).values():
                     self.say(f"step {step}: {score.in_words}")
             if new:
@@ -454,7 +419,7 @@ class Watch:
         if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
             return False
         why_not = self._readiness.why_not(checkpoint.path)
-        if why_not is None and not _is_free(run_directory(self._directory, step)):
+        if why_not is None and not _is_free(self._directory / f"step_{step}"):
             why_not = "an earlier evaluation of it is still at work"
         if why_not is not None:
             self._log_once(logging.INFO, f"waiting for {checkpoint.path}", why_not)
@@ -470,16 +435,17 @@ class Watch:
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""
         path, step, before = checkpoint.path, checkpoint.step, self._records.get(checkpoint.step)
-        fingerprint, run = self._readiness.fingerprint(path), run_directory(self._directory, step)
+        fingerprint, run = self._readiness.fingerprint(path), self._directory / f"step_{step}"
         if before is not None and before.fingerprint != fingerprint:
             # The episodes so far belong to other weights.
             shutil.rmtree(run, ignore_errors=True)
-        tries = 0 if before is None else before.tries
+        tries, place = 0 if before is None else before.tries, self._directory / "watch"
 
         def recorded(**outcome: Any) -> None:
             known = {"step": step, "path": str(path), "fingerprint": fingerprint, "tries": tries}
             record = Evaluated(**known | outcome)
-            curve.write_record(self._directory, record)
+            path_of_record = place / f"step_{step}" / "evaluated.json"
+            write_text(path_of_record, json_text(record), overwrite=True)
             self._records = dict(sorted({**self._records, step: record}.items()))
 
         recorded()
@@ -548,7 +514,7 @@ class Watch:
         if best is None and not checkpoint.path.exists():
             reason = f"{checkpoint.path} is gone"
         elif best is None:
-            run = curve.fresh_run(self._directory, chosen.step)
+            run = self._directory / f"best_step_{chosen.step}"
             while not _is_free(run):
                 self.sleep(self.settings.poll_s)
             exit_code = self.evaluate(checkpoint, run, OTHER_SEED)
@@ -559,8 +525,13 @@ class Watch:
                 points, reason = curve.points_of(run, chosen.step), "of no episode is known whether it succeeded"
             fresh = curve.scores_of(points).get(chosen.step)
             if fresh is not None:
-                alike = curve.count_alike(points, self._points[chosen.step])
-                best = Best(chosen=chosen, fresh=fresh, alike=alike)
+                # Baselines did not choose it.
+                starts, others = (
+                    [(each.job, key) for each in own if not each.is_baseline for key in each.episodes.conditions]
+                    for own in (points, self._points[chosen.step])
+                )
+                known = set(others)
+                best = Best(chosen=chosen, fresh=fresh, alike=sum(start in known for start in starts))
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
         self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
         again = f"in others it could not be scored: {reason}"
@@ -572,17 +543,10 @@ def _is_free(run: Path) -> bool:
     """Whether no rank works in the directory of a run; those of a runner that was killed end a little after it."""
     if not run.is_dir():
         return True
-    with RunLock(run) as lock:
-        return _took(lock)
-
-
-def _took(lock: RunLock) -> bool:
-    """Take a lock alone, if no other process holds it."""
-    try:
+    with RunLock(run) as lock, suppress(ConfigError):
         lock.hold(alone=True)
-    except ConfigError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _reason(exit_code: int) -> str | None:

@@ -304,11 +304,7 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
         message = f"has no {AGENT_FILE} beside it or one directory above, and without its training's "
         message += "configuration its activation is unknown; name the file as agent_cfg_path"
         raise ConfigError(message, file=str(path))
-    return load_actor(path, settings, device)
 
-
-def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
-    """Load the actor of a checkpoint ``model_<iteration>.pt``; ConfigError if it or its network is of another kind."""
     network = settings.network
     foreign = network.module and network.module.partition(".")[0] != "rsl_rl"
     if foreign or network.class_name not in {"", *CLASSES}:
@@ -435,7 +431,13 @@ def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict
     for group in groups:
         found = group.get("params") if isinstance(group, Mapping) else None
         places += [place for place in found if isinstance(place, int)] if isinstance(found, list) else []
-    weights = [(role, name) for role, name, _ in _named_weights(checkpoint) if not name.startswith(_NORMALIZER)]
+    if _is_state(checkpoint.get("actor_state_dict")):
+        networks = [("actor", checkpoint["actor_state_dict"]), ("critic", checkpoint.get(_CRITIC_KEY))]
+        named = [(role, _STD.get(name, name)) for role, state in networks if _is_state(state) for name in state]
+    else:
+        named = [(role, name) for role, name, _ in _of_old_versions(checkpoint)]
+    # The order of the networks' parameters is that of the optimiser.
+    weights = [(role, name) for role, name in named if not name.startswith(_NORMALIZER)]
     # The state of a weight is numbers, and tensors that can be copied.
     states = [state for place in places if isinstance(state := kept.get(place), Mapping)]
     are_sound = all(
@@ -446,17 +448,6 @@ def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict
     if not len(places) == len(states) == len(weights) or not are_sound:
         return {}
     return {weight: dict(state) for weight, state in zip(weights, states, strict=True)}
-
-
-def _named_weights(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yield role, name and tensor of all that a checkpoint's networks hold, in the order of their parameters."""
-    if _is_state(checkpoint.get("actor_state_dict")):
-        for role, key in (("actor", "actor_state_dict"), ("critic", _CRITIC_KEY)):
-            state = checkpoint.get(key)
-            for name, tensor in state.items() if _is_state(state) else ():
-                yield role, _STD.get(name, name), tensor
-    else:
-        yield from _of_old_versions(checkpoint)
 
 
 def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -534,10 +525,11 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
 
 def _chosen(directory: Path, choice: int | str | None) -> Path:
     numbered = numbered_checkpoints(directory)
+    known = ", ".join(map(str, numbered)) or "none"
     best = directory / BEST_FILE
     if choice == BEST or (choice is None and best.is_file()):
         if not best.is_file():
-            message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {_in_words(numbered)}"
+            message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {known}"
             raise ConfigError(message, key="checkpoint")
         return best
     # Without a best checkpoint, None means the latest.
@@ -555,10 +547,6 @@ def _chosen(directory: Path, choice: int | str | None) -> Path:
     if isinstance(choice, bool) or not str(choice).isdecimal():
         raise ConfigError(f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}", key="checkpoint")
     if int(choice or 0) not in numbered:
-        message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {_in_words(numbered)}"
+        message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {known}"
         raise ConfigError(message, key="checkpoint")
     return numbered[int(choice or 0)]
-
-
-def _in_words(numbered: dict[int, Path]) -> str:
-    return ", ".join(str(number) for number in numbered) or "none"

@@ -134,18 +134,6 @@ _SPELLED = (str, bytes, int, float, complex, type(None), Enum, Path, torch.devic
 _TOLD_BY_THE_LOOP = "task_description"
 
 
-def content_of_lent(policy: Any) -> ContentSources:
-    """Return the content that decides the actions of a policy object or function; nothing is changed or called."""
-    # The function's module and those of the object's classes.
-    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
-    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
-    names = [function.__module__] if isinstance(function, FunctionType) else []
-    return ContentSources(
-        modules=tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name)),
-        stated={STATE: state_hash(policy) or UNKNOWN},
-    )
-
-
 def state_hash(value: Any) -> str | None:
     """Return the SHA-256 of an object's content and a function's references; None if a part is opaque."""
     digest, seen = hashlib.sha256(), set[int]()
@@ -341,7 +329,16 @@ def lent_policy(policy: Any) -> LentPolicy:
             "an object with get_action, a torch module, or a function observation -> action"
         )
         raise ConfigError(Problem(message, key="policy"))
-    content = content_of_lent(policy)
+
+    # The content that decides its actions: the function's module or those of the object's classes, and its state.
+    # Nothing is changed or called.
+    function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
+    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
+    names = [function.__module__] if isinstance(function, FunctionType) else []
+    content = ContentSources(
+        modules=tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name)),
+        stated={STATE: state_hash(policy) or UNKNOWN},
+    )
     return LentPolicy(policy=lent, content=replace(content, unknown=("server",)) if lent.is_remote else content)
 
 

@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     PolicyElsewhere,
     RequestError,
     WorkerError,
@@ -61,6 +61,8 @@ class Features:
     states: Mapping[str, int]  # size of each other input
     action_dim: int  # numbers of an action
     num_observations: int  # observations that the policy sees, the present one included
+    num_actions: int  # the most actions that it predicts per query
+    remembers: bool  # True if it has a memory of its answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +117,13 @@ def read_features(directory: Path) -> Features:
             states=states,
             action_dim=int(action_dim),
             num_observations=int(document.get("n_obs_steps", 1)),
+            num_actions=max([1, *(number for each in _CHUNKS if isinstance(number := document.get(each), int))]),
+            # A coefficient of 0 also enables the ensemble.
+            remembers=document.get("temporal_ensemble_coeff") is not None or bool(document.get("use_mpc")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
         raise ConfigError(Problem(message, key=KEY)) from error
-
-
-def read_num_actions(directory: Path) -> int:
-    """Return the most actions that a policy predicts per query, by its configuration; ConfigError if unreadable."""
-    document = _document(directory / _CONFIG)
-    numbers = [document.get(name) for name in _CHUNKS]
-    return max([1, *(number for number in numbers if isinstance(number, int))])
-
-
-def remembers(directory: Path) -> bool:
-    """True if the configuration gives a LeRobot policy a memory of its answers; ConfigError if unreadable."""
-    document = _document(directory / _CONFIG)
-    # A coefficient of 0 also enables the ensemble.
-    return document.get("temporal_ensemble_coeff") is not None or bool(document.get("use_mpc"))
 
 
 def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:

@@ -38,9 +38,7 @@ from isaaclab_arena.policy.lerobot_network import (
     check_statistics,
     policy_directory,
     read_features,
-    read_num_actions,
     read_training_data,
-    remembers,
     versions_there,
 )
 
@@ -223,6 +221,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         directory = policy_directory(config.pretrained)
         self._options = config
         self._features = read_features(directory)
+        # The observations that a query shows: 0 is the one at that step, -1 the one before it.
+        self._looks = range(1 - self._features.num_observations, 1)
         self._data = read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
@@ -255,9 +255,9 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
         """Refuse wrong files or interpreters before simulation; ConfigError with the option in ``key``."""
         directory = policy_directory(config.pretrained)
-        read_features(directory)
+        features = read_features(directory)
         check_statistics(directory)
-        if remembers(directory) and (config.n_action_steps or 1) > 1:
+        if features.remembers and (config.n_action_steps or 1) > 1:
             raise _several_steps_of_one_that_remembers(config)
         read_training_data(directory, config.dataset)
         _device(config)
@@ -347,10 +347,9 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
-        directory = policy_directory(config.pretrained)
-        _refuse_memory(is_kept=remembers(directory))
-        known = read_num_actions(directory)
-        return ChunkTraits(played=config.n_action_steps or known, predicted=known)
+        features = read_features(policy_directory(config.pretrained))
+        _refuse_memory(is_kept=features.remembers)
+        return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
@@ -412,11 +411,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         del env
         return self._looks
-
-    @property
-    def _looks(self) -> range:
-        """The observations that a query shows: 0 is the one at that step, -1 the one before it."""
-        return range(1 - self._features.num_observations, 1)
 
     def _restart(self, env_ids: torch.Tensor) -> None:
         super()._restart(env_ids)

@@ -209,7 +209,8 @@ def loaded(directory: str, device: str) -> Loaded:
             for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
                 del sys.modules[name]
     # Types of other packages register themselves as plugins.
-    getattr(_lerobot("utils.import_utils"), "register_third_party_plugins", lambda: None)()
+    plugins = importlib.import_module("lerobot.utils.import_utils")
+    getattr(plugins, "register_third_party_plugins", lambda: None)()
     return _loaded(directory, device, kind, ())
 
 
@@ -223,7 +224,8 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     if not_needed:
         importlib.import_module(_USED_UNIMPORTED)
     with deferred_imports(not_needed):
-        factory, configurations = _lerobot("policies.factory"), _lerobot("configs.policies")
+        factory = importlib.import_module("lerobot.policies.factory")
+        configurations = importlib.import_module("lerobot.configs.policies")
         policy_class = factory.get_policy_class(kind)
     config = configurations.PreTrainedConfig.from_pretrained(directory)
     config.device = device
@@ -237,10 +239,6 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
     return Loaded(policy, *processors)
-
-
-def _lerobot(module: str) -> typing.Any:
-    return importlib.import_module(f"lerobot.{module}")
 
 
 # Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.
@@ -620,11 +618,18 @@ class Network:
         # Pictures are uint8 with channels last.
         # Entries of different forms, such as instructions of different lengths, get separate calls of the same size,
         # filled up with copies. So no entry is padded because of others, which would change its last digits.
-        groups = self._of_one_form(arrays, words)
-        if len(groups) == 1:
+        groups: dict[tuple, list[int]] = {}
+        for place, said in enumerate(() if len(words) == 1 or self._before_is_entrywise else words):
+            alone = self._shown({name: array[[place]] for name, array in arrays.items()}, [said])
+            processed = [self._before(step) for step in alone]
+            shapes = [
+                (name, value.shape) for step in processed for name, value in step.items() if hasattr(value, "shape")
+            ]
+            groups.setdefault(tuple(shapes), []).append(place)
+        if len(groups) <= 1:
             return self._acted(arrays, words, seeds, self._played)
         found: dict[int, np.ndarray] = {}
-        for places in groups:
+        for places in groups.values():
             filled = places + places[:1] * (len(words) - len(places))
             part = {name: array[filled] for name, array in arrays.items()}
             asked = [words[place] for place in filled], [seeds[place] for place in filled]
@@ -666,20 +671,6 @@ class Network:
                 shown[name] = tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255
         steps = range(self._policy.config.n_obs_steps)
         return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in steps]
-
-    def _of_one_form(self, arrays: dict, words: list[str]) -> list[list[int]]:
-        """Group the entries (by index) so that the preprocessor gives one shape per group without padding."""
-        if len(words) == 1 or self._before_is_entrywise:
-            return [[*range(len(words))]]
-        groups: dict[tuple, list[int]] = {}
-        for place, said in enumerate(words):
-            alone = self._shown({name: array[[place]] for name, array in arrays.items()}, [said])
-            processed = [self._before(step) for step in alone]
-            shapes = [
-                (name, value.shape) for step in processed for name, value in step.items() if hasattr(value, "shape")
-            ]
-            groups.setdefault(tuple(shapes), []).append(place)
-        return [*groups.values()]
 
     def _next(self, observations: list[dict]) -> list[torch.Tensor]:
         """Return the next action of LeRobot's own loop; a policy with memory has seen the earlier observations."""

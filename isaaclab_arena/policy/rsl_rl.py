@@ -424,9 +424,30 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def refuse_misfit(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; see `check_environment`."""
         inputs = self._meeting_with(env).inputs
-        problems = inputs.problems(self._trained.network.num_inputs)
+        network, shape = self._trained.network, env.action_spec.shape
+        problems = inputs.problems(network.num_inputs)
         if not problems:
-            problems = self._wrong_answers(inputs.size, env.action_spec.shape)
+            # Ask about one env slot of zeros.
+            try:
+                answer = network.answer(torch.zeros(1, inputs.size, device=self.device), network.new_memory(1))
+            except (torch.OutOfMemoryError, PolicyLostError, DistributedError):
+                raise
+            except Exception as error:
+                # An exported program may raise any error; for a rebuilt network the sizes were compared before.
+                reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+                message = (
+                    f"the network cannot be asked about {inputs.size} numbers: {reason[0]}; it has to take one float32 "
+                    f"tensor (batch, {inputs.size}) and give one (batch, {shape[0]})"
+                )
+                raise ConfigError(message, file=str(self._trained.file)) from error
+            given = answer.mean.shape[1:]
+            if given != shape and answer.mean.dim() > 2:
+                message = f"the network gives (batch, {', '.join(map(str, given))}), and is to give one action, "
+                message += f"(batch, {shape[0]}); ActionChunkScheduler plays chunks in a policy of your own"
+                problems.append(Problem(message))
+            elif given != shape:
+                message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {shape[0]}"
+                problems.append(Problem(message))
         if problems:
             raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
 
@@ -507,28 +528,3 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 ),
             )
         return self._meeting
-
-    def _wrong_answers(self, num_inputs: int, action_shape: tuple[int, ...]) -> list[Problem]:
-        """Return the problems of the network's output, by a query about one env slot of zeros."""
-        network = self._trained.network
-        try:
-            answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
-        except (torch.OutOfMemoryError, PolicyLostError, DistributedError):
-            raise
-        except Exception as error:
-            # An exported program may raise any error; for a rebuilt network the sizes were compared before.
-            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            (num_actions,) = action_shape
-            message = (
-                f"the network cannot be asked about {num_inputs} numbers: {reason[0]}; it has to take one float32 "
-                f"tensor (batch, {num_inputs}) and give one (batch, {num_actions})"
-            )
-            raise ConfigError(Problem(message, file=str(self._trained.file))) from error
-        if answer.mean.shape[1:] == action_shape:
-            return []
-        if answer.mean.dim() > 2:
-            shape = ", ".join(map(str, answer.mean.shape[1:]))
-            message = f"the network gives (batch, {shape}), and is to give one action, (batch, {action_shape[0]})"
-            return [Problem(f"{message}; ActionChunkScheduler plays chunks in a policy of your own")]
-        message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {action_shape[0]}"
-        return [Problem(message)]

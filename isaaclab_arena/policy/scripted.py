@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
@@ -330,25 +330,6 @@ TASKS = tuple(scripts({}))
 """The tasks for which there is a plan."""
 
 
-def phase_tables(
-    phases: Sequence[Phase], roles: Sequence[str], backend: Backend, *, speed: float
-) -> dict[str, torch.Tensor]:
-    """Return tables with one entry per phase; `Phase` explains the values, and `speed` scales ``step_m``."""
-    # ``role``, ``toward`` and ``carries`` are indices into ``roles``, 0 for none.
-    place = {"": 0, **{role: index for index, role in enumerate(roles)}}
-    numbers = ["retry", "offset", "along_m", "ahead_m", "width_m", "step_m", "tolerance_m", "min_steps", "max_steps"]
-    values: dict[str, list[Any]] = {
-        **{name: [place[getattr(phase, name)] for phase in phases] for name in ("role", "toward", "carries")},
-        **{name: [getattr(phase, name) for phase in phases] for name in numbers},
-        "carrying": [bool(phase.carries) for phase in phases],
-        "follows_pose": [phase.follow == "pose" for phase in phases],
-        "follows_place": [phase.follow != "nothing" for phase in phases],
-    }
-    found = {name: torch.tensor(column, device=backend.device) for name, column in values.items()}
-    found = {name: each.to(backend.qpos.dtype) if each.is_floating_point() else each for name, each in found.items()}
-    return {**found, "step_m": found["step_m"] * speed}
-
-
 # The scripted policy, which runs one state machine per env slot over the phases of a task's plan.
 
 _TURNED_RAD = 0.1
@@ -392,9 +373,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     def check_fit(cls, config: ScriptedPolicyCfg, env: Environment) -> None:
         """Refuse by ConfigError an environment whose task has no plan."""
         del config
-        simulated = env.unwrapped
-        if not _has_plan(simulated):
-            raise ConfigError(_why_no_plan(simulated))
+        _with_plan(env.unwrapped, ConfigError)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Restart the plan in the env slots that start an episode; PolicyError if there is no plan."""
@@ -425,25 +404,21 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         return self._player
 
 
-def _has_plan(env: Any) -> TypeGuard[Simulated]:
-    """Whether an environment shows its simulation and has a task with a script."""
-    return hasattr(env, "backend") and getattr(env, "task_name", None) in TASKS
-
-
-def _why_no_plan(env: Environment) -> str:
+def _with_plan(env: Any, refusal: type[ArenaError]) -> Simulated:
+    """Return an environment that shows its simulation and has a task with a script; raise ``refusal`` for others."""
     name = getattr(env, "task_name", None)
+    if hasattr(env, "backend") and name in TASKS:
+        return env
     if name is None:
-        return "the scripted policy drives an arm in a simulation, and this environment shows none"
-    return f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(TASKS)}"
+        raise refusal("the scripted policy drives an arm in a simulation, and this environment shows none")
+    raise refusal(f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(TASKS)}")
 
 
 class _Player:
     """Plays a script in all env slots of one environment."""
 
-    def __init__(self, env: Environment, *, speed: float) -> None:
-        if not _has_plan(env):
-            raise PolicyError(_why_no_plan(env))
-        self.env = env
+    def __init__(self, environment: Environment, *, speed: float) -> None:
+        env = self.env = _with_plan(environment, PolicyError)
         self.backend = env.backend
         self.script: Script = scripts(env.sizes)[env.task_name]
         self.motion = ArmMotion(env.robot, env.backend)
@@ -459,13 +434,28 @@ class _Player:
         self.named = torch.zeros_like(self.slots)
         self.roles = sorted({role for phase in phases for role in (phase.role, phase.toward, phase.carries) if role})
         self.any_toward = any(phase.toward for phase in phases)
-        self.tables = phase_tables(phases, self.roles, self.backend, speed=speed)
-        self.anchors = self._landmarks()
+
+        # Tables with one entry per phase, which `Phase` explains; ``role``, ``toward`` and ``carries`` are indices into
+        # ``roles``, 0 for none.
+        place = {"": 0, **{role: index for index, role in enumerate(self.roles)}}
+        plain = ["retry", "offset", "along_m", "ahead_m", "width_m", "step_m", "tolerance_m", "min_steps", "max_steps"]
+        values: dict[str, list[Any]] = {
+            **{name: [place[getattr(phase, name)] for phase in phases] for name in ("role", "toward", "carries")},
+            **{name: [getattr(phase, name) for phase in phases] for name in plain},
+            "carrying": [bool(phase.carries) for phase in phases],
+            "follows_pose": [phase.follow == "pose" for phase in phases],
+            "follows_place": [phase.follow != "nothing" for phase in phases],
+        }
+        found = {name: torch.tensor(column, device=self.backend.device) for name, column in values.items()}
+        dtype = self.backend.qpos.dtype
+        self.tables = {name: each.to(dtype) if each.is_floating_point() else each for name, each in found.items()}
+        self.tables["step_m"] = self.tables["step_m"] * speed
+        self.anchors = self._of_roles(self._position)
         self.hand = self._hand_goal(self.anchors)
 
     def action(self) -> torch.Tensor:
         """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
-        now = self._landmarks()
+        now = self._of_roles(self._position)
 
         # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
@@ -544,21 +534,19 @@ class _Player:
         if self.script.hand == "across":
             way, _ = horizontal_way(now[role, self.slots], now[self._now("toward"), self.slots])
             return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
-        # The orientations of the landmarks of all roles: (num_roles, num_envs, 4).
-        orientations = torch.stack([self._of_role(name, self._orientation) for name in self.roles])
+        orientations = self._of_roles(self._orientation)
         return hand_down(orientations[role, self.slots], self.symmetry, robot.hand_down)
 
-    def _landmarks(self) -> torch.Tensor:
-        """Return the positions of the landmarks of all roles. Shape: (num_roles, num_envs, 3)."""
-        return torch.stack([self._of_role(role, self._position) for role in self.roles])
-
-    def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        if role == TOOL:
-            return read(self.env.robot.tcp_site)
-        if role != NAMED:
-            return read(self.env.landmarks[role])
-        candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
-        return torch.stack(candidates)[self.named, self.slots]
+    def _of_roles(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """Read the landmarks of all roles. Shape of positions: (num_roles, num_envs, 3), of orientations: (…, 4)."""
+        found = []
+        for role in self.roles:
+            if role == NAMED:
+                candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
+                found.append(torch.stack(candidates)[self.named, self.slots])
+            else:
+                found.append(read(self.env.robot.tcp_site if role == TOOL else self.env.landmarks[role]))
+        return torch.stack(found)
 
     def _position(self, name: str) -> torch.Tensor:
         known_site = name in self.backend.names.sites

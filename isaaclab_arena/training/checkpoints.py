@@ -152,40 +152,36 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     # support. StorageError: a file cannot be written.
     policy = algorithm.get_policy()
     written = []
-    for name, write in (("policy.pt", _write_torchscript), ("policy.onnx", _write_onnx)):
+    for name in ("policy.pt", "policy.onnx"):
         path = run_directory / "exported" / name
         try:
-            with written_in_place(path, overwrite=True) as temporary:
-                write(policy, temporary)
+            with (
+                written_in_place(path, overwrite=True) as temporary,
+                contextlib.redirect_stdout(io.StringIO()),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("ignore")
+                if name == "policy.pt":
+                    torch.jit.script(policy.as_jit().to("cpu")).save(str(temporary))
+                else:
+                    exported = policy.as_onnx(verbose=False).to("cpu").eval()
+                    # The exporter warns about each torchvision operator, which this policy does not use.
+                    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+                    torch.onnx.export(
+                        exported,
+                        exported.get_dummy_inputs(),
+                        str(temporary),
+                        input_names=exported.input_names,
+                        output_names=exported.output_names,
+                        opset_version=18,
+                        external_data=False,
+                        verbose=False,
+                    )
         except (NotImplementedError, RuntimeError, ImportError, AttributeError) as error:
             _LOG.warning("the policy is not exported as %s: %s", name, first_line(error))
         else:
             written.append(path)
     return written
-
-
-def _write_torchscript(policy: Any, path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.script(policy.as_jit().to("cpu")).save(str(path))
-
-
-def _write_onnx(policy: Any, path: Path) -> None:
-    exported = policy.as_onnx(verbose=False).to("cpu").eval()
-    # The exporter warns about each torchvision operator, which this policy does not use.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            exported,
-            exported.get_dummy_inputs(),
-            str(path),
-            input_names=exported.input_names,
-            output_names=exported.output_names,
-            opset_version=18,
-            external_data=False,
-            verbose=False,
-        )
 
 
 _SCORE = "model_best.json"

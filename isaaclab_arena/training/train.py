@@ -29,10 +29,10 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.training.config import new_run_directory
-from isaaclab_arena.training.options import (  # the command table finds TrainOptions here
+from isaaclab_arena.training.config import (  # the command table finds TrainOptions here
     LAUNCHER,
     TrainOptions,
+    new_run_directory,
     read_train_options,
     run_to_resume,
     training_config,

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.collectives import highest_of_ranks
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, highest_of_ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
 from isaaclab_arena.evaluation.job import Job

@@ -17,8 +17,7 @@ from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.collectives import between_neighbours, gather_bytes_to_rank_zero
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
@@ -34,7 +33,6 @@ from isaaclab_arena.storage.layout import LOCK_FILE
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
-from isaaclab_arena.training.options import LAUNCHER, TrainOptions, run_to_resume
 from isaaclab_arena.training.training_loop import (
     ClosedLoopEvaluation,
     Evaluated,
@@ -138,11 +136,11 @@ def _refusing(name: str) -> Iterator[None]:
 
 LATEST = ".latest_run"
 _POLL_INTERVAL_S = 0.05
-_EARLY = (LAUNCHER, LOCK_FILE, LATEST)
+_EARLY = (settings.LAUNCHER, LOCK_FILE, LATEST)
 """Names that a run's directory may contain before the run begins."""
 
 
-def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig, ranks: Ranks) -> Path:
+def shared_run_directory(options: settings.TrainOptions, config: settings.TrainingConfig, ranks: Ranks) -> Path:
     """Return the run's directory, made by rank 0; ConfigError if it is in use, DistributedError if not visible."""
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
     # All ranks know a directory that the user named, and the directories around it belong to the user.
@@ -151,7 +149,8 @@ def shared_run_directory(options: TrainOptions, config: settings.TrainingConfig,
     if not ranks.context.is_rank_zero:
         return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
     if options.resume is not None:
-        run_directory = run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
+        words = (f"agent.experiment_name={config.experiment_name}",)
+        run_directory = settings.run_to_resume(options, config.task, words)
         if not numbered_checkpoints(run_directory):
             raise ConfigError(f"'{run_directory}' holds no checkpoint to go on from; begin a new run", key="--resume")
     elif options.run_directory is None:
@@ -356,7 +355,7 @@ class TrainingRun:
 
 
 def train_rank(
-    options: TrainOptions,
+    options: settings.TrainOptions,
     config: settings.TrainingConfig,
     ranks: Ranks,
     *,
@@ -418,7 +417,7 @@ def _evaluation(
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
         jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
-        ranks.agree("jobs of the evaluation", jobs.config_hash)
+        ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
         # answers for the same number of env slots. So the result is the same for any number of ranks.

@@ -47,11 +47,6 @@ class VideoWriter:
             self._container = av.open(str(path), mode="w", format="mp4")
         self._stream: VideoStream | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """The approximate size of the file so far [bytes]; 0 until the first frame leaves the encoder."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
     def add(self, frames: Iterable[np.ndarray]) -> None:
         """Append an episode's frames, each (height, width, 3) uint8 of one size; see `stored_size`."""
         for position, frame in enumerate(frames):
@@ -341,8 +336,26 @@ def plan_features(
     has_joints = policy is not None and policy.policy_joints_config_path is not None
     files = read_joint_files(policy) if has_joints else JointFiles()
     vectors: dict[str, Column] = {}
-    if names:
-        vectors[layout.STATE] = _state(observed, names, files)
+    problems = [
+        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
+        for name in names
+        if name not in observed
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if names and files.policy is None:
+        # Without joint files each observation is a group of its own.
+        vectors[layout.STATE] = _whole({name: observed[name] for name in names})
+    elif names and files.policy is not None:
+        specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
+        terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
+        if problems:
+            raise ConfigError(problems)
+        vectors[layout.STATE] = Column(
+            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
+            groups=groups,
+            names=tuple(joint for joints in files.policy.state.values() for joint in joints),
+        )
 
     # `environment_state` stores the other observations in a column of their own, which a policy should not see.
     others = {name: size for name, size in observed.items() if name not in names}
@@ -366,28 +379,6 @@ def plan_features(
 def _whole(sizes: Mapping[str, int]) -> Column:
     return whole_arrays(
         {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
-    )
-
-
-def _state(observed: Mapping[str, int], names: Sequence[str], files: JointFiles) -> Column:
-    problems = [
-        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
-        for name in names
-        if name not in observed
-    ]
-    if problems:
-        raise ConfigError(problems)
-    # Without joint files each observation is a group of its own.
-    if files.policy is None:
-        return _whole({name: observed[name] for name in names})
-    specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
-    terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
-    if problems:
-        raise ConfigError(problems)
-    return Column(
-        sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
-        groups=groups,
-        names=tuple(joint for joints in files.policy.state.values() for joint in joints),
     )
 
 
@@ -444,30 +435,16 @@ def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
 
 
-# Read and write ``modality.json``, which assigns a dataset's numbers and videos to a model's groups and pictures.
+# ``modality.json`` assigns a dataset's numbers and videos to a model's groups and pictures.
 
-_COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
-
-
-def modality_document(features: DatasetFeatures) -> dict[str, Any]:
-    """Return the content of ``modality.json``, which GR00T's finetuning reads."""
-    document: dict[str, Any] = {
-        modality: {
-            key: {"start": start, "end": end}
-            for key, (start, end) in (features.vectors[column].spans() if column in features.vectors else {}).items()
-        }
-        for modality, column in _COLUMN_OF_MODALITY.items()
-    }
-    document["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in features.cameras}
-    document["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
-    return document
+COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
 
 
 def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
     """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
-    default, most = _COLUMN_OF_MODALITY[modality], 65_536
+    default, most = COLUMN_OF_MODALITY[modality], 65_536
     found = {}
-    for key, group in Fields(document, layout.MODALITY_FILE).optional_mapping(modality).mappings().items():
+    for key, group in Fields(document, layout.MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
         start = group.integer("start", 0, most)
-        found[key] = (group.optional_text("original_key", default), start, group.integer("end", start, most))
+        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
     return found

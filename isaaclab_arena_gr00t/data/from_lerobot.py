@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -253,12 +254,26 @@ class StoredDataset:
                         raise StorageError(f"{path}, line {number} is no mapping")
                     yield value
 
-    def _located(self, template: str, **names: int | str) -> Path:
-        """Return a file of the dataset; refuse a path outside of it."""
-        path = self.root / self._info.path(template, **names)
-        if not is_inside(path, self.root):
-            raise self._info.wrong(template, "a path inside the dataset")
-        return path
+    def _located(self, key: str, **names: int | str) -> Path:
+        """Return a file of the dataset by a template such as ``data/chunk-{chunk_index:03d}`` in the field `key`."""
+        template = self._info.text(key)
+        try:
+            pieces = list(Formatter().parse(template)) if len(template) <= 500 else []
+        except ValueError:
+            pieces = []
+        # A foreign template may use only the known names, and a width for numbers: format strings can do more.
+        for _, name, form, conversion in pieces:
+            is_width = re.fullmatch(r"(0?\d?d?)?", form or "") is not None
+            is_known = name is None or (name in names and not conversion and is_width)
+            if not is_known or (form and isinstance(names[name or ""], str)):
+                pieces = []
+                break
+        path = template.format(**names) if pieces else ""
+        if not path or "\0" in path:
+            raise self._info.wrong(key, f"a path made of {', '.join(f'{{{name}}}' for name in names)}")
+        if not is_inside(self.root / path, self.root):
+            raise self._info.wrong(key, "a path inside the dataset")
+        return self.root / path
 
     def _episodes_of_lines(self) -> Iterator[StoredEpisode]:
         """Yield every episode of version 2.0 or 2.1, which has a table per episode."""
@@ -297,9 +312,9 @@ class StoredDataset:
                     episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos
                 )
 
-    def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
+    def _file(self, key: str, fields: Fields, prefix: str, **more: str) -> Path:
         numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
-        return self._located(template, **numbers, **more)
+        return self._located(key, **numbers, **more)
 
 
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -355,46 +370,47 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     try:
         # A dataset of this program has its own file, which restores the original arrays.
         arena = dataset.document(layout.ARENA_FILE)
-        features = _foreign(dataset) if arena is None else features_of_document(arena)
+        if arena is not None:
+            features = features_of_document(arena)
+            _check(features, dataset)
+            return features
+
+        # Any other dataset may say in ``modality.json`` where the groups of its state are.
+        modality = dataset.document(layout.MODALITY_FILE) or {}
+        groups = groups_of(modality, "state")
+        spans = [(key, start, end) for key, (name, start, end) in groups.items() if name == layout.STATE]
+        spans.sort(key=lambda span: span[1:])
+        starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
+        vectors: dict[str, Column] = {}
+        for name, feature in dataset.features.items():
+            is_vector = "float" in str(feature["dtype"]) and len(feature["shape"]) == 1
+            if not (name.startswith("observation.") and is_vector):
+                continue
+            # A column becomes one observation; the state one per group if these cover it without gaps.
+            size = int(feature["shape"][0])
+            sizes = {name.removeprefix("observation.").replace(".", "_"): size}
+            if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
+                sizes = {key: end - start for key, start, end in spans}
+            terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}
+            vectors[name] = whole_arrays(terms)
+
+        # The actions stay whole, because a replay needs them in the order of the environment.
+        vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
+        # A camera has the name of ``modality.json``, or else that of its feature.
+        videos = Fields(modality, layout.MODALITY_FILE).mapping("video", or_empty=True).mappings()
+        keys = {video.text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
+        cameras = {}
+        for name in dataset.picture_features:
+            key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
+            height, width = frame_size(dataset.features[name]["shape"])
+            path = f"{recorded.CAMERA_OBSERVATIONS}/{key}"
+            cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(path=path, height=height, width=width)
+        features = DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
         _check(features, dataset)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         words = plain_text(f"{type(error).__name__}: {error}")[:500]
         raise StorageError(f"{dataset.root} is not as LeRobot has it: {words}") from error
     return features
-
-
-def _foreign(dataset: StoredDataset) -> DatasetFeatures:
-    modality = dataset.document(layout.MODALITY_FILE) or {}
-    spans = [
-        (key, start, end) for key, (name, start, end) in groups_of(modality, "state").items() if name == layout.STATE
-    ]
-    spans.sort(key=lambda span: span[1:])
-    starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
-    vectors: dict[str, Column] = {}
-    for name, feature in dataset.features.items():
-        if not (name.startswith("observation.") and "float" in str(feature["dtype"]) and len(feature["shape"]) == 1):
-            continue
-        # A column becomes one observation; the state one per group of ``modality.json`` if these cover it without gaps.
-        size = int(feature["shape"][0])
-        sizes = {name.removeprefix("observation.").replace(".", "_"): size}
-        if name == layout.STATE and spans and [*starts, size] == [0, *ends]:
-            sizes = {key: end - start for key, start, end in spans}
-        terms = {term: (f"{recorded.OBSERVATIONS}/{term}", length) for term, length in sizes.items()}
-        vectors[name] = whole_arrays(terms)
-
-    # The actions stay whole, because a replay needs them in the order of the environment.
-    vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
-    # A camera has the name of ``modality.json``, or else that of its feature.
-    videos = Fields(modality, layout.MODALITY_FILE).optional_mapping("video").mappings()
-    keys = {video.optional_text("original_key", layout.PICTURES_PREFIX + key): key for key, video in videos.items()}
-    cameras = {}
-    for name in dataset.picture_features:
-        key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
-        height, width = frame_size(dataset.features[name]["shape"])
-        cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(
-            path=f"{recorded.CAMERA_OBSERVATIONS}/{key}", height=height, width=width
-        )
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
 
 
 def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:

@@ -1,11 +1,9 @@
 """The paths and JSON documents of a LeRobot dataset, the recordings for one, and checks of foreign files."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
@@ -85,21 +83,21 @@ def of_number(template: str, number: int, sizes: FileSizes, video_key: str = "")
 # Check foreign files field by field; every error names file, key and value.
 
 
+@dataclass(frozen=True)
 class Fields:
-    """The fields of a mapping in a file; `place` is the file, and the path in it, for messages."""
+    """The fields of a mapping in a file."""
 
-    def __init__(self, values: Mapping[Any, Any], place: str) -> None:
-        self._values = values
-        self._place = place
+    values: Mapping[Any, Any]
+    place: str  # the file, and the path in it, for messages
 
     def wrong(self, key: str, due: str) -> StorageError:
         """Return an error with the expected and the actual value of a field."""
-        found = shown(self._values[key]) if key in self._values else "nothing"
-        return StorageError(f"{self._place}: {plain_text(key)}: must be {due}, got {found}")
+        found = shown(self.values[key]) if key in self.values else "nothing"
+        return StorageError(f"{self.place}: {plain_text(key)}: must be {due}, got {found}")
 
     def integer(self, key: str, least: int, most: int) -> int:
         """Return a whole number from ``least`` to ``most``; floats with a whole value are accepted."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -108,25 +106,23 @@ class Fields:
 
     def number(self, key: str, least: float, most: float) -> float:
         """Return a number from ``least`` to ``most``."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
             raise self.wrong(key, f"a number from {least:g} to {most:g}")
         return float(value)
 
-    def text(self, key: str) -> str:
-        """Return a text."""
-        value = self._values.get(key)
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text, the default if there is one and the text is missing or empty."""
+        value = self.values.get(key)
+        if default is not None and (value is None or value == ""):
+            return default
         if not isinstance(value, str):
             raise self.wrong(key, "a text")
         return value
 
-    def optional_text(self, key: str, default: str) -> str:
-        """Return a text, the default if it is missing or empty."""
-        return self.text(key) if self._values.get(key) is not None and self._values[key] != "" else default
-
     def items(self, key: str) -> list[Any]:
         """Return a list."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if not isinstance(value, list):
             raise self.wrong(key, "a list")
         return value
@@ -137,41 +133,20 @@ class Fields:
         if len(items) != length:
             raise self.wrong(key, f"a list of {length} whole numbers")
         numbers = {str(position): item for position, item in enumerate(items)}
-        return tuple(Fields(numbers, f"{self._place}: {plain_text(key)}").integer(name, 0, most) for name in numbers)
+        return tuple(Fields(numbers, f"{self.place}: {plain_text(key)}").integer(name, 0, most) for name in numbers)
 
-    def mapping(self, key: str) -> "Fields":
-        """Return the fields of a mapping."""
-        value = self._values.get(key)
+    def mapping(self, key: str, *, or_empty: bool = False) -> "Fields":
+        """Return the fields of a mapping; with `or_empty` a missing one has none."""
+        value = self.values.get(key)
+        if or_empty and value is None:
+            return Fields({}, self.place)
         if not isinstance(value, Mapping):
             raise self.wrong(key, "a mapping")
-        return Fields(value, f"{self._place}: {plain_text(key)}")
-
-    def optional_mapping(self, key: str) -> "Fields":
-        """Return the fields of a mapping, none if there is no mapping."""
-        return self.mapping(key) if self._values.get(key) is not None else Fields({}, self._place)
+        return Fields(value, f"{self.place}: {plain_text(key)}")
 
     def mappings(self) -> dict[str, "Fields"]:
         """Return the fields of every value; each value must be a mapping."""
-        return {str(key): self.mapping(key) for key in self._values}
-
-    def path(self, key: str, **names: int | str) -> str:
-        """Return a path from the template in field `key`, such as ``data/chunk-{chunk_index:03d}``."""
-        template = self.text(key)
-        try:
-            pieces = list(Formatter().parse(template)) if len(template) <= 500 else []
-        except ValueError:
-            pieces = []
-        # A foreign template may use only the known names, and a width for numbers: format strings can do more.
-        for _, name, form, conversion in pieces:
-            is_width = re.fullmatch(r"(0?\d?d?)?", form or "") is not None
-            is_known = name is None or (name in names and not conversion and is_width)
-            if not is_known or (form and isinstance(names[name or ""], str)):
-                pieces = []
-                break
-        path = template.format(**names) if pieces else ""
-        if not path or "\0" in path:
-            raise self.wrong(key, f"a path made of {', '.join(f'{{{name}}}' for name in names)}")
-        return path
+        return {str(key): self.mapping(key) for key in self.values}
 
 
 def shown(value: object) -> str:

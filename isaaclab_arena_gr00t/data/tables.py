@@ -56,12 +56,12 @@ def largest_page(file: BinaryIO, start: int, num_bytes: int) -> int:
     raise ValueError(f"a column has more than {_MAX_PAGES} pages")
 
 
+@dataclass
 class _Header:
     """A page header in Thrift's compact protocol, at the beginning of `content`."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.num_bytes = 0
+    content: bytes
+    num_bytes: int = 0  # read so far
 
     def sizes(self) -> tuple[int, int]:
         """Return the decompressed and the compressed page size [bytes]; ValueError if the bytes are no header."""
@@ -80,7 +80,7 @@ class _Header:
             raise ValueError("a page has no header that says how large it is") from error
 
     def _byte(self) -> int:
-        byte = self._content[self.num_bytes]
+        byte = self.content[self.num_bytes]
         self.num_bytes += 1
         return byte
 
@@ -130,7 +130,7 @@ class _Header:
                     self._byte()
                 else:
                     self._skip(kind, depth - 1)
-                if self.num_bytes > len(self._content):
+                if self.num_bytes > len(self.content):
                     raise ValueError("the header of a page is cut off")
 
 

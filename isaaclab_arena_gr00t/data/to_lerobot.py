@@ -18,7 +18,6 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line, json_text, plain, storage_errors, write_text
 from isaaclab_arena.storage.episodes import (
-    ArrayPlace,
     RecordedArray,
     RecordedSteps,
     index_episodes,
@@ -28,25 +27,15 @@ from isaaclab_arena.storage.episodes import (
     read_episode,
 )
 from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data import layout, tables
 from isaaclab_arena_gr00t.data.features import (
+    COLUMN_OF_MODALITY,
     DatasetFeatures,
     VideoWriter,
-    modality_document,
     plan_features,
     png_bytes,
 )
 from isaaclab_arena_gr00t.data.layout import DATASET_OPTION, DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.tables import (
-    ColumnSpool,
-    Statistics,
-    TableFiles,
-    array_statistics,
-    intensity_counts,
-    parquet_errors,
-    picture_statistics,
-    steps_table,
-)
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
 
@@ -132,27 +121,6 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
     return round(rate)
 
 
-def check_shapes(episode: SourceEpisode, wanted: Mapping[str, ArrayPlace]) -> None:
-    """Refuse an episode whose arrays differ from those `wanted` (the first episode's): ConfigError."""
-    arrays = locate_arrays(episode.file, episode.episode_index)
-    num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
-    if num_steps == 0:
-        raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
-    for path, first in wanted.items():
-        due, found = (num_steps, *first.shape[1:]), arrays.get(path)
-        if found is None:
-            has = "is missing"
-        elif found.shape != due:
-            has = f"has shape {found.shape}"
-        # Only pictures must keep their type; numbers are converted.
-        elif first.dtype == np.uint8 != found.dtype:
-            has = f"holds {found.dtype}, and no pictures"
-        else:
-            continue
-        message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
-
-
 # Write episodes into the files of each version of the layout.
 
 _V21_STATISTICS = ("min", "max", "mean", "std", "count")
@@ -163,31 +131,30 @@ class EpisodeContent:
     """One episode of a new dataset."""
 
     episode_index: int
+    num_steps: int  # control steps
     columns: Mapping[str, np.ndarray]  # shape of each: (num_steps,) or (num_steps, size)
     pictures: Mapping[str, np.ndarray]  # by video feature; shape of each: (num_steps, height, width, 3), uint8
     encoded: Mapping[str, Sequence[bytes]]  # by picture feature: one PNG file per control step
     task: str
-    statistics: Mapping[str, Statistics]  # of every column and video feature in this episode
-
-    @property
-    def num_steps(self) -> int:
-        """Number of control steps."""
-        return len(self.columns[layout.INDEX])
+    statistics: Mapping[str, tables.Statistics]  # of every column and video feature in this episode
 
 
+@dataclass(frozen=True)
 class EpisodeWriterV21:
     """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
 
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
-        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
+    root: Path
+    fps: int
+    lossless: bool
+    sizes: FileSizes
 
     def add(self, episode: EpisodeContent) -> None:
         """Write an episode; StorageError if this fails."""
         index = episode.episode_index
         place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
-        table = steps_table(episode.columns, episode.encoded)
+        table = tables.steps_table(episode.columns, episode.encoded)
         path = self.root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
-        with parquet_errors("write", path):
+        with tables.parquet_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             parquet.write_table(table, path, compression="snappy")
         for key, frames in episode.pictures.items():
@@ -200,7 +167,7 @@ class EpisodeWriterV21:
         statistics = _chosen(episode.statistics, _V21_STATISTICS)
         append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
 
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
+    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
         """Write the files of all episodes except ``info.json``; `tasks` are in number order."""
         lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
@@ -214,9 +181,8 @@ class EpisodeWriterV30:
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
         self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
-        data_path = layout.DATA_PATHS[DatasetVersion.V30]
-        self._data = TableFiles(root, data_path, sizes)
-        self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
+        self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
+        self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
         self._rows: list[dict[str, Any]] = []
         self._videos: dict[str, VideoWriter] = {}
         self._video_numbers: dict[str, int] = {}
@@ -233,11 +199,12 @@ class EpisodeWriterV30:
             **_place("data", self._data.next_number(), self.sizes),
         }
         # The row has been made first, because its file number is the one before this table is added.
-        self._data.append(steps_table(episode.columns, episode.encoded))
+        self._data.append(tables.steps_table(episode.columns, episode.encoded))
         for key, frames in episode.pictures.items():
             video = self._videos.get(key)
-            # A full video is completed, and the next one begins.
-            if video is None or video.num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
+            # A full video is completed, and the next one begins. Its file is empty until a frame leaves the encoder.
+            num_bytes = video.path.stat().st_size if video is not None and video.path.exists() else 0
+            if video is None or num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
                 if video is not None:
                     video.close()
                 number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
@@ -256,7 +223,7 @@ class EpisodeWriterV30:
         if len(self._rows) == 100:
             self._write_rows()
 
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
+    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
         """Complete the shared files, and write those of all episodes except ``info.json``."""
         self._write_rows()
         self._data.close()
@@ -265,7 +232,7 @@ class EpisodeWriterV30:
             video.close()
         path = self.root / layout.TASKS_TABLE_FILE
         frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
-        with parquet_errors("write", path):
+        with tables.parquet_errors("write", path):
             frame.to_parquet(path)
         write_text(self.root / layout.STATS_FILE, json_line(plain(statistics)))
 
@@ -289,7 +256,7 @@ def _place(prefix: str, number: int, sizes: FileSizes) -> dict[str, int]:
     return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
 
 
-def _chosen(statistics: Mapping[str, Statistics], names: Sequence[str]) -> dict[str, Any]:
+def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
     return plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
 
 
@@ -359,7 +326,23 @@ def write_lerobot_dataset(
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
-        check_shapes(episode, wanted)
+        arrays = locate_arrays(episode.file, episode.episode_index)
+        num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
+        if num_steps == 0:
+            raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+        for path, place in wanted.items():
+            due, found = (num_steps, *place.shape[1:]), arrays.get(path)
+            if found is None:
+                has = "is missing"
+            elif found.shape != due:
+                has = f"has shape {found.shape}"
+            # Only pictures must keep their type; numbers are converted.
+            elif place.dtype == np.uint8 != found.dtype:
+                has = f"holds {found.dtype}, and no pictures"
+            else:
+                continue
+            message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
+            raise ConfigError(Problem(message, key=DATASET_OPTION))
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)
@@ -385,7 +368,7 @@ class _Conversion:
         writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
         self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
         self._tasks: dict[str, int] = {}
-        self._spools: dict[str, ColumnSpool] = {}
+        self._spools: dict[str, tables.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
 
@@ -398,7 +381,20 @@ class _Conversion:
         }
         # An instruction gets its number when it first occurs.
         task = self._tasks.setdefault(episode.instruction, len(self._tasks))
-        columns = self._columns(arrays, number, task)
+        columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}
+        num_steps = len(columns[layout.ACTION])
+        if self._features.rewards:
+            columns[layout.REWARD] = np.asarray(arrays[recorded.REWARDS], np.float32)
+        frames = np.arange(num_steps, dtype=np.int64)
+        columns |= {
+            layout.DONE: frames == num_steps - 1,
+            layout.ANNOTATION: np.full(num_steps, task, np.int64),
+            layout.TIMESTAMP: (frames / self._fps).astype(np.float32),
+            layout.FRAME_INDEX: frames,
+            layout.EPISODE_INDEX: np.full(num_steps, number, np.int64),
+            layout.INDEX: frames + self.num_frames,
+            layout.TASK_INDEX: np.full(num_steps, task, np.int64),
+        }
         for name, values in columns.items():
             if not np.isfinite(values).all():
                 raise StorageError(
@@ -409,15 +405,31 @@ class _Conversion:
             for key, camera in self._features.cameras.items()
         }
         png = self._options.png
-        content = EpisodeContent(
-            episode_index=number,
-            columns=columns,
-            pictures={} if png else pictures,
-            encoded={name: list(map(png_bytes, frames)) for name, frames in pictures.items()} if png else {},
-            task=episode.instruction,
-            statistics=self._statistics(columns, pictures),
+        encoded = {name: list(map(png_bytes, shown)) for name, shown in pictures.items()} if png else {}
+
+        # Statistics of this episode, and what those of the whole dataset will need.
+        statistics: dict[str, tables.Statistics] = {}
+        for name, values in columns.items():
+            flat = values.reshape(num_steps, -1)
+            if name not in self._spools:
+                self._spools[name] = tables.ColumnSpool(self._root, flat.shape[1])
+            self._spools[name].append(flat)
+            statistics[name] = tables.array_statistics(flat)
+        for name, shown in pictures.items():
+            counts = sum((tables.intensity_counts(frame[None]) for frame in shown), np.zeros((3, 256), np.int64))
+            self._counts[name] = self._counts.get(name, 0) + counts
+            statistics[name] = tables.picture_statistics(counts, num_steps)
+        self._writer.add(
+            EpisodeContent(
+                episode_index=number,
+                num_steps=num_steps,
+                columns=columns,
+                pictures={} if png else pictures,
+                encoded=encoded,
+                task=episode.instruction,
+                statistics=statistics,
+            )
         )
-        self._writer.add(content)
 
         # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
         file_only = {"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE}
@@ -430,14 +442,26 @@ class _Conversion:
         env_args = self._env_args[episode.file]
         line = {"episode_index": number, "source": episode.name, "attributes": attributes, "env_args": env_args}
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
-        self.num_frames += content.num_steps
+        self.num_frames += num_steps
 
     def finish(self, episodes: Sequence[SourceEpisode]) -> tuple[str, ...]:
         """Write all files of the whole dataset, and return the instructions."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
-        statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
+        statistics |= {
+            name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
+        }
         self._writer.finish(tuple(self._tasks), statistics)
-        write_text(self._root / layout.MODALITY_FILE, json_text(modality_document(self._features)))
+        vectors = self._features.vectors
+        modalities: dict[str, Any] = {
+            modality: {
+                key: {"start": start, "end": end}
+                for key, (start, end) in (vectors[column].spans() if column in vectors else {}).items()
+            }
+            for modality, column in COLUMN_OF_MODALITY.items()
+        }
+        modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
+        modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
+        write_text(self._root / layout.MODALITY_FILE, json_text(modalities))
         arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
         write_text(self._root / layout.ARENA_FILE, json_text(arena))
 
@@ -477,35 +501,3 @@ class _Conversion:
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
         write_text(self._root / layout.INFO_FILE, json_text(info))
         return tuple(self._tasks)
-
-    def _columns(self, arrays: Mapping[str, np.ndarray], number: int, task: int) -> dict[str, np.ndarray]:
-        columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}
-        num_steps = len(columns[layout.ACTION])
-        if self._features.rewards:
-            columns[layout.REWARD] = np.asarray(arrays[recorded.REWARDS], np.float32)
-        frames = np.arange(num_steps, dtype=np.int64)
-        return columns | {
-            layout.DONE: frames == num_steps - 1,
-            layout.ANNOTATION: np.full(num_steps, task, np.int64),
-            layout.TIMESTAMP: (frames / self._fps).astype(np.float32),
-            layout.FRAME_INDEX: frames,
-            layout.EPISODE_INDEX: np.full(num_steps, number, np.int64),
-            layout.INDEX: frames + self.num_frames,
-            layout.TASK_INDEX: np.full(num_steps, task, np.int64),
-        }
-
-    def _statistics(
-        self, columns: Mapping[str, np.ndarray], pictures: Mapping[str, np.ndarray]
-    ) -> dict[str, Statistics]:
-        statistics = {}
-        for name, values in columns.items():
-            flat = values.reshape(len(values), -1)
-            if name not in self._spools:
-                self._spools[name] = ColumnSpool(self._root, flat.shape[1])
-            self._spools[name].append(flat)
-            statistics[name] = array_statistics(flat)
-        for name, frames in pictures.items():
-            counts = sum((intensity_counts(frame[None]) for frame in frames), np.zeros((3, 256), np.int64))
-            self._counts[name] = self._counts.get(name, 0) + counts
-            statistics[name] = picture_statistics(counts, len(frames))
-        return statistics

@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.pictures import pictures_of
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
+from isaaclab_arena_gr00t import observations
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
     PRESENT,
@@ -30,19 +31,6 @@ from isaaclab_arena_gr00t.config import (
     named_by_option,
     read_joint_files,
     read_policy_config,
-)
-from isaaclab_arena_gr00t.observations import (
-    CAMERA_GROUP,
-    STATE_GROUP,
-    Shown,
-    Wiring,
-    action_chunks,
-    as_arrays,
-    continued,
-    model_observation,
-    pictures,
-    state_values,
-    wired,
 )
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -65,7 +53,7 @@ _STATE = "state"
 class ShownHistory:
     """The model's inputs of every env slot, at the steps of its wiring."""
 
-    def __init__(self, wiring: Wiring, num_envs: int) -> None:
+    def __init__(self, wiring: observations.Wiring, num_envs: int) -> None:
         self.wiring = wiring
         # An input of the present step only needs no history.
         self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
@@ -82,26 +70,28 @@ class ShownHistory:
         """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
         if self._video is not None:
             # Only the pictures that a later query shows were announced.
-            some = pictures_of(observation[CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
+            some = pictures_of(observation[observations.CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
             moving = set(stepping)
             drawn = [env_id for env_id in some.env_ids if env_id in moving]
-            self._video.push(pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
+            self._video.push(observations.pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
         if self._state is not None:
-            state = state_values(observation, self.wiring, list(stepping))
+            state = observations.state_values(observation, self.wiring, list(stepping))
             if state is not None:
                 self._state.push({_STATE: state}, stepping, stepping)
 
-    def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
+    def shown(self, observation: Observation, env_ids: Sequence[int]) -> observations.Shown:
         """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
         slots = list(env_ids)
         if self._video is None:
-            video = {key: values[:, None] for key, values in pictures(observation, self.wiring, slots).items()}
+            video = {
+                key: values[:, None] for key, values in observations.pictures(observation, self.wiring, slots).items()
+            }
         else:
             video = self._video.frames(slots)
         if self._state is None:
-            state = state_values(observation, self.wiring, slots)
-            return Shown(video=video, state=None if state is None else state[:, None])
-        return Shown(video=video, state=self._state.frames(slots).get(_STATE))
+            state = observations.state_values(observation, self.wiring, slots)
+            return observations.Shown(video=video, state=None if state is None else state[:, None])
+        return observations.Shown(video=video, state=self._state.frames(slots).get(_STATE))
 
 
 # Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
@@ -127,7 +117,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         self.count = QueryCount()
         self._files = read_joint_files(self.policy_config)
         self._history: ShownHistory | None = None
-        self._wired: tuple[Environment, Wiring] | None = None
+        self._wired: tuple[Environment, observations.Wiring] | None = None
 
     @property
     def _takes_tensors(self) -> bool:
@@ -145,10 +135,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model: return each action key's (n, horizon, size), float32, in physical units."""
 
+    # `going_on` has planned ``actions`` by key, each (n, predicted, size), and ``weights`` (n, predicted), float32.
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
     ) -> Mapping[str, np.ndarray]:
-        """Ask as `query` does, for actions that continue `going_on` (see `continued`); PolicyError if unsupported."""
+        """Ask as `query` does, for actions that continue `going_on`; PolicyError if unsupported."""
         del observation, noise_seeds, going_on
         raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
@@ -203,17 +194,22 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
         # The model does not state its sizes, so check them with a query for an env slot of zeros.
         size = self.slots_per_call(env.num_envs) or 1
-        wanted: Mapping[str, set[str]] = {CAMERA_GROUP: {*wiring.cameras.values()}, STATE_GROUP: {*wiring.state_terms}}
+        wanted: Mapping[str, set[str]] = {
+            observations.CAMERA_GROUP: {*wiring.cameras.values()},
+            observations.STATE_GROUP: {*wiring.state_terms},
+        }
         observation: Observation = {}
         for group, names in wanted.items():
             specs: Any = env.observation_spec.get(group, {})
             observation[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])
-        nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
+        nothing = observations.model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
-            answer = self.query(nothing if self._takes_tensors else as_arrays(nothing), [0] * size)
-            action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
+            answer = self.query(nothing if self._takes_tensors else observations.as_arrays(nothing), [0] * size)
+            observations.action_chunks(
+                answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length
+            )
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
@@ -311,19 +307,23 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            ahead = None if going_on is None else going_on.of(asked)
-            shown = model_observation(history.shown(observation, slots), wiring, [*map(self._instruction, slots)])
-            shown = shown if self._takes_tensors else as_arrays(shown)
-            planned = continued(ahead, wiring)
-            if planned is None:
+            shown = observations.model_observation(
+                history.shown(observation, slots), wiring, [*map(self._instruction, slots)]
+            )
+            shown = shown if self._takes_tensors else observations.as_arrays(shown)
+            if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
-                answer = self._continued_query(shown, part_seeds, planned)
+                ahead = going_on.of(asked)
+                actions = observations.to_groups(ahead.actions, wiring.action)
+                planned = {key: values.numpy() for key, values in actions.items()}
+                continued = {"actions": planned, "weights": ahead.weights.numpy()}
+                answer = self._continued_query(shown, part_seeds, continued)
 
             # Keep the chunks without those of the padding.
             self.count.queries += 1
             self.count.slots_asked += size
-            chunks = action_chunks(answer, wiring, num_slots=size, chunk_length=length)
+            chunks = observations.action_chunks(answer, wiring, num_slots=size, chunk_length=length)
             parts.append(chunks[: len(places)])
             self.count.slots_needed += len(places)
         return torch.cat(parts)
@@ -358,11 +358,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             self._history = history = ShownHistory(wiring, env.num_envs)
         return history
 
-    def _wiring_of(self, env: Environment) -> Wiring:
+    def _wiring_of(self, env: Environment) -> observations.Wiring:
         if self._wired is None or self._wired[0] is not env:
             model = model_interface(self.modality_config(), self.dimensions())
             file = self.args.policy_config_yaml_path
-            self._wired = (env, wired(env, model, self.policy_config, self._files, file=file))
+            self._wired = (env, observations.wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
 
 

@@ -5,6 +5,8 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,9 +26,7 @@ from isaaclab_arena_gr00t.config import (
     Gr00tClosedloopPolicyConfig,
     Modality,
     StatedModality,
-    checkpoint_files,
     checkpoint_problems,
-    embodiment_problems,
     model_interface,
     named_by_option,
     read_joint_files,
@@ -48,40 +48,13 @@ _GOING_ON = "continued_action"
 _WEIGHTS = "continued_weights"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Gr00tNetwork:
     """A loaded model as a `Network` that ranks can share."""
 
-    def __init__(
-        self,
-        ask: Callable[[dict[str, Any], list[int], Mapping[str, Any] | None], Mapping[str, np.ndarray]],
-        *,
-        modalities: Mapping[str, Modality],
-        dimensions: Dimensions | None,
-        slots_per_call: int | None,
-        plan_because: str | None,
-        can_continue: bool,
-    ) -> None:
-        # `ask` takes an observation, one noise seed per env slot, and the actions to continue (None for none; see
-        # `isaaclab_arena_gr00t.observations.continued`).
-        self._ask = ask
-        self.about: Mapping[str, Any] = {
-            "modalities": {
-                name: dataclasses.asdict(
-                    StatedModality(
-                        delta_indices=[int(step) for step in modality.delta_indices],
-                        modality_keys=[str(key) for key in modality.modality_keys],
-                    )
-                )
-                for name, modality in modalities.items()
-            },
-            # None if the model does not state its sizes.
-            "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
-            # None if the number of env slots per call is free.
-            "slots_per_call": slots_per_call,
-            # The reason why an answer does not follow from its entry alone, None if it does.
-            "plan_because": plan_because,
-            "can_continue": can_continue,
-        }
+    # Takes an observation, one noise seed per env slot, and the actions to continue, None for none.
+    ask: Callable[[dict[str, Any], list[int], Mapping[str, Any] | None], Mapping[str, np.ndarray]]
+    about: Mapping[str, Any]
 
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the actions; see `Network.answer`."""
@@ -97,7 +70,7 @@ class Gr00tNetwork:
                 planned[key] = values
         # Without planned actions the model begins its chunks anew.
         going_on = {"actions": planned, "weights": entries[_WEIGHTS]} if planned else None
-        return self._ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]], going_on)
+        return self.ask(observation, [int(seed) for seed in entries[NOISE_SEEDS]], going_on)
 
 
 class ServedModel:
@@ -209,12 +182,19 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Return the checkpoint, the model package and the YAML files; see `PolicyBase.content_sources`."""
         beside = super().content_sources(options)
         model_path = cls.settings_of(Gr00tClosedloopPolicyArgs(**options)).model_path
-        found = checkpoint_files(model_path)
+        # The files from which the model is loaded; none for a name on the hub, whose revision may change.
+        directory = Path(model_path)
+        loaded = {".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"}
+        paths = sorted(directory.rglob("*")) if directory.is_dir() else ()
+        found = {
+            f"model_path {path.relative_to(directory).as_posix()}": path
+            for path in paths
+            if path.suffix in loaded and not path.is_dir()
+        }
         return dataclasses.replace(
             beside,
             files={**beside.files, **found},
             packages=("gr00t",),
-            # The revision behind a name on the hub may change.
             unknown=() if found else (f"model_path {model_path}",),
             checkpoint=model_path,
         )
@@ -232,10 +212,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
         super()._check_settings(settings, args)
-        problems = checkpoint_problems(settings.model_path)
+        problems, known = checkpoint_problems(settings.model_path), stated_embodiments(settings.model_path)
         try:
-            tag = embodiment_tag(settings.embodiment_tag)
-            problems += embodiment_problems(settings.model_path, str(tag.value))
+            tag = str(embodiment_tag(settings.embodiment_tag).value)
+            if known and tag not in known:
+                message = f"'{settings.model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}"
+                problems.append(Problem(message, key="embodiment_tag"))
         except ConfigError as error:
             problems += error.problems
         # The effect of a subclass on the device is known only once a policy exists.
@@ -298,7 +280,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
-        return self._asked_model(observation, noise_seeds)
+        return self._continued_query(observation, noise_seeds, None)
 
     @classmethod
     def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
@@ -321,12 +303,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
 
     def _continued_query(
-        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any]
-    ) -> Mapping[str, np.ndarray]:
-        return self._asked_model(observation, noise_seeds, going_on)
-
-    def _asked_model(
-        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any] | None = None
+        self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any] | None
     ) -> Mapping[str, np.ndarray]:
         if self._draws_by_slot:
             continued = {} if going_on is None else {CONTINUED: going_on}
@@ -349,14 +326,24 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def network(self) -> Gr00tNetwork:
         """Return the model as a network that ranks can share; see `AsksNetwork`."""
-        return Gr00tNetwork(
-            self._asked_model,
-            modalities=self.modality_config(),
-            dimensions=self.dimensions(),
-            slots_per_call=self.slots_per_call(self.args.num_envs),
-            plan_because=None if self._draws_by_slot else _SHARES_NOISE,
-            can_continue=self._can_continue,
-        )
+        modalities, dimensions = self.modality_config(), self.dimensions()
+        about = {
+            "modalities": {
+                name: {
+                    "delta_indices": [int(step) for step in modality.delta_indices],
+                    "modality_keys": [str(key) for key in modality.modality_keys],
+                }
+                for name, modality in modalities.items()
+            },
+            # None if the model does not state its sizes.
+            "dimensions": None if dimensions is None else {name: dict(sizes) for name, sizes in dimensions.items()},
+            # None if the number of env slots per call is free.
+            "slots_per_call": self.slots_per_call(self.args.num_envs),
+            # The reason why an answer does not follow from its entry alone, None if it does.
+            "plan_because": None if self._draws_by_slot else _SHARES_NOISE,
+            "can_continue": self._can_continue,
+        }
+        return Gr00tNetwork(ask=self._continued_query, about=about)
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> "Gr00tClosedloopPolicy":

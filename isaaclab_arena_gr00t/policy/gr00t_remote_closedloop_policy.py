@@ -13,8 +13,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, address_problems, server_address
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, flattened
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, ServerOptions, address_problems, server_address
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -121,7 +120,12 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     ) -> dict[str, np.ndarray]:
         if self._connection is None:
             raise PolicyError("the connection to the policy server has been closed")
-        shown = flattened(observation) if is_flat else observation
+        shown = observation
+        if is_flat:
+            # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
+            parts = ((name, key, values) for name in ("video", "state") for key, values in observation[name].items())
+            shown = {f"{name}.{key}": values for name, key, values in parts}
+            shown |= {key: [text for (text,) in texts] for key, texts in observation["language"].items()}
         question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
         answer = self._connection.ask("get_action", question)
         action = answer[0] if isinstance(answer, list) and answer else answer

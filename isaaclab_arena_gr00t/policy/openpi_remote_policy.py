@@ -18,8 +18,7 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions, server_address
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     # The protocol has no batches and no seeds: each env slot has a connection of its own, all are asked at once, and
     # the server draws the noise.
     name: ClassVar[str] = "openpi_remote"
-    question: ClassVar[str] = OBSERVATION
     server: ClassVar[str] = "openpi policy"
     config_class: ClassVar[type | None] = OpenpiRemotePolicyCfg
     traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True, pictures="announced", remote=True)
@@ -141,17 +139,15 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         )
         return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
 
-    def answered_actions(self, answer: Mapping[str, Any]) -> object:
-        """Return the actions of an answer; PolicyError if it has none."""
-        return actions_in(answer)
-
-
-def actions_in(answer: Mapping[str, Any]) -> object:
-    """Return the actions in a server's answer; PolicyError with the answer's keys if there are none."""
-    if "actions" not in answer:
-        keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
-        raise PolicyError(f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there")
-    return answer["actions"]
+    @staticmethod
+    def answered_actions(answer: Mapping[str, Any]) -> object:
+        """Return the actions of an answer; PolicyError with the answer's keys if there are none."""
+        if "actions" not in answer:
+            keys = ", ".join(f"'{shortened(str(key))}'" for key in list(answer)[:8]) or "nothing"
+            raise PolicyError(
+                f"the openpi server has to answer with 'actions', and answered with {keys}; rename it there"
+            )
+        return answer["actions"]
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import address_problems
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems
 
 OptionsT = TypeVar("OptionsT")
 
@@ -25,15 +25,10 @@ Inputs: TypeAlias = tuple[Mapping[str, str], Mapping[str, Sequence[str]]]
 
 
 class RemoteChunks(ChunkPolicy[OptionsT]):
-    """Asks a server for chunks of actions, for each env slot when its chunk is used up, all of them at once.
+    """Asks a server for chunks of actions, for each env slot when its chunk is used up, all of them at once."""
 
-    Attributes:
-        question: The message that asks for a chunk.
-        server: The server in messages.
-    """
-
-    question: ClassVar[str]
     server: ClassVar[str]
+    """Name of the server in messages."""
 
     def __init__(self, config: OptionsT, connections: SlotConnections[Any]) -> None:
         super().__init__(config)
@@ -65,7 +60,8 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         """Return the question about an env slot."""
 
-    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+    @staticmethod
+    def answered_actions(answer: Mapping[str, Any]) -> object:
         """Return the actions of an answer, which are checked afterwards."""
         return answer.get("actions")
 
@@ -106,17 +102,32 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         options: Any = self.config
         (action_dim,) = env.action_spec.shape
+        columns, length, policy = options.action_columns, self._chunk_length, self.server
         questions = ((env_id, self.shown(env, observation, env_id)) for env_id in env_ids)
-        return [
-            checked_actions(
-                self.answered_actions(answer),
-                length=self._chunk_length,
-                action_dim=action_dim,
-                columns=options.action_columns,
-                policy=self.server,
-            )
-            for answer in self._connections.ask(self.question, questions)
-        ]
+        chunks = []
+        for answer in self._connections.ask(OBSERVATION, questions):
+            # Refuse actions of a wrong shape, then those of wrong types, columns and values.
+            actions = self.answered_actions(answer)
+            if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
+                got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
+                is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
+                is_odd = "; it has to be an array of shape (steps, numbers)"
+                hint = "; with execute: all every answer is played to its end" if is_short else is_odd
+                raise PolicyError(
+                    f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}"
+                )
+            name = f"'actions' of the {policy}"
+            actions = answered(actions, name)
+            if columns is None and actions.shape[1] != action_dim:
+                raise PolicyError(
+                    f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "
+                    f"action_columns says which of them to take"
+                )
+            if columns is not None and max(columns) >= actions.shape[1]:
+                raise PolicyError(f"the {policy}'s action has {actions.shape[1]} numbers, no column {max(columns)}")
+            chosen = actions[:length] if columns is None else actions[:length, list(columns)]
+            chunks.append(torch.from_numpy(in_float32(chosen, name)))
+        return chunks
 
 
 def played_length(config: Any) -> int | None:
@@ -177,30 +188,6 @@ def shown_inputs(
     # One transfer brings all arrays to the CPU.
     arrays = [part.numpy() for part in on_cpu([*pictures.values(), *parts.values()])]
     return dict(zip(pictures, arrays, strict=False)), dict(zip(parts, arrays[len(pictures) :], strict=True))
-
-
-def checked_actions(
-    actions: object, *, length: int | None, action_dim: int, columns: Sequence[int] | None, policy: str
-) -> torch.Tensor:
-    """Return the actions to play of an answer, (length or all, action_dim); PolicyError if they do not fit."""
-    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < (length or 1):
-        got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
-        is_short = isinstance(actions, np.ndarray) and actions.ndim == 2 and len(actions) > 0
-        is_odd = "; it has to be an array of shape (steps, numbers)"
-        hint = "; with execute: all every answer is played to its end" if is_short else is_odd
-        raise PolicyError(f"the {policy} must answer with 'actions' of at least {length or 1} steps, got {got}{hint}")
-    # The shape is right. Now refuse wrong types, columns and values.
-    name = f"'actions' of the {policy}"
-    actions = answered(actions, name)
-    if columns is None and actions.shape[1] != action_dim:
-        raise PolicyError(
-            f"the {policy}'s action has {actions.shape[1]} numbers, the environment's {action_dim}; "
-            f"action_columns says which of them to take"
-        )
-    if columns is not None and max(columns) >= actions.shape[1]:
-        raise PolicyError(f"the {policy}'s action has {actions.shape[1]} numbers, no column {max(columns)}")
-    chosen = actions[:length] if columns is None else actions[:length, list(columns)]
-    return torch.from_numpy(in_float32(chosen, name))
 
 
 def mistaken_options(config: Any) -> list[Problem]:

@@ -25,13 +25,13 @@ from isaaclab_arena_gr00t.policy.remote_chunks import (
     shown_inputs,
 )
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.contract import ServerOptions, server_address
 from isaaclab_arena_gr00t.remote.protocols import (
     EPISODE_END,
     EPISODE_START,
-    OBSERVATION,
     PictureFormat,
+    ServerOptions,
     VlaEvalCodec,
+    server_address,
 )
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -82,7 +82,6 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     # start and end of its episodes, and the server may keep state in between. So an episode whose session is lost is an
     # error.
     name: ClassVar[str] = "vla_eval_remote"
-    question: ClassVar[str] = OBSERVATION
     server: ClassVar[str] = "vla-eval model server"
     config_class: ClassVar[type | None] = VlaEvalRemotePolicyCfg
     # A server batches sessions of several clients, so the last digits of their actions depend on each other.
@@ -163,7 +162,8 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
             task = {"name": name, "episode_idx": start.episode.episode_index, **self.config.task}
-            self._begin(start.env_id, task)
+            self._connections.of(start.env_id).begin((EPISODE_START, {"task": task}))
+            self._running.add(start.env_id)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Send each session the end of its episode, and stop asking."""
@@ -175,14 +175,11 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         super().reset(env_ids)
         self._end(sorted(self._running) if env_ids is None else env_ids.tolist())
 
-    def answered_actions(self, answer: Mapping[str, Any]) -> object:
+    @staticmethod
+    def answered_actions(answer: Mapping[str, Any]) -> object:
         """Return the actions of an answer, which may be a single one instead of a chunk."""
         actions = answer.get("actions")
         return actions[None] if isinstance(actions, np.ndarray) and actions.ndim == 1 else actions
-
-    def _begin(self, env_id: int, task: Mapping[str, Any]) -> None:
-        self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
-        self._running.add(env_id)
 
     def _end(self, env_ids: Sequence[int]) -> None:
         for env_id in self._running.intersection(env_ids):
@@ -193,7 +190,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         """Return pictures, states and instruction of an env slot, whose episode has begun."""
         if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
-            self._begin(env_id, {"name": self._words_for(env, env_id), **self.config.task})
+            task = {"name": self._words_for(env, env_id), **self.config.task}
+            self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
+            self._running.add(env_id)
         images, states = self.inputs(self.config, env)
         size = self.config.image_size
         pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)

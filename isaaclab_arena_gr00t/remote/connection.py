@@ -12,17 +12,19 @@ from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote.contract import (
+from isaaclab_arena.workers import PolicyElsewhere, patience_s
+from isaaclab_arena_gr00t.remote.protocols import (
     KEY_FILE_OPTION,
     AnswerError,
     Channel,
     Codec,
+    Gr00tCodec,
+    OpenpiCodec,
     ServerAddress,
     UnauthorisedError,
+    VlaEvalCodec,
     identity_line,
 )
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, VlaEvalCodec
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
@@ -183,9 +185,15 @@ class PolicyServerConnection:
                 except (WireError, AnswerError):
                     # A server for one client at a time is free to say what it is.
                     self.close()
-                    self._refuse_another(
-                        (_speaker_of(said) if self.codec.scheme else None) or what_listens(self.address)
-                    )
+                    other: type[Codec] | None = None
+                    if self.codec.scheme and not isinstance(said, str):
+                        # The first message on a websocket shows the protocol.
+                        with suppress(WireError):
+                            message = OpenpiCodec.unpack(said)
+                            if isinstance(message, dict):
+                                is_message = {"type", "payload", "seq"} <= message.keys()
+                                other = VlaEvalCodec if is_message else OpenpiCodec
+                    self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
         except UnicodeError as error:
@@ -295,15 +303,6 @@ class PolicyServerConnection:
         if isinstance(error, TimeoutError):
             return f"it did not answer within {self._limit_s:.4g} s"
         return plain(error.strerror or error)
-
-
-def _speaker_of(said: str | bytes | bytearray) -> type[Codec] | None:
-    """Return the protocol of a server by its first message on a websocket, None if unknown."""
-    with suppress(WireError):
-        message = None if isinstance(said, str) else OpenpiCodec.unpack(said)
-        if isinstance(message, dict):
-            return VlaEvalCodec if {"type", "payload", "seq"} <= message.keys() else OpenpiCodec
-    return None
 
 
 def plain(words: object) -> str:

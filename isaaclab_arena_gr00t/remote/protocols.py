@@ -1,32 +1,371 @@
-"""The protocols of GR00T's, openpi's and vla-eval's servers: what their messages say, as bytes."""
+"""Policy servers: their addresses, the channels to them, and what the messages of GR00T, openpi and vla-eval say."""
 
+import hashlib
 import io
+import logging
 import re
+import socket as sockets
 import struct
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from PIL import Image
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.sync import client
 
-from arena_wire import gr00t
-from arena_wire.messages import (
-    ARRAY_KINDS,
-    DEFAULT_LIMITS,
-    WireError,
-    WireLimits,
-    array_of,
-    dtype_of,
-    in_words,
-    outline,
-    read_message,
-    write_message,
-)
+from arena_wire import gr00t, messages
+from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
+from arena_wire.zmtp import RequestSocket
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.contents import UNKNOWN
+from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import StatedModality
-from isaaclab_arena_gr00t.remote.contract import ANSWER_LIMITS, AnswerError, Codec, LeavingError, UnauthorisedError
+
+# Read the address and the time limits of a policy server from the options of a job.
+
+KEY_FILE_OPTION = "remote_api_token_file"
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a job for its policy server; every policy that asks one has them.
+
+    Attributes:
+        remote_host: Machine of the server.
+        remote_port: Its port.
+        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
+        remote_api_token_file: File whose only line is what the server asks for.
+        timeout_s: How long an answer may take [s].
+        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
+    """
+
+    remote_host: str = "localhost"
+    remote_port: int = 5555
+    remote_api_token: str | None = None
+    remote_api_token_file: str | None = None
+    timeout_s: float = 30.0
+    wait_for_server_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAddress:
+    """The address of a policy server, with its token (None if it needs none) and time limits [s]."""
+
+    host: str = "localhost"
+    port: int = 5555
+    api_token: str | None = field(default=None, repr=False)
+    timeout_s: float = 30.0  # limit of one answer
+    wait_for_server_s: float = 60.0  # how long to wait for an absent server, at the start or later
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def server_address(options: ServerOptions) -> ServerAddress:
+    """Return the address of the server; ConfigError with every wrong option."""
+    problems = address_problems(options)
+    if problems:
+        raise ConfigError(problems)
+    file = options.remote_api_token_file
+    return ServerAddress(
+        host=options.remote_host,
+        port=options.remote_port,
+        api_token=None if file is None else token_in(file),
+        timeout_s=options.timeout_s,
+        wait_for_server_s=options.wait_for_server_s,
+    )
+
+
+def address_problems(options: ServerOptions) -> list[Problem]:
+    """Return the problems of the options for the server."""
+    host, port = options.remote_host, options.remote_port
+    problems = []
+    if not host or not host.isprintable() or any(map(str.isspace, host)):
+        problems.append(Problem(f"must be the name of a machine, got {host!r}", key="remote_host"))
+    if not 0 < port < 65536:
+        problems.append(Problem(f"must be between 1 and 65535, got {port}", key="remote_port"))
+    problems += [
+        Problem(f"must be more than 0 s, got {seconds:g}", key=key)
+        for key, seconds in (("timeout_s", options.timeout_s), ("wait_for_server_s", options.wait_for_server_s))
+        if not 0 < seconds < float("inf")
+    ]
+    # A run writes the options of its jobs into its output, where a token must not be.
+    if options.remote_api_token is not None:
+        message = (
+            "is refused, since a run writes the options of its jobs into its output, where others may read them; put "
+            f"it into a file of one line, and name that in {KEY_FILE_OPTION}"
+        )
+        problems.append(Problem(message, key="remote_api_token"))
+    if options.remote_api_token_file is not None:
+        try:
+            token_in(options.remote_api_token_file)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def token_in(file: str, *, key: str = KEY_FILE_OPTION) -> str:
+    """Return the token on the only line of a file; ConfigError for the option `key` if there is none."""
+    try:
+        text = Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=key)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=key)) from error
+    if not text or not text.isprintable():
+        found = "several lines, or signs that cannot be printed" if text else "nothing"
+        raise ConfigError(Problem(f"'{file}' must hold the server's token on one line, it holds {found}", key=key))
+    return text
+
+
+# Connections that carry messages, and their errors.
+
+
+class AnswerError(Exception):
+    """A server's answer that cannot be used. Its text continues a sentence that begins with the server's name."""
+
+
+class UnauthorisedError(Exception):
+    """The server wants another token; the text is the server's message."""
+
+
+class LeavingError(OSError):
+    """The server says that it shuts down."""
+
+
+# Talk over a websocket, within limits of time and size.
+
+ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
+"""An answer is a chunk of actions; a text may use four times its bytes in memory."""
+
+_CLOSE_S = 1.0
+_LOOK_S = 0.05
+_UNAUTHORISED = (401, 403)
+_REDIRECTS = (300, 301, 302, 303, 307, 308)
+_TOO_LARGE = 1009
+
+# Each error of the library becomes one message of this program, so its own tracebacks are not logged.
+_QUIET = logging.getLogger("websockets.client.of_policies")
+_QUIET.setLevel(logging.CRITICAL)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Deadlines:
+    """Shuts late sockets down, so that no thread of the library waits for a server."""
+
+    # The library answers pings at any time. A server that sends pings and reads no answers, or reads a byte now and
+    # then, would block all its threads.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    of_sockets: dict[sockets.socket, float] = field(default_factory=dict)  # moments of `time.monotonic` [s]
+    thread: threading.Thread | None = None
+
+    def watch(self) -> None:
+        """Shut each socket down whose moment has passed, for ever."""
+        while True:
+            time.sleep(_LOOK_S)
+            with self.lock:
+                late = [socket for socket, deadline in self.of_sockets.items() if time.monotonic() > deadline]
+                for socket in late:
+                    del self.of_sockets[socket]
+                    with suppress(OSError):
+                        socket.shutdown(sockets.SHUT_RDWR)
+
+
+_DEADLINES = _Deadlines()
+
+
+class Websocket:
+    """One websocket to a policy server, for one thread; to be closed after any error, as a late answer misleads."""
+
+    def __init__(
+        self, address: ServerAddress, timeout_s: float, *, numbers_answers: bool, limits: WireLimits = ANSWER_LIMITS
+    ) -> None:
+        # OSError: no connection in time, or the server refuses it. UnicodeError: invalid host name. UnauthorisedError:
+        # the server wants another ``Authorization: Api-Key``.
+        self._limits = limits
+        # If answers have no numbers, `send` refuses an early message: it would be taken for the answer.
+        self._numbers_answers = numbers_answers
+        self._open = ExitStack()
+        token = address.api_token
+        deadline = time.monotonic() + timeout_s
+        # With a socket of ours the library follows no redirect, and `_Deadlines` can end its waits.
+        self._socket = sockets.create_connection((address.host, address.port), timeout=timeout_s)
+        self._open.callback(self._socket.close)
+        self._socket.settimeout(None)
+        try:
+            with self._within(deadline - time.monotonic()):
+                dialled = client.connect(
+                    f"ws://{address}",
+                    sock=self._socket,
+                    compression=None,
+                    max_size=limits.max_message_bytes,
+                    additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
+                    open_timeout=timeout_s,
+                    close_timeout=_CLOSE_S,
+                    # The server's model blocks its event loop, so it answers no ping meanwhile.
+                    ping_interval=None,
+                    proxy=None,
+                    logger=_QUIET,
+                )
+                self._connection = self._open.enter_context(dialled)
+        except BaseException as error:
+            self._open.close()
+            refused = error if isinstance(error, InvalidStatus) else error.__cause__
+            if isinstance(refused, InvalidStatus):
+                response = refused.response
+                if response.status_code in _UNAUTHORISED:
+                    raise UnauthorisedError(str(refused)) from error
+                place = response.headers.get("Location") if response.status_code in _REDIRECTS else None
+                if place is not None:
+                    message = f"it sends clients to {place}, which is not followed; give that address"
+                    raise ConnectionError(message) from error
+            if isinstance(error, InvalidURI):
+                raise UnicodeError(str(error)) from error
+            if isinstance(error, WebSocketException):
+                # If a server ends at this moment, the kind of error depends on the progress of the handshake.
+                raise ConnectionError(f"it refuses the connection ({error})") from error
+            raise
+
+    def send(self, request: bytes, timeout_s: float) -> None:
+        """Send a message; OSError if the connection is lost or slow, WireError if the server sent something unasked."""
+        try:
+            with self._within(timeout_s):
+                if not self._numbers_answers:
+                    # An early message would be taken for the answer to this one.
+                    try:
+                        self._connection.recv(timeout=0)
+                    except TimeoutError:
+                        pass
+                    else:
+                        raise WireError("it answered twice, or what it was not asked")
+                self._connection.send(request)
+        except TimeoutError as error:
+            raise TimeoutError(f"it read nothing for {timeout_s:g} s") from error
+        except WebSocketException as error:
+            raise self._lost(error) from error
+
+    def receive(self, timeout_s: float) -> str | bytes:
+        """Return the next message; OSError if the connection is lost or too slow, WireError if it is too large."""
+        try:
+            with self._within(timeout_s):
+                return self._connection.recv(timeout=timeout_s)
+        except WebSocketException as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        """Close the connection. May be called more than once."""
+        with suppress(TimeoutError), self._within(_CLOSE_S):
+            self._open.close()
+
+    @contextmanager
+    def _within(self, timeout_s: float) -> Iterator[None]:
+        """Limit the time of a block in which the library uses the socket; TimeoutError if it took longer."""
+        deadline = time.monotonic() + timeout_s
+        with _DEADLINES.lock:
+            _DEADLINES.of_sockets[self._socket] = deadline
+            # A forked process lacks the thread of its parent.
+            if _DEADLINES.thread is None or not _DEADLINES.thread.is_alive():
+                _DEADLINES.thread = threading.Thread(
+                    target=_DEADLINES.watch, name="deadlines of websockets", daemon=True
+                )
+                _DEADLINES.thread.start()
+        try:
+            yield
+        except (OSError, WebSocketException, AssertionError) as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError("timed out") from error
+            if isinstance(error, AssertionError):
+                # The library does not expect, for example, an answer that comes before the request.
+                raise ConnectionError("it speaks out of turn") from error
+            raise
+        finally:
+            with _DEADLINES.lock:
+                _DEADLINES.of_sockets.pop(self._socket, None)
+
+    def _lost(self, error: WebSocketException) -> Exception:
+        if isinstance(error, ConnectionClosed):
+            # The side that closed first received the large message; the other side repeats the code.
+            if error.rcvd is not None and error.rcvd.code == _TOO_LARGE and error.rcvd_then_sent is not False:
+                return WireError(f"it takes no message as large as this one ({error.rcvd})")
+            if error.sent is not None and error.sent.code == _TOO_LARGE:
+                most = self._limits.max_message_bytes
+                return WireError(f"the answer has more bytes than the {most} that are allowed")
+        return ConnectionError(f"the connection is lost ({error})")
+
+
+Channel: TypeAlias = Websocket | RequestSocket
+"""A connection of one thread that carries messages, within limits of time and size."""
+
+# The protocols: the first messages, and the form of questions and answers.
+
+
+class Codec(ABC):
+    """One protocol on one connection: what is said, as bytes. It neither waits nor repeats."""
+
+    # Name of its servers in messages, the policy that asks them, the prefix of an address, and the end of the message
+    # that no server answers, with the command that starts one.
+    server: ClassVar[str]
+    policy_type: ClassVar[str]
+    scheme: ClassVar[str] = ""
+    advice: ClassVar[str] = ""
+    # Whether an answer states its question's number. Without numbers an early answer would be taken for a later one.
+    numbers_answers: ClassVar[bool] = False
+    # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the
+    # episode cannot go on in another connection.
+    remembers: bool = False
+
+    def __init__(self, limits: WireLimits) -> None:
+        self.limits = limits  # of a message from the server
+
+    # UnauthorisedError from `dial`, `introduced` or `decode`: the server wants another token. WireError: no message of
+    # this protocol. AnswerError: the server failed, answers another question, or is of no use. LeavingError: it ends.
+
+    def dial(self, address: ServerAddress, timeout_s: float) -> Channel:
+        """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
+        if self.scheme:
+            return Websocket(address, timeout_s, numbers_answers=self.numbers_answers, limits=self.limits)
+        return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=self.limits.max_message_bytes)
+
+    def hello(self) -> bytes | None:
+        """Return the client's first message, None if the server speaks first."""
+        return None
+
+    @abstractmethod
+    def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any] | None:
+        """Return the server's description in its first message, None if it has none."""
+
+    @abstractmethod
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+        """Return a message to the server; WireError if the payload holds a type that the protocol cannot encode."""
+
+    @abstractmethod
+    def decode(self, said: str | bytes | bytearray) -> Any:
+        """Return the answer to the last question."""
+
+
+# Write a policy server's description of its model, in one line.
+
+_MAX_LENGTH = 400
+
+
+def identity_line(stated: object) -> str:
+    """Return a server's description as one line of JSON, `UNKNOWN` if it has none; cut, with a hash, if it is long."""
+    if not isinstance(stated, Mapping) or not stated:
+        return UNKNOWN
+    line = json_line({str(name): stated[name] for name in sorted(stated, key=str)})
+    if len(line) <= _MAX_LENGTH:
+        return line
+    return f"{line[:_MAX_LENGTH]}… (SHA-256 {hashlib.sha256(line.encode()).hexdigest()})"
+
 
 OBSERVATION = "observation"
 """The kind of question that openpi's and vla-eval's servers answer with actions."""
@@ -82,15 +421,6 @@ class Gr00tCodec(Codec):
         raise AnswerError(f"could not answer '{self._asked}': {says}")
 
 
-def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a nested observation with flat keys, for a GR00T server that wraps its policy for simulation."""
-    arrays = {
-        f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
-    }
-    # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
-    return {**arrays, **{key: [text for (text,) in texts] for key, texts in observation["language"].items()}}
-
-
 # openpi: the server describes its model, then answers observations. No message numbers, no seeds and no episodes.
 
 _TEXT_TYPE = re.compile(r"<U(\d{1,6})")
@@ -112,13 +442,13 @@ class OpenpiCodec(Codec):
     @staticmethod
     def pack(message: Any) -> bytes:
         """Return the bytes of dicts, lists, text, numbers and arrays; WireError for any other value."""
-        return write_message(message, _openpi_encoded)
+        return messages.write_message(message, _openpi_encoded)
 
     @staticmethod
     def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
         """Return the message in the bytes; WireError if it is invalid or too large."""
         outline(data, limits)
-        return read_message(data, _openpi_decoded)
+        return messages.read_message(data, _openpi_decoded)
 
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any]:
         """Return the server's metadata."""
@@ -164,7 +494,7 @@ def _openpi_decoded(value: dict[Any, Any]) -> Any:
         # NumPy turns a prompt into an array of one text.
         text = _TEXT_TYPE.fullmatch(str(stated))
         if text is None:
-            return array_of(data, dtype_of(stated), value.get(b"shape"))
+            return messages.array_of(data, messages.dtype_of(stated), value.get(b"shape"))
         if not isinstance(data, bytes) or value.get(b"shape") not in ([], [1]) or len(data) != 4 * int(text[1]):
             raise WireError("an array of text has one text, of as many characters as its type says; this one does not")
         try:
@@ -174,8 +504,8 @@ def _openpi_decoded(value: dict[Any, Any]) -> Any:
     if b"__npgeneric__" in value:
         if isinstance(data, str) and _TEXT_TYPE.fullmatch(str(stated)):
             return data
-        dtype = dtype_of(stated)
-        if dtype.kind not in ARRAY_KINDS or not isinstance(data, (bool, int, float)):
+        dtype = messages.dtype_of(stated)
+        if dtype.kind not in messages.ARRAY_KINDS or not isinstance(data, (bool, int, float)):
             raise WireError(f"a {type(data).__name__} is no number of type {dtype}")
         try:
             return dtype.type(data)
@@ -232,13 +562,13 @@ class VlaEvalCodec(Codec):
     def pack(message: Message, picture_format: PictureFormat = "raw") -> bytes:
         """Return a message as bytes, pictures as `picture_format`; WireError for a value that cannot be encoded."""
         plain = {"type": message.kind, "payload": message.payload, "seq": message.number, "timestamp": time.time()}
-        return write_message(plain, partial(_vla_eval_encoded, picture_format=picture_format))
+        return messages.write_message(plain, partial(_vla_eval_encoded, picture_format=picture_format))
 
     @staticmethod
     def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
         """Return the message in the bytes; WireError if invalid or too large. PNG and JPEG stay `EncodedPicture`."""
         outline(data, limits)
-        plain = read_message(data, _vla_eval_decoded)
+        plain = messages.read_message(data, _vla_eval_decoded)
         if not isinstance(plain, dict) or not {"type", "payload", "seq"} <= plain.keys():
             raise WireError(f"a message has a type, a payload and a seq, this is {in_words(plain)}")
         kind, payload, number = plain["type"], plain["payload"], plain["seq"]
@@ -315,20 +645,15 @@ class EncodedPicture:
         return pixels
 
 
-def encoded_picture(picture: np.ndarray, picture_format: PictureFormat) -> dict[str, Any]:
-    """Return the map of a picture (height, width, channels) uint8; TypeError for 4 channels as JPEG."""
-    if picture_format == "jpeg" and picture.shape[2] == 4:
-        raise TypeError("a picture with 4 channels as JPEG may not travel")
-    file = io.BytesIO()
-    plain = picture[:, :, 0] if picture.shape[2] == 1 else picture
-    Image.fromarray(plain).save(file, format=_FORMATS[picture_format], quality=_JPEG_QUALITY)
-    return {_PICTURE: True, "format": picture_format, "data": file.getvalue(), "shape": list(picture.shape)}
-
-
 def _vla_eval_encoded(value: Any, picture_format: PictureFormat) -> Any:
     is_picture = isinstance(value, np.ndarray) and value.ndim == 3 and value.dtype == np.uint8
     if is_picture and picture_format != "raw" and value.shape[2] in _CHANNELS:
-        return encoded_picture(value, picture_format)
+        if picture_format == "jpeg" and value.shape[2] == 4:
+            raise TypeError("a picture with 4 channels as JPEG may not travel")
+        file = io.BytesIO()
+        plain = value[:, :, 0] if value.shape[2] == 1 else value
+        Image.fromarray(plain).save(file, format=_FORMATS[picture_format], quality=_JPEG_QUALITY)
+        return {_PICTURE: True, "format": picture_format, "data": file.getvalue(), "shape": list(value.shape)}
     if isinstance(value, np.ndarray) and value.dtype.kind not in "VOc":
         return {"__ndarray__": True, "data": value.tobytes(), "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
@@ -339,10 +664,14 @@ def _vla_eval_encoded(value: Any, picture_format: PictureFormat) -> Any:
 def _vla_eval_decoded(value: dict[Any, Any]) -> Any:
     if _PICTURE not in value:
         is_array = "__ndarray__" in value
-        return array_of(value.get("data"), dtype_of(value.get("dtype")), value.get("shape")) if is_array else value
+        return (
+            messages.array_of(value.get("data"), messages.dtype_of(value.get("dtype")), value.get("shape"))
+            if is_array
+            else value
+        )
     form, data, shape = value.get("format"), value.get("data"), value.get("shape")
     if form == "raw":
-        return array_of(data, dtype_of(value.get("dtype", "|u1")), shape)
+        return messages.array_of(data, messages.dtype_of(value.get("dtype", "|u1")), shape)
     if form not in _FORMATS or not isinstance(data, bytes):
         raise WireError(f"a picture is raw, png or jpeg, and bytes; this is {in_words(form)} and {in_words(data)}")
     is_shape = isinstance(shape, list) and len(shape) in (2, 3) and all(type(size) is int for size in shape)

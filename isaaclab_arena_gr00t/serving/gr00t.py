@@ -2,8 +2,10 @@
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,6 @@ from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
 
 from arena_wire.messages import WireLimits
-from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.serving import (
     BegunEpisode,
     ObservationRefusedError,
@@ -23,7 +24,7 @@ from isaaclab_arena.evaluation.serving import (
 )
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
-from isaaclab_arena_gr00t.serving.served_job import HealthServer, ListenOptions, ServedJob, health_answer
+from isaaclab_arena_gr00t.serving.served_job import PATHS, ListenOptions, ServedJob, health_answer
 
 ACTION = "action"
 INSTRUCTION = "annotation.human.task_description"
@@ -45,10 +46,8 @@ class Gr00tServer:
         # A GR00T model is served under its own names, and draws its noise from the clients' seeds, as ``gr00t-server``
         # does. `close` closes the policy too.
         self._served = served
-        self.health: HealthServer | None = None
         # 0 is a free port, None no answers to ``GET /health``.
-        if health_port is not None:
-            self.health = HealthServer(listen.host, health_port, self._health)
+        self.health = None if health_port is None else health_server(listen.host, health_port, self._health)
         # A GR00T model answers requests itself; `NamedPolicy` answers for any other policy.
         policy = served.policy.policy
         answering = policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
@@ -64,12 +63,13 @@ class Gr00tServer:
             )
         except OSError:
             if self.health is not None:
-                self.health.close()
+                self.health.server_close()
             raise
         self.address = self._server.address
         self.port = self._server.port
         self.failure: str | None = None  # why the server stopped, None without a failure
         self._thread = threading.Thread(target=self._run, name="GR00T's protocol")
+        self._health_thread: threading.Thread | None = None
 
     @property
     def is_running(self) -> bool:
@@ -80,12 +80,15 @@ class Gr00tServer:
         """Begin to answer."""
         self._thread.start()
         if self.health is not None:
-            self.health.start()
+            self._health_thread = threading.Thread(target=self.health.serve_forever, name="health", daemon=True)
+            self._health_thread.start()
 
     def close(self) -> None:
         """Answer the running request, and stop."""
         if self.health is not None:
-            self.health.close()
+            if self._health_thread is not None and self._health_thread.is_alive():
+                self.health.shutdown()
+            self.health.server_close()
         self._server.stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -104,11 +107,30 @@ class Gr00tServer:
             raise
 
 
-def refuse_names(served: ServedJob, options: Sequence[str]) -> None:
-    """Refuse options that map names if the model has names of its own: ConfigError."""
-    if options and isinstance(served.policy.policy, Gr00tClosedloopPolicy):
-        message = "has no effect on a GR00T model, whose clients use the model's own names; leave it out"
-        raise ConfigError([Problem(message, key=option) for option in options])
+def health_server(host: str, port: int, ask: Callable[[], tuple[HTTPStatus, bytes]]) -> ThreadingHTTPServer:
+    """Return a server that will answer ``GET /health`` on a port of its own (0: a free one), as GR00T has no HTTP."""
+
+    class Answers(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            is_known = self.path.partition("?")[0] in PATHS
+            status, body = ask() if is_known else (HTTPStatus.NOT_FOUND, b"")
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  what the base class calls it
+            """Say nothing."""
+
+    class Listening(ThreadingHTTPServer):
+        daemon_threads = True
+        if ":" in host:
+            address_family = AF_INET6
+
+    return Listening((host, port), Answers)
 
 
 class NamedPolicy(BasePolicy):

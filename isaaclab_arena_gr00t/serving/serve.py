@@ -27,9 +27,16 @@ from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena_gr00t.remote.contract import token_in
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions, ServedJob, mapping_of
-from isaaclab_arena_gr00t.serving.websocket_server import OpenpiTalks, Talk, VlaEvalTalks, WebsocketServer
+from isaaclab_arena_gr00t.remote.protocols import token_in
+from isaaclab_arena_gr00t.serving.served_job import (
+    ListenOptions,
+    OpenpiTalks,
+    ServedJob,
+    Talk,
+    VlaEvalTalks,
+    WebsocketServer,
+    mapping_of,
+)
 
 if TYPE_CHECKING:
     from isaaclab_arena_gr00t.serving.gr00t import Gr00tServer
@@ -92,10 +99,16 @@ class ServeOptions:
         if problems:
             raise ConfigError(problems)
 
-    @property
-    def max_message_bytes(self) -> int:
-        """The size limit of a client's message [bytes]."""
-        return (self.max_message_mb or (256 if self.protocol == "gr00t" else 64)) * 1024 * 1024
+    def listen(self) -> ListenOptions:
+        """Return the address of the server, and limits on its clients; ConfigError if the token's file is unusable."""
+        own_port, own_mb = (5555, 256) if self.protocol == "gr00t" else (8000, 64)
+        file = self.api_token_file
+        return ListenOptions(
+            host=self.host,
+            port=own_port if self.port is None else self.port,
+            api_token=self.api_token if file is None else token_in(file, key="--api_token_file"),
+            max_message_bytes=(self.max_message_mb or own_mb) * 1024 * 1024,
+        )
 
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
@@ -104,18 +117,17 @@ class ServeOptions:
         except ValueError:
             return self.host == "localhost"
 
-    def token(self) -> str | None:
-        """Return the token that clients must send, None without one; ConfigError if its file is unusable."""
-        return self.api_token if self.api_token_file is None else token_in(self.api_token_file, key="--api_token_file")
-
-    def image_keys(self) -> Mapping[str, str] | None:
-        """Return the camera of each key, None if `images` is empty."""
-        return dict(_pair(word, "--images") for word in self.images) or None
-
-    def state_keys(self) -> Mapping[str, Sequence[str]] | None:
-        """Return the terms of each key, None if `states` is empty."""
-        pairs = dict(_pair(word, "--states") for word in self.states)
-        return {key: names.split(",") for key, names in pairs.items()} or None
+    def client_keys(self) -> tuple[Mapping[str, str] | None, Mapping[str, Sequence[str]] | None]:
+        """Return the camera of each key of `images`, and the terms of each of `states`; None if none is given."""
+        found: dict[str, dict[str, str]] = {}
+        for option, words in (("--images", self.images), ("--states", self.states)):
+            found[option] = {}
+            for word in words:
+                key, equals, name = word.partition("=")
+                if not key or not equals or not name:
+                    raise ConfigError(Problem(f"must be like KEY=NAME, got '{word}'", key=option))
+                found[option][key] = name
+        return found["--images"] or None, {key: names.split(",") for key, names in found["--states"].items()} or None
 
 
 def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
@@ -157,13 +169,6 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
     return job_request(asked, job_block(asked, rest[1:])).jobs[0]
 
 
-def _pair(word: str, option: str) -> tuple[str, str]:
-    key, equals, name = word.partition("=")
-    if not key or not equals or not name:
-        raise ConfigError(Problem(f"must be like KEY=NAME, got '{word}'", key=option))
-    return key, name
-
-
 # Serve a policy to other programs, in a protocol that they speak: ``isaaclab-arena serve``.
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -184,13 +189,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
     with program() as ended:
         take_rank_of_scheduler()
         options.check()
-        own_port = 5555 if options.protocol == "gr00t" else 8000
-        listen = ListenOptions(
-            host=options.host,
-            port=own_port if options.port is None else options.port,
-            api_token=options.token(),
-            max_message_bytes=options.max_message_bytes,
-        )
+        listen = options.listen()
         limit_threads(options.torch_threads)
 
         # Build the policy before the server listens, so that no client connects to a server without a policy.
@@ -227,7 +226,7 @@ def prepared(options: ServeOptions, rest: Sequence[str]) -> ServedJob:
     """Return the served job with its policy built and tried out; ConfigError if the policy cannot be served."""
     job = served_job(options, rest)
     contents = hashlib.sha256(json_line(ContentReader().read(job).policy).encode()).hexdigest()
-    images, states = options.image_keys(), options.state_keys()
+    images, states = options.client_keys()
     policy = HostedPolicy(job, options.max_sessions, shown=lambda spec: mapping_of(spec, images, states).shown())
     mapping = mapping_of(policy.observation_spec, images, states)
     return ServedJob(policy=policy, mapping=mapping, contents={"policy_sha256": contents})
@@ -241,8 +240,10 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
         except ImportError as error:
             message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
             raise ConfigError(Problem(message, key="--protocol")) from error
-        given = {"--images": options.images, "--states": options.states}
-        gr00t.refuse_names(served, [option for option, words in given.items() if words])
+        given = [option for option, words in (("--images", options.images), ("--states", options.states)) if words]
+        if given and isinstance(served.policy.policy, gr00t.Gr00tClosedloopPolicy):
+            message = "has no effect on a GR00T model, whose clients use the model's own names; leave it out"
+            raise ConfigError([Problem(message, key=option) for option in given])
         server = gr00t.Gr00tServer(
             served,
             listen,
@@ -252,7 +253,7 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
             health_port=options.health_port,
         )
         if server.health is not None:
-            _LOG.info("GET /health is answered on port %d", server.health.port)
+            _LOG.info("GET /health is answered on port %d", server.health.server_address[1])
         return server
 
     # The other protocols differ in their messages over a websocket.

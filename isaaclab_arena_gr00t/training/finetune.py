@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 import tyro
+from gr00t import Gr00tError
 from gr00t.data.statistics import KeyStatistics, compute_statistics
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import Gr00tError
 from gr00t.model import Gr00tSmallProcessor
 from gr00t.model.building import add_embodiment, build_small_model
 from gr00t.model.checkpoint import load_model, load_processor, save_checkpoint
@@ -120,19 +120,6 @@ class FinetuneOptions(TrainingSettings):
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
-    def what_must_stay(self, world_size: int) -> dict[str, Any]:
-        """Return the settings that must be the same when a run is resumed."""
-        return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)},
-            "dataset": list(self.dataset),
-            "base_model_path": None if self.base_model_path is None else str(self.base_model_path),
-            "policy_config_yaml_path": str(self.policy_config_yaml_path),
-            "validation_share": self.validation_share,
-            "include_failures": self.include_failures,
-            "world_size": world_size,
-            "torch": torch.__version__,
-        }
-
     def check(self) -> None:
         """Refuse numbers that make no sense: ConfigError with every problem."""
         problems = wrong_numbers(self)
@@ -210,7 +197,7 @@ def new_model(
 ) -> NewModel:
     """Return an untrained model that fits the demonstrations; `sizes` replaces defaults such as ``hidden_size``."""
     model, processor = build_small_model(
-        {config.embodiment_tag: (_modalities(interface), _statistics(data))},
+        {config.embodiment_tag: _robot(interface, data)},
         instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
         image_size=config.target_image_size[0],
         seed=seed,
@@ -219,22 +206,22 @@ def new_model(
     return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
-def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
+def _robot(
+    interface: ModelInterface, data: DemonstrationSteps
+) -> tuple[dict[str, ModalityConfig], dict[str, dict[str, KeyStatistics]]]:
+    """Return the modalities of the demonstrations' robot, and the statistics of its states and actions."""
+    steps = {"action": list(range(interface.horizon))}
     keys = {
         "video": interface.video_keys,
         "state": interface.state_keys,
         "action": interface.action_keys,
         "language": interface.language_keys,
     }
-    steps = {"action": list(range(interface.horizon))}
-    return {name: ModalityConfig(steps.get(name, [0]), list(each)) for name, each in keys.items()}
-
-
-def _statistics(data: DemonstrationSteps) -> dict[str, dict[str, KeyStatistics]]:
-    return {
+    statistics = {
         "state": {key: compute_statistics(values) for key, values in data.states().items()},
         "action": {key: compute_statistics(values) for key, values in data.actions().items()},
     }
+    return {name: ModalityConfig(steps.get(name, [0]), list(each)) for name, each in keys.items()}, statistics
 
 
 # Run one rank's part of a GR00T training, from recordings to checkpoints.
@@ -258,7 +245,18 @@ class TrainingRun:
         self._command_line = command_line
         self._context = context
         self._ranks = ranks
-        self._asked = options.what_must_stay(context.world_size)
+        # The settings that must be the same when a run is resumed.
+        base = options.base_model_path
+        self._asked: dict[str, Any] = {
+            **{field.name: getattr(options, field.name) for field in dataclasses.fields(TrainingSettings)},
+            "dataset": list(options.dataset),
+            "base_model_path": None if base is None else str(base),
+            "policy_config_yaml_path": str(options.policy_config_yaml_path),
+            "validation_share": options.validation_share,
+            "include_failures": options.include_failures,
+            "world_size": context.world_size,
+            "torch": torch.__version__,
+        }
         self._schedule = Schedule(
             max_steps=options.max_steps,
             save_every=options.save_every,
@@ -428,8 +426,7 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
             load_model(options.base_model_path, device="cpu", dtype=torch.float32),
             load_processor(options.base_model_path),
             config.embodiment_tag,
-            _modalities(interface),
-            _statistics(learned),
+            *_robot(interface, learned),
             seed=options.seed,
         )
     except Gr00tError as error:

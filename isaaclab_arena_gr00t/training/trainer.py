@@ -27,9 +27,11 @@ from isaaclab_arena_gr00t.observations import (
     CAMERA_GROUP,
     STATE_GROUP,
     RecordedSpaces,
+    Shown,
     Wiring,
     model_observation,
-    shown_now,
+    pictures,
+    state_values,
     to_groups,
 )
 
@@ -142,7 +144,12 @@ class DemonstrationSteps:
             },
             STATE_GROUP: {term: self._gather(places, f"{OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
-        shown = shown_now(observed, wiring, list(range(len(places))))
+        rows = list(range(len(places)))
+        state = state_values(observed, wiring, rows)
+        shown = Shown(
+            video={key: values[:, None] for key, values in pictures(observed, wiring, rows).items()},
+            state=None if state is None else state[:, None],
+        )
         observation = model_observation(shown, wiring, [demonstration.instruction for demonstration, _ in places])
 
         # The actions from each step on; at the end of an episode its last action is repeated.

@@ -6,8 +6,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from isaaclab_arena.distributed.collectives import between_neighbours, connect_neighbours
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, connect_neighbours
 from tests.distributed.threads import ranks_in_threads
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.distributed.collectives import Neighbours, connect_neighbours
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, Neighbours, Ranks, connect_neighbours
 from tests.distributed.threads import ranks_in_threads
 
 

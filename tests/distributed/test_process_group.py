@@ -32,9 +32,9 @@ START_UP = """
         total = torch.tensor([float(context.rank)])
         dist.all_reduce(total)
         shared = ranks.share_from_rank_zero("output_dir", f"directory of rank {context.rank}")
-        ranks.agree("config_hash", "same everywhere")
+        ranks.agree_on("config_hash", {"config_hash": "same everywhere"})
         try:
-            ranks.agree("seed", str(context.rank))
+            ranks.agree_on("seed", {"seed": str(context.rank)})
         except ConfigError as error:
             verdict = str(error)
         line = f"RESULT|{context.rank}|{ranks.backend}|{total.item():g}|{shared}|{verdict}\\n"
@@ -206,7 +206,7 @@ def test_a_single_process_makes_no_group_and_agrees_with_itself():
         assert not dist.is_initialized()
         assert ranks.backend is None
         assert ranks.share_from_rank_zero("output_dir", "here") == "here"
-        ranks.agree("config_hash", "abc")
+        ranks.agree_on("config_hash", {"config_hash": "abc"})
 
 
 def test_a_group_that_exists_is_used_and_left_as_it_is():
@@ -249,7 +249,7 @@ def test_a_rank_that_gave_up_is_quoted():
     giving_up, waiting = ranks_in_threads(2)
     giving_up.give_up("no such job file")
     with pytest.raises(PeerStoppedError, match="stopped because of rank 0: no such job file"):
-        waiting.agree("config_hash", "abc")
+        waiting.agree_on("config_hash", {"config_hash": "abc"})
 
 
 def test_the_first_value_that_is_not_the_same_everywhere_is_named_with_the_ranks_that_hold_it():

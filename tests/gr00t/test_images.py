@@ -1,6 +1,6 @@
 import torch
 
-from isaaclab_arena_gr00t.observations import fitted_size, resized_with_padding
+from isaaclab_arena_gr00t.observations import resized_with_padding
 
 
 def pictures(height: int, width: int) -> torch.Tensor:
@@ -45,4 +45,5 @@ def test_a_picture_does_not_depend_on_those_beside_it():
 
 
 def test_even_a_sliver_keeps_a_pixel():
-    assert fitted_size(1, 1000, height=8, width=8) == (1, 8)
+    shown = resized_with_padding(torch.full((1, 1, 1000, 3), 255, dtype=torch.uint8), height=8, width=8)
+    assert shown.any(dim=-1).sum(dim=1).tolist() == [[1] * 8]

@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.network import PolicyNetwork, forgotten
-from isaaclab_arena.models.rsl_rl_checkpoint import AgentSettings, load_actor, load_network, read_agent_settings
+from isaaclab_arena.models.rsl_rl_checkpoint import AgentSettings, load_network, read_agent_settings
 from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
 
 CPU = torch.device("cpu")
@@ -31,12 +31,12 @@ KINDS = {
 
 def load(training: Training) -> PolicyNetwork:
     settings = read_agent_settings(training.directory / "params" / "agent.yaml")
-    return load_actor(training.checkpoint, settings, CPU)
+    return load_network(training.checkpoint, settings, CPU)
 
 
 def refusal(path: Path, settings: AgentSettings | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_actor(path, settings or AgentSettings(actor={}), CPU)
+        load_network(path, settings or AgentSettings(actor={}), CPU)
     return str(caught.value)
 
 
@@ -147,7 +147,7 @@ def test_checkpoints_of_older_versions_and_of_students_are_read(tmp_path, kind, 
     key, class_name = classes[version]
     block["class_name"] = class_name + ("Recurrent" if recurrent and key == "policy" else "")
     settings = dataclasses.replace(AgentSettings(), **{key: block})
-    network = load_actor(tmp_path / "model_2.pt", settings, CPU)
+    network = load_network(tmp_path / "model_2.pt", settings, CPU)
     observation = training.observation(7)
     assert torch.equal(network.answer(observation, network.new_memory(7)).mean, training.reference()(observation))
 

@@ -17,7 +17,7 @@ FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state":
 
 def main(request: dict, out: str) -> None:
     sys.path.insert(0, str(WORKER))
-    source = importlib.import_module("sources.libero_tasks")
+    source = importlib.import_module("gymnasium_tasks").Libero
     observed = {}
     for name, files in request["tasks"].items():
         task = source.make("", {**SETTINGS, "seeds_every_reset": False, **request["settings"], **files}, 10)

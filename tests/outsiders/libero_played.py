@@ -20,7 +20,7 @@ def main(request: dict, out: str) -> None:
         np.savez(out, **play(**request))
         return
     sys.path.insert(0, str(WORKER))
-    source = importlib.import_module("sources.libero_tasks")
+    source = importlib.import_module("gymnasium_tasks").Libero
     settings = {"cameras": [], "camera_size": 1, "picture_size": None, "wait_steps": 1, "gripper": "raw"}
     task = source.make("", {**settings, "seeds_every_reset": False, **request}, 10).unwrapped
     positions, orientations = [], []
@@ -37,7 +37,7 @@ def play(checkout: str, actions: str, conditions: dict, settings: dict) -> dict:
     del checkout
     # At the end: modules beside the package have the names of others.
     sys.path.append(str(WORKER.parent))
-    source = importlib.import_module("worker.libero_tasks")
+    source = importlib.import_module("worker.gymnasium_tasks").Libero
     task = source.make("", settings, 10_000).unwrapped
     importlib.import_module("worker.rendering").keep_robosuite_apart()
     task.reset(options={"conditions": {**conditions, "libero.reset_index": conditions["libero.reset_index"] + 2}})

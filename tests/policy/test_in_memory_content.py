@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.policy.catalog import content_of_lent, name_of_lent, state_hash
+from isaaclab_arena.policy.catalog import lent_policy, name_of_lent, state_hash
 
 
 class Holder:
@@ -67,7 +67,7 @@ def test_every_parameter_and_every_layer_counts():
 @pytest.mark.parametrize("opaque", [torch.Generator(), np.random.default_rng(), object(), torch.nn.LazyLinear(1)])
 def test_what_nobody_can_look_into_has_no_hash(opaque):
     assert state_hash(Holder(held=opaque)) is None
-    assert content_of_lent(Holder(held=opaque)).stated == {"state in memory": "unknown"}
+    assert lent_policy(Holder(held=opaque).act).content.stated == {"state in memory": "unknown"}
 
 
 def test_what_holds_itself_has_a_hash():
@@ -81,5 +81,5 @@ def test_sources_and_names_are_those_of_the_function_or_class():
     assert name_of_lent(Holder().act) == f"{__name__}.Holder.act"
     assert name_of_lent(Holder()) == f"{__name__}.Holder"
     assert name_of_lent(partial(act)) == "functools.partial"
-    for policy in (act, Holder(), Holder().act):
-        assert __name__ in content_of_lent(policy).modules
+    for policy in (act, Holder(get_action=act), Holder().act):
+        assert __name__ in lent_policy(policy).content.modules

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from isaaclab_arena.training.ppo import PPO
+from isaaclab_arena.training.algorithms import PPO
 
 
 class Failing(PPO):

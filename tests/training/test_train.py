@@ -15,8 +15,8 @@ import yaml
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.storage.disk import RunLock
 from isaaclab_arena.training.checkpoints import read_learned
+from isaaclab_arena.training.config import TrainOptions, read_train_options
 from isaaclab_arena.training.learner import named_digests
-from isaaclab_arena.training.options import TrainOptions, read_train_options
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
 

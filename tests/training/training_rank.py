@@ -9,22 +9,29 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.collectives import (
+from isaaclab_arena.distributed.context import DistributedContext, leave_process
+from isaaclab_arena.distributed.ranks import (
+    Ranks,
     average_over_ranks_,
     between_neighbours,
     gather_bytes_to_rank_zero,
     gather_from_ranks,
     highest_of_ranks,
+    initialise,
     sum_over_ranks,
 )
-from isaaclab_arena.distributed.context import DistributedContext, leave_process
-from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
-from isaaclab_arena.training.learner import Learner, OutOfSyncError, check_synchrony, learned_state, named_digests
+from isaaclab_arena.training.learner import (
+    EpisodeCounter,
+    Learner,
+    OutOfSyncError,
+    check_synchrony,
+    learned_state,
+    named_digests,
+)
 from isaaclab_arena.training.training_run import TrainingRun
-from isaaclab_arena.training.vec_env import EpisodeCounter
 from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show

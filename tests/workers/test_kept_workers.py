@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     _KEPT,
     RequestError,
     WorkerError,

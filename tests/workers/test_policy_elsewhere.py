@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.logs import ended_in
-from isaaclab_arena.workers.worker_process import PolicyElsewhere, patience_s
+from isaaclab_arena.workers import PolicyElsewhere, patience_s
 
 LOST = (ConnectionError, TimeoutError, EOFError)
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.distributed.context import process_is_running, process_start_ticks, variables_of_child
-from isaaclab_arena.workers import program
-from isaaclab_arena.workers.worker_process import RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.workers import RequestError, WorkerError, WorkerProcess, program
 
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake" / "answers.py"
@@ -39,7 +38,7 @@ def test_no_module_beside_the_program_shadows_a_package_even_through_a_link(tmp_
     (packages / "worker_process.py").touch()
     (tmp_path / "isaaclab_arena").symlink_to(ROOT / "isaaclab_arena")
     asks = f"""
-from isaaclab_arena.workers.worker_process import WorkerProcess
+from isaaclab_arena.workers import WorkerProcess
 asked = WorkerProcess({str(FAKE)!r}, {sys.executable!r}, {{"PYTHONPATH": {str(packages)!r}}})
 print(asked.ask({{"request": "import", "name": "worker_process"}}, 60)[0]["file"])
 asked.close()

@@ -16,7 +16,7 @@ from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.policy.catalog import POLICIES
-from isaaclab_arena.training.tasks import TASKS
+from isaaclab_arena.training import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)

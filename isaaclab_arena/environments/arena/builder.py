@@ -14,8 +14,8 @@ import torch
 from isaaclab_arena.environments.arena.cameras import (
     CameraOptions,
     EnvironmentCameras,
-    SimulationOptions,
     ViewportOptions,
+    backend_choice,
     check_camera_options,
     on_the_cpu,
 )
@@ -250,7 +250,7 @@ class TableTask(_SceneBuilder):
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
         backend = self.make_backend(
             model,
-            choice=config.backend if isinstance(config, SimulationOptions) else "mujoco",
+            choice=backend_choice(config),
             num_envs=num_envs,
             device=device,
             num_threads=num_threads,
@@ -342,7 +342,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         (task, _, model), device = self._compiled(config), torch.device(device)
-        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
+        choice = backend_choice(config)
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)

@@ -40,6 +40,11 @@ def on_the_cpu(config: Any) -> Any:
     return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
 
 
+def backend_choice(config: object) -> BackendChoice:
+    """Return the backend of an environment's options; MuJoCo for options without one."""
+    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
+
+
 # Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
 
 

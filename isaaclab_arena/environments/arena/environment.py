@@ -27,7 +27,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, ArraySpec, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.sim.backend import Backend, Capture, Replayed, StartState, side_by_side
+from isaaclab_arena.sim.backend import Backend, Replayed, StartState, side_by_side
 from isaaclab_arena.sim.scene import Robot
 
 _Root: TypeAlias = tuple[slice, slice | None]
@@ -112,7 +112,8 @@ class ArenaEnvironment(Environment):
         for name, asset in articulations.items():
             positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(asset.joints))
             if asset.free_joint is None:
-                self._state_parts += [backend.body_position(asset.root_body), backend.body_orientation(asset.root_body)]
+                body = backend.names.bodies[asset.root_body]
+                self._state_parts += [backend.xpos[:, body], backend.xquat[:, body]]
                 root = slice(width, width + 7), None
                 width += 7
             else:
@@ -121,20 +122,16 @@ class ArenaEnvironment(Environment):
         self._rigid_objects = {name: roots[joint] for name, joint in free_joints.items()}
 
         self.task.attach(backend)
-        self.replay_with(backend.capture)
-        self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
-
-    def replay_with(self, capture: Capture | None) -> None:
-        """Judge and observe as graphs from now on, if the task does both with tensors alone on the backend's device."""
-        # The work must not hold the environment: with a cycle, its pictures would outlive it.
-        task, backend, terms, device = self.task, self.backend, self._terms, self.device
+        # A task is judged and observed as graphs if it does both with tensors alone on the backend's device. The work
+        # must not hold the environment: with a cycle, its pictures would outlive it.
+        own_terms, capture, name = self._terms, backend.capture, task.spec.name
         self._is_replayed = capture is not None and task.capturable and device == backend.device
         self._sound = sound = torch.zeros_like(self._running)
-        name = task.spec.name
         self._judge = Replayed(
             lambda: task.judge(backend, sound), capture, keeper=task, name=f"the verdict of '{name}'"
         )
-        self._read = Replayed(lambda: read_terms(terms, backend, device), capture, name=f"what is seen of '{name}'")
+        self._read = Replayed(lambda: read_terms(own_terms, backend, device), capture, name=f"what is seen of '{name}'")
+        self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the task's things."""

@@ -27,7 +27,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     RequestError,
     WorkerError,
     WorkerOptions,
@@ -221,29 +221,27 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                 _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
                 traits = replace(traits, opengl=drawn_with, renderer=described.get("renderer"))
             environment = self._environment(config, slots, traits, num_envs=num_envs, device=device)
-            self._try_out(config, slots, environment)
+
+            # The environment has to repeat its episodes with these options.
+            reset = environment.slot_reset(self._seeding_trial(config))
+            if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
+                raise EnvironmentBuildError(
+                    f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
+                    "set seeded to false to run it all the same"
+                )
+            if config.steps_per_message > 1 and any(term["image"] for term in described["observation"].values()):
+                raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
+            if config.envs_per_worker > 1 and slots.num_envs > 1:
+                # An environment may behave differently beside another in its process.
+                alone = _shown(slots, reset, num_steps=4)
+                slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
+                if not _same(alone, _shown(slots, reset, num_steps=4, beside=1)):
+                    message = "moves differently beside another environment in its process; set envs_per_worker to 1"
+                    raise EnvironmentBuildError(f"'{self.name}' {message}")
         except ArenaError:
             slots.close()
             raise
         return environment
-
-    def _try_out(self, config: _Config, slots: EnvSlots, environment: GymEnvironment) -> None:
-        """Raise EnvironmentBuildError if the environment cannot repeat its episodes with these options."""
-        reset = environment.slot_reset(self._seeding_trial(config))
-        if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
-            raise EnvironmentBuildError(
-                f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
-                "set seeded to false to run it all the same"
-            )
-        if config.steps_per_message > 1 and any(each["image"] for each in slots.description["observation"].values()):
-            raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
-        if config.envs_per_worker > 1 and slots.num_envs > 1:
-            # An environment may behave differently beside another in its process.
-            alone = _shown(slots, reset, num_steps=4)
-            slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
-            if not _same(alone, _shown(slots, reset, num_steps=4, beside=1)):
-                message = "moves differently beside another environment in its process; set envs_per_worker to 1"
-                raise EnvironmentBuildError(f"'{self.name}' {message}")
 
     def _environment(
         self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device

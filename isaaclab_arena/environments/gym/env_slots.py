@@ -12,24 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isaaclab_arena.environments.gym.worker.answers import (
-    FIRST_ENTRY,
-    MOVE,
-    MOVE_AND_LOOK,
-    NO_SLOT,
-    REST,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    Answers,
-    SharedArrays,
-    StepsAhead,
-    num_bytes,
-    num_results,
-)
+from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     RequestError,
     WorkerError,
     WorkerOptions,
@@ -110,21 +96,21 @@ class SlotSteps:
     @property
     def rewards(self) -> np.ndarray:
         """Reward of each env slot. Shape: (num_envs,), float64."""
-        return self.results[:, REWARD]
+        return self.results[:, answers.REWARD]
 
     @property
     def terminated(self) -> np.ndarray:
         """Env slots whose episode terminated. Shape: (num_envs,), bool."""
-        return self.results[:, TERMINATED] != 0.0
+        return self.results[:, answers.TERMINATED] != 0.0
 
     @property
     def truncated(self) -> np.ndarray:
         """Env slots whose episode was truncated. Shape: (num_envs,), bool."""
-        return self.results[:, TRUNCATED] != 0.0
+        return self.results[:, answers.TRUNCATED] != 0.0
 
     def entry(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the mask of env slots whose ``info`` has an entry, and its values. Shapes: (num_envs,)."""
-        column = FIRST_ENTRY + 2 * self.info_keys.index(key)
+        column = answers.FIRST_ENTRY + 2 * self.info_keys.index(key)
         return self.results[:, column] != 0.0, self.results[:, column + 1]
 
 
@@ -154,7 +140,11 @@ class ThisProcess:
 
     def __init__(self) -> None:
         self._memory, self.pid = memory_file(), os.getpid()
-        self._answers = Answers(self._memory.fileno(), self._told, alone=False)
+        self._answers = answers.Answers(
+            self._memory.fileno(),
+            lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
+            alone=False,
+        )
         self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -181,9 +171,6 @@ class ThisProcess:
         with self._memory:
             self._answers.close()
 
-    def _told(self, error: BaseException) -> dict[str, str]:
-        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-
 
 class EnvWorker:
     """A worker and its env slots; it starts when the first of them is made."""
@@ -206,7 +193,7 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: WorkerProcess | ThisProcess | None = None if begun is None else self._started(begun)
-        self._shared: SharedArrays | None = None
+        self._shared: answers.SharedArrays | None = None
         self._numbers: dict[str, np.ndarray] = {}
         self._making: list[int] = []
         self.held: set[int] = set()  # its env slots that have an environment
@@ -216,7 +203,7 @@ class EnvWorker:
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._unsent: WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
-        self._ahead: StepsAhead | None = None
+        self._ahead: answers.StepsAhead | None = None
         self._most_ahead = self._options.steps_per_message - 1
         self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
         self._timeout_s = 0.0  # of the steps under way
@@ -253,18 +240,13 @@ class EnvWorker:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
         if self._shared is None and self.process is not None:
             sizes = description, len(self.indices), self._most_ahead
-            self._shared = SharedArrays(self.process.share(num_bytes(*sizes)), *sizes)
-            self._ahead = StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
+            self._shared = answers.SharedArrays(self.process.share(answers.num_bytes(*sizes)), *sizes)
+            self._ahead = answers.StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
             # Resting env slots will not write their known values again.
             for name, values in self._numbers.items():
                 self._shared.arrays[name][:] = values
         self.held.update(self._making)
         return description
-
-    def begin_resets(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
-        """Request new episodes."""
-        self.starting = {index: (reset, index in seen) for index, reset in resets.items()}
-        self._ask_resets(self.starting)
 
     def finish_resets(self) -> dict[int, SlotWords]:
         """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
@@ -277,7 +259,7 @@ class EnvWorker:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
             self._start_again(self._played.keys() - starting.keys(), starting)
-            self._ask_resets(starting)
+            self.ask_resets(starting)
             message, _ = self._receive(timeout_s)
         arrays = self._showing().arrays
         for name, values in self._numbers.items():
@@ -307,7 +289,7 @@ class EnvWorker:
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
-        made = [index for index in moving if self._asked[1][index - self.indices[0]] == REST]
+        made = [index for index in moving if self._asked[1][index - self.indices[0]] == answers.REST]
         if made and self._ahead is not None:
             # These steps were made with an earlier message.
             slots = [index - self.indices[0] for index in made]
@@ -374,7 +356,8 @@ class EnvWorker:
         if process is not None:
             process.close()
 
-    def _ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        """Request new episodes; True: with pictures."""
         slots = [index - self.indices[0] for index in starting]
         if self._ahead is not None:
             self._ahead.forget(slots)
@@ -431,14 +414,14 @@ class EnvWorker:
                 failed = self._moving(playing)
                 playing.remove(failed)
                 self._played.pop(failed, None)
-                asked[failed - self.indices[0]] = REST
+                asked[failed - self.indices[0]] = answers.REST
             self._num_ahead = 0
             self.close()
             if not playing:
                 return
             try:
                 self._start_again(playing, ())
-                others = [index for index in playing if asked[index - self.indices[0]] != REST]
+                others = [index for index in playing if asked[index - self.indices[0]] != answers.REST]
                 again = replace(steps, failures={})
                 self._ask_steps(actions, asked)
                 if others:
@@ -459,7 +442,7 @@ class EnvWorker:
 
     def _moving(self, indices: Collection[int]) -> int:
         """Return the env slot of ``indices`` that moved last, the first if none did."""
-        moving = NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
+        moving = answers.NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
     def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
@@ -472,10 +455,10 @@ class EnvWorker:
         self.finish_making()
         for index in playing:
             reset, played = self._played[index]
-            self._ask_resets({index: (reset, False)})
+            self.ask_resets({index: (reset, False)})
             self._receive(self._options.start_timeout_s)
-            slot, asked = index - self.indices[0], np.full(len(self.indices), REST, np.uint8)
-            asked[slot] = MOVE
+            slot, asked = index - self.indices[0], np.full(len(self.indices), answers.REST, np.uint8)
+            asked[slot] = answers.MOVE
             for actions in played:
                 self._ask_steps(actions, asked)
                 self._receive(self._timeout_s)
@@ -493,7 +476,7 @@ class EnvWorker:
             begun.close()
         return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
 
-    def _showing(self) -> SharedArrays:
+    def _showing(self) -> answers.SharedArrays:
         if self._shared is None:
             raise RuntimeError("a worker was asked what it observes before it was made")
         return self._shared
@@ -568,7 +551,8 @@ class EnvSlots:
         for worker, _ in asked:
             worker.finish_making()
         for worker, part in asked:
-            worker.begin_resets(part, seen)
+            worker.starting = {index: (reset, index in seen) for index, reset in part.items()}
+            worker.ask_resets(worker.starting)
 
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
         """Wait for the episodes to start; ArenaError if an environment raises, or its worker dies twice or hangs."""
@@ -589,8 +573,8 @@ class EnvSlots:
     def begin_step(self, moves: SlotMoves) -> None:
         """Begin a step in all workers at once."""
         # A copy, because a worker of several env slots stores the actions until their episodes end.
-        actions, asked = moves.actions.copy(), np.full(len(moves.actions), REST, np.uint8)
-        asked[moves.moving] = [MOVE_AND_LOOK if index in moves.seen else MOVE for index in moves.moving]
+        actions, asked = moves.actions.copy(), np.full(len(moves.actions), answers.REST, np.uint8)
+        asked[moves.moving] = [answers.MOVE_AND_LOOK if index in moves.seen else answers.MOVE for index in moves.moving]
         self._stepping = self._divided(moves.moving)
         for worker, _ in self._stepping:
             worker.begin_steps(actions, asked, moves.planned)
@@ -608,7 +592,7 @@ class EnvSlots:
 
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""
-        results = np.zeros((self.num_envs, num_results(self.description)))
+        results = np.zeros((self.num_envs, answers.num_results(self.description)))
         steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
         stepping, self._stepping = self._stepping, []
         for worker, part in stepping:

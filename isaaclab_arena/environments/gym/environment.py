@@ -1,7 +1,7 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,13 +82,13 @@ class SlotPictures(DrawnPictures):
         self.outdated &= ~black
         return {env_id for env_id in moving if named[env_id]}
 
-    def put(self, env_id: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
-        """Store an env slot's pictures after its move; if not ``drawn``, mark the earlier ones outdated."""
-        self.outdated[env_id] = not drawn
-        if drawn:
+    def put(self, env_id: int, drawn: Mapping[str, np.ndarray] | None) -> None:
+        """Store an env slot's pictures after its move; None: none were drawn, and the earlier ones are outdated."""
+        self.outdated[env_id] = drawn is None
+        if drawn is not None:
             for name, pictures in self._arrays.items():
-                pictures[env_id] = observation[name]
-        if drawn or self._always_drawn:
+                pictures[env_id] = drawn[name]
+        if drawn is not None or self._always_drawn:
             self.num_drawn += len(self._arrays)
 
     def observed(self, device: torch.device) -> dict[str, torch.Tensor | Pictures]:
@@ -246,7 +246,8 @@ class GymEnvironment(Environment, Background):
         self._running[slots] = [words[slot].error is None for slot in slots]
         for slot in slots:
             conditions, is_seen = self._starting.pop(slot)
-            self._look([slot], {slot} if is_seen else ())
+            if self._pictures:
+                self._pictures.put(slot, self._slots.pictures(slot) if is_seen else None)
             self._instructions[slot] = (conditions, words[slot].instruction)
             self._start_errors[slot] = words[slot].error
         rule = self._traits.success
@@ -301,7 +302,9 @@ class GymEnvironment(Environment, Background):
         if moves is None:
             raise RuntimeError("no step was begun")
         steps, rule = self._slots.finish_step(), self._traits.success
-        self._look([slot for slot in moves.moving if slot not in steps.failures], moves.seen)
+        for slot in moves.moving if self._pictures else ():
+            if slot not in steps.failures:
+                self._pictures.put(slot, self._slots.pictures(slot) if slot in moves.seen else None)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.
         self._lost.update(steps.failures)
@@ -403,12 +406,6 @@ class GymEnvironment(Environment, Background):
         if sound.all():
             return []
         return np.flatnonzero(self._running & ~sound.reshape(len(values), -1).all(axis=1)).tolist()
-
-    def _look(self, moved: Sequence[int], seen: Container[int]) -> None:
-        """Store the pictures of env slots that moved."""
-        for slot in moved if self._pictures else ():
-            drawn = slot in seen
-            self._pictures.put(slot, self._slots.pictures(slot) if drawn else {}, drawn=drawn)
 
     def _observation(self) -> Observation:
         observation: Observation = {

@@ -39,11 +39,6 @@ class ObservationForm(StrEnum):
     FLAT = "flat"
 
 
-def default_form(*, enable_cameras: bool) -> ObservationForm:
-    """Return the form that learning libraries accept without a wrapper: a vector, or a dict with pictures."""
-    return ObservationForm.DICT if enable_cameras else ObservationForm.FLAT
-
-
 def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of a form, with leading dimensions ``batch``; ConfigError if no group can be shown."""
     if form is ObservationForm.NESTED:

@@ -1,1 +1,270 @@
 """Run the ranks of an evaluation on the nodes of a Ray cluster."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import DistributedError
+from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    Life,
+    NodeNeeds,
+    RankDiedError,
+    RefusedError,
+    RunOrders,
+    needs_of,
+)
+from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, RankWatch, status_path
+from isaaclab_arena.evaluation.options import ClusterOptions
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.process import Interruption
+from isaaclab_arena.evaluation.run import Host, Played, run
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run_alone
+from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.tracking.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from isaaclab_arena.evaluation.cluster.ray_engine import RayEngine
+
+_LOG = logging.getLogger(__name__)
+
+
+def execute_on_cluster(
+    request: RunRequest,
+    options: ClusterOptions,
+    *,
+    connect: "Callable[[ClusterOptions], AbstractContextManager[RayEngine]] | None" = None,
+) -> int:
+    """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
+    # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
+    # `DistributedError`: no rank can start.
+    check_trackers(request.options.tracking, key="tracking")
+    way_out = (
+        "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
+        "run this job under torchrun, without --cluster"
+    )
+    problems = [
+        Problem(
+            f"'{server.shared}': {way_out}", file=request.source_file, job=job.config.name, key="policy_server.shared"
+        )
+        for job in request.jobs
+        if (server := job.config.policy_server) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if connect is None:
+        from isaaclab_arena.evaluation.cluster.ray_engine import connected  # noqa: PLC0415  an extra, and slow to load
+
+        connect = connected
+    # Connect before the run has a directory, so that a missing cluster leaves none.
+    with connect(options) as cluster:
+        needs = needs_of(request, options, working_directory=cluster.working_directory)
+        cluster.check_nodes(needs)
+        return run(request, ClusterHost(cluster, options, needs)).exit_code
+
+
+class ClusterHost(Host):
+    """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
+
+    is_whole_program = writes_report = ranks_are_elsewhere = True
+
+    def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
+        self.context = DistributedContext(world_size=options.num_ranks, local_world_size=options.num_ranks)
+        self._cluster, self._options, self._needs = cluster, options, needs
+
+    def begin(self, request: RunRequest) -> StartedRun:
+        """Begin the run alone: the ranks come later, each with this plan."""
+        device = self._options.device or ("cuda" if self._options.gpus_per_rank else "cpu")
+        return start_run_alone(request, self.context, [device] * self._options.num_ranks)
+
+    @contextmanager
+    def ready(
+        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
+    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
+        """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
+        del request
+        directory, options = started.output_directory, self._options
+        if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
+            _LOG.warning(
+                "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
+                "another one by --output_dir, or copy this one",
+                directory,
+            )
+        orders = RunOrders(
+            run=f"{directory.name}-{attempt.run_id[:6]}",
+            needs=self._needs,
+            config_hash=started.plan.config_hash,
+            output_directory=str(directory),
+            attempt=attempt,
+            num_ranks=options.num_ranks,
+            node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
+        )
+        supervisor = RankSupervisor(self._cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
+
+        def play() -> RankState:
+            self._cluster.start_claim_server(orders)
+            supervisor.work(options.start_timeout_s)
+            return RankState.FINISHED if supervisor.failure is None else RankState.FAILED
+
+        yield play, lambda state: Played(merges=True, failed=state is RankState.FAILED, all_ended=True)
+
+
+# Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.
+
+_INTERVAL_S = 0.5
+_SILENT_S = 30.0
+_BLIND_AFTER_S = 5.0
+"""Time between two looks after which this process counts as suspended in between [s]."""
+_GRACE_S = 30.0
+_SAY_EVERY_S = 30.0
+_RESTARTS_PER_RANK = 3
+"""Restarts for each rank of the run. A restart after a life that finished something costs none."""
+
+
+@dataclass(eq=False)
+class RankSupervisor:
+    """The ranks of a run. As under torchrun, their status files say which are at work, and which are silent."""
+
+    cluster: "RayEngine"
+    orders: RunOrders
+    look: Callable[[], Sequence[RankReport]]
+    interruption: Interruption  # request of the user to stop
+    _: KW_ONLY
+    fail_fast: bool = False  # stop the run after the first failed job
+    clock: Callable[[], float] = time.monotonic
+    failure: Exception | None = None  # first error of a rank, which ended the run; None without
+    _lives: dict[Life, float] = field(default_factory=dict, init=False)  # that have not ended, and their starts [s]
+    _restarts: int = field(default=0, init=False)  # that count
+    _stop_by: float | None = field(default=None, init=False)
+    _said_waiting_at: float | None = field(default=None, init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)  # by node, which is avoided: the reason
+
+    def work(self, start_timeout_s: float) -> None:
+        """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
+        for rank in range(self.orders.num_ranks):
+            self._start(Life(rank=rank))
+        # `start_timeout_s` [s] limits the wait for the first rank only.
+        began_s = looked_s = watching_since_s = self.clock()
+        has_begun = False
+        while True:
+            for life, outcome in self.cluster.wait(_INTERVAL_S):
+                self._take_note(life, outcome)
+            num_unfinished_jobs: int = self.cluster.ask([("num_unfinished_jobs", (), None)])
+            heard = {each.rank: each.silent_s for each in self.look() if each.status is not None}
+            has_begun = has_begun or bool(heard)
+
+            # Ranks without a message for too long are killed and treated as dead.
+            at = self.clock()
+            if at - looked_s > _BLIND_AFTER_S:
+                watching_since_s = at
+            looked_s = at
+            for life in [each for each in self._lives if each.rank in heard]:
+                silent_s = min(heard[life.rank], at - watching_since_s)
+                if silent_s > _SILENT_S:
+                    self.cluster.kill(life)
+                    self._take_note(life, RankDiedError(f"nothing was heard of it for {silent_s:.0f} s"))
+                    heard.pop(life.rank)
+
+            # The run is over if no rank or no work is left, or if the ranks take too long to stop.
+            if self.interruption.signal_number is not None:
+                self._stop(self.interruption.signal_number)
+            is_late = self._stop_by is not None and at > self._stop_by
+            unheard = {life for life in self._lives if life.rank not in heard}
+            nothing_left = num_unfinished_jobs == 0 or self._stop_by is not None
+            if is_late or not self._lives or (nothing_left and len(unheard) == len(self._lives)):
+                break
+            self._check_waiting(unheard, None if has_begun else began_s + start_timeout_s, start_timeout_s)
+        for life in self._lives:
+            self.cluster.kill(life)
+
+    def _check_waiting(self, unheard: set[Life], start_by: float | None, start_timeout_s: float) -> None:
+        """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
+        # `start_by` is the moment by which the first rank must have begun, None if it has.
+        if start_by is not None and self._refused and not self.cluster.has_nodes(self._refused):
+            raise DistributedError("; ".join(self._refused.values()))
+        at, needs = self.clock(), self.orders.needs
+        late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
+        is_over = start_by is not None and at > start_by
+        is_time = self._said_waiting_at is None or at - self._said_waiting_at > _SAY_EVERY_S
+        if not (is_over or (late and is_time)):
+            return
+        waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
+        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
+        if num_processes := len(self._lives.keys() - waiting) if is_over else 0:
+            raise DistributedError(
+                f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
+                "Ray's logs of them, or give a longer --start_timeout_s"
+            )
+        if is_over:
+            raise DistributedError(
+                f"no rank could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes, "
+                "or give a longer --start_timeout_s"
+            )
+        self._said_waiting_at, num_waiting = at, len(late & waiting)
+        if num_waiting:
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, self.orders.num_ranks, asked_and_had)
+        if num_waiting < len(late):
+            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, self.orders.num_ranks)
+
+    def _take_note(self, life: Life, outcome: str | Exception) -> None:
+        """Note the final state of a rank that has ended, or its error."""
+        rank = life.rank
+        if life not in self._lives:
+            return
+        # Only if the process died its running episodes are suspected.
+        reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
+        pieces, was_fruitful, lives_explained = self.cluster.ask([("end", (life, reason), None)])
+        del self._lives[life]
+        costs, open_again = int(not was_fruitful), f"{pieces} pieces are open to others again"
+        # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
+        match outcome:
+            case RankDiedError():
+                _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
+                self._restarts = max(0, self._restarts - lives_explained)
+            case RefusedError(host=host, node=node):
+                if node not in self._refused:
+                    self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
+                    _LOG.error("%s", self._refused[node])
+                costs = 0
+            case DistributedError():
+                _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
+            case Exception() if self.failure is not None:
+                _LOG.debug("rank %d has failed too: %s", rank, outcome)
+                return
+            case Exception():
+                # The first error ends the run, as with a launcher.
+                self.failure = outcome
+                is_known = isinstance(outcome, ArenaError)
+                what = str(outcome) if is_known else f"{type(outcome).__name__}: {first_line(outcome)}"
+                mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
+                _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                self._stop(signal.SIGTERM)
+                return
+            case _:
+                if outcome == RankState.FAILED and self.fail_fast:
+                    _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
+                    self._stop(signal.SIGTERM)
+                return
+        if self._stop_by is not None:
+            return
+        if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.num_ranks:
+            _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
+            return
+        self._restarts += costs
+        status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
+        self._start(Life(rank=rank, number=life.number + 1))
+
+    def _start(self, life: Life) -> None:
+        self.cluster.start_rank(life, avoid=self._refused)
+        self._lives[life] = self.clock()
+
+    def _stop(self, signal_number: int) -> None:
+        if self._stop_by is None:
+            self._stop_by = self.clock() + _GRACE_S
+            self.cluster.ask([("stop", (signal_number,), None)])

@@ -1,32 +1,56 @@
-"""The claim server of a run on a cluster, beside the run's directory: its orders, its claim table, and deliveries."""
+"""The claim server of a run on a cluster, and a rank, which reaches the claims and commits of all ranks through it."""
 
 import logging
 import os
+import re
+import shutil
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
+import torch
 from pydantic import validate_call
 
+from isaaclab_arena.distributed.context import (
+    DistributedContext,
+    limit_threads,
+    machine_identity,
+    process_is_running,
+    process_start_ticks,
+)
+from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
+from isaaclab_arena.episode_ranges import as_ranges, contain, of_ranges
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
+from isaaclab_arena.evaluation import claims, planning
+from isaaclab_arena.evaluation.claims import Claim, ClaimState, Measured
+from isaaclab_arena.evaluation.heartbeat import in_a_thread, status_path
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
+from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
+from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
+from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.provenance import versions
+from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.evaluation.running_episodes import ranks_lost
 from isaaclab_arena.evaluation.start_up import named_contents
+from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.contents import Provenance, changes, shown
-from isaaclab_arena.storage.disk import RunLock, adapter, json_line, write_at, write_bytes
-from isaaclab_arena.storage.ledger import Attempt, commit_line, parse_line
+from isaaclab_arena.storage import disk, layout, ledger
+from isaaclab_arena.storage.contents import changes, shown
+from isaaclab_arena.storage.disk import adapter, json_line
+from isaaclab_arena.storage.ledger import Attempt, CommitLine
 from isaaclab_arena.storage.recovery import EpisodeCommits
 from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report
 
@@ -39,8 +63,7 @@ WAY_OUT = "install and copy the same on every node, or bring it along: ray job s
 class NodeNeeds:
     """The requirements of a node that runs ranks."""
 
-    program: str  # module whose ``asked_for`` reads the command line
-    arguments: tuple[str, ...]  # command line after the program's name
+    command_line: tuple[str, ...]  # the module whose ``asked_for`` reads it, and its arguments
     # Directory of the command; None if the cluster copies the working directory to each node.
     working_directory: str | None
     jobs_hash: str  # of the resolved jobs
@@ -71,15 +94,6 @@ class Life:
     number: int = 0  # lives before this one
 
 
-@dataclass(frozen=True, kw_only=True)
-class LifeEnd:
-    """The consequences of a rank's end."""
-
-    pieces: int = 0  # open to other ranks again
-    was_fruitful: bool = False  # the rank had finished something in that life
-    lives_explained: int = 0  # deaths over an episode that is now an error, or a failed job
-
-
 class RefusedError(ArenaError):
     """A node cannot take part in the run, so a rank has run nothing there."""
 
@@ -92,10 +106,8 @@ class RankDiedError(Exception):
 
 def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
     """Return the requirements of a node that runs ranks, as this node meets them."""
-    program, *arguments = request.command_line
     return NodeNeeds(
-        program=program,
-        arguments=tuple(arguments),
+        command_line=tuple(request.command_line),
         working_directory=working_directory,
         jobs_hash=request.config_hash,
         contents=named_contents(contents_of_jobs(request.jobs)),
@@ -111,30 +123,28 @@ def request_of(needs: NodeNeeds) -> RunRequest:
         if not Path(needs.working_directory).is_dir():
             raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
         os.chdir(needs.working_directory)
-    return imported(f"{needs.program}:asked_for")(needs.arguments, may_import=True)
+    program, *arguments = needs.command_line
+    return imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
 
 
 def checked_request(needs: NodeNeeds) -> RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
-    there, here = Provenance(facts=needs.versions), Provenance(facts=versions())
-    told = [
-        f"{each.name} is {each.now or 'absent'} instead of {each.before or 'absent'}"
-        for each in there.differences(here)
-    ]
-    if told:
-        raise ConfigError(Problem(f"has other versions: {'; '.join(told)}; {WAY_OUT}"))
+    _refuse_others("versions", needs.versions, versions(), absent="absent")
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    found, absent = named_contents(contents_of_jobs(request.jobs)), "not there"
+    _refuse_others("files", needs.contents, named_contents(contents_of_jobs(request.jobs)), absent="not there")
+    return request
+
+
+def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], *, absent: str) -> None:
     told = [
-        f"{name} is {shown(found.get(name, absent))} instead of {shown(needs.contents.get(name, absent))}"
-        for name, _ in changes(needs.contents, found)
+        f"{name} is {shown(here.get(name, absent))} instead of {shown(there.get(name, absent))}"
+        for name, _ in changes(there, here)
     ]
     if told:
-        raise ConfigError(Problem(f"has other files: {'; '.join(told)}; {WAY_OUT}"))
-    return request
+        raise ConfigError(Problem(f"has other {what}: {'; '.join(told)}; {WAY_OUT}"))
 
 
 def problem_of_node(needs: str) -> str | None:
@@ -175,11 +185,9 @@ def interval_s(num_ranks: int) -> float:
 class ClaimAnswer:
     """The answer to a rank's question for a piece, or for the state of the claims."""
 
-    claim: Claim | None = None  # None if the rank got no piece
-    open_pieces: EpisodeRanges = ()  # of the job in question, claimed by no rank
-    num_unfinished_jobs: int = 0  # jobs with pieces that are open or under way
-    pieces_of_others: int = 0  # under way on other ranks
-    settled: str | None = None  # content of the job's ``settled.json``, None if missing
+    claim: Claim | None  # None if the rank got no piece
+    state: ClaimState  # the job in question is that of the claim, else that of the rank's question
+    settled: str | None  # content of the job's ``settled.json``, None if missing
 
 
 class ClaimServer:
@@ -191,16 +199,16 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self.lock = RunLock(output_directory).hold(alone=False)
-        self._watch = answer_watch(
+        self.lock = disk.RunLock(output_directory).hold(alone=False)
+        self._watch = planning.answer_watch(
             output_directory,
             request.questions,
             {work.job: work.finished for work in attempt.jobs},
             attempt=attempt.number,
             max_equal_errors=request.options.max_equal_errors,
         )
-        self._table = ClaimTable(
-            divided_jobs(request.jobs, attempt, request.questions),
+        self._table = claims.ClaimTable(
+            planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
             None,
@@ -208,8 +216,8 @@ class ClaimServer:
             lease_s=float("inf"),
             is_over=self._watch.is_over,
         )
-        self._jobs = {divided.job.config.name: divided.job for divided in self._table.jobs.values()}
-        self._suspects = Suspects(self._table.jobs)
+        self._names = [divided.job.config.name for divided in self._table.jobs.values()]
+        self._suspects = claims.Suspects(self._table.jobs)
         self._lives: dict[int, int] = {}
         self._machines: dict[int, str] = {}
         self._known_machines: set[str] = set()
@@ -236,17 +244,11 @@ class ClaimServer:
             path = self._output_directory / self._table.jobs[claim.job_index].job.config.name / layout.SETTLED_FILE
             settled = path.read_text(encoding="utf-8") if job_index is None and path.exists() else None
             claim, job_index = self._suspects.give(claim), claim.job_index
-        open_pieces = set[int]()
-        if job_index is not None:
-            open_pieces = self._table.open_pieces(job_index) - self._suspects.pieces(job_index)
-        return ClaimAnswer(
-            claim=claim,
-            open_pieces=as_ranges(open_pieces),
-            num_unfinished_jobs=self._table.num_unfinished_jobs(),
-            # Only ranks without work use it, and it iterates over every claim.
-            pieces_of_others=self._table.pieces_of_others(life.rank) if job_index is None else 0,
-            settled=settled,
-        )
+        state = self._table.state(job_index, rank=life.rank)
+        suspected = frozenset[int]() if job_index is None else self._suspects.pieces(job_index)
+        if suspected:
+            state = replace(state, open_pieces=as_ranges(of_ranges(state.open_pieces) - suspected))
+        return ClaimAnswer(claim=claim, state=state, settled=settled)
 
     def begin(self, life: Life, claim: Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
@@ -257,17 +259,17 @@ class ClaimServer:
         """Commit an episode as a rank does that shares the run's directory. `content` is its file, if it has one."""
         self._check(life)
         try:
-            line = parse_line(text)
+            line = ledger.parse_line(text)
         except ValueError as error:
             raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
         name = line.job_name
-        if name not in self._jobs or line.rank != life.rank:
+        if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
         commits = self._commits.get((life, name))
         if commits is None:
             commits = self._commits[life, name] = EpisodeCommits(self._output_directory / name, life.rank)
-        commits.commit(line, text, None if content is None else lambda path: write_bytes(path, content))
+        commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
         self._fruitful.add(life.rank)
@@ -281,7 +283,7 @@ class ClaimServer:
         if self._suspects.finish(life.rank, claim):
             self._table.finish(claim, measured)
         else:
-            self._table.release(claim)
+            self._table.give_back(life.rank, claim)
 
     def give_up(self, life: Life, job_index: int) -> None:
         """Note that a job has failed on a rank."""
@@ -294,7 +296,7 @@ class ClaimServer:
         # Any process can send names: `StorageError` for a file that ranks do not write.
         path, log = PurePosixPath(name), f"rank{life.rank}.log"
         patterns = [each for each in FILES_OF_JOB if each.count("/") == len(path.parts) - 2 and path.match(each)]
-        is_of_job = bool(patterns) and path.parts[0] in self._jobs and ".." not in path.parts
+        is_of_job = bool(patterns) and path.parts[0] in self._names and ".." not in path.parts
         if not is_of_job and name not in (f"logs/{log}", f"logs/rank{life.rank}.status.json"):
             raise StorageError(f"rank {life.rank} sent '{name}', which is no file that a rank writes")
         target = self._output_directory / path
@@ -302,7 +304,7 @@ class ClaimServer:
             # Each life has its own log.
             target = target.with_stem(f"rank{life.rank}_life{life.number}")
         if offset is not None:
-            write_at(target, offset, content)
+            disk.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
             try:
                 report = adapter(JobReport).validate_json(content)
@@ -312,34 +314,35 @@ class ClaimServer:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
             write_job_report(target.parent, report)
         elif path.name != layout.SETTLED_FILE or not target.exists():
-            write_bytes(target, content, overwrite=True)
+            disk.write_bytes(target, content, overwrite=True)
 
     def beat(self, life: Life, machine: str) -> tuple[int | None, list[str]]:
         """Note that a rank is at work, and where. Return the signal that stops the run, and the jobs that are over."""
         self._check(life)
         self._machines[life.rank] = machine
         self._known_machines.add(machine)
-        return self._stop_signal, [name for name in self._jobs if self._watch.is_over(name)]
+        return self._stop_signal, [name for name in self._names if self._watch.is_over(name)]
 
-    def end(self, life: Life, reason: str = "") -> LifeEnd:
-        """Note that a rank has ended, and open its unfinished pieces to other ranks."""
-        if self._lives.get(life.rank, 0) != life.number:
-            return LifeEnd()
-        pieces, blamed = self._table.give_back(life.rank), []
-        was_fruitful = life.rank in self._fruitful
+    def end(self, life: Life, reason: str = "") -> tuple[int, bool, int]:
+        """Open the pieces of a rank that has ended; return their number, its success, and the deaths explained."""
+        # A rank has success if it finished something in that life. Deaths are explained by an episode that is now an
+        # error, or by a job that has failed.
+        rank = life.rank
+        if self._lives.get(rank, 0) != life.number:
+            return 0, False, 0
+        pieces, blamed, was_fruitful = self._table.give_back(rank), [], rank in self._fruitful
         # With a `reason` the rank has died, and its running episodes are suspected; it is empty for any other end.
         if reason:
-            death = Death(rank=life.rank, reason=reason, machine=self._machines.get(life.rank))
+            death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(rank))
             num_machines = len(self._known_machines)
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         for each in blamed:
             self._blame(life, each)
-        self._suspects.leave(life.rank)
-        self._lives[life.rank] = life.number + 1
-        self._machines.pop(life.rank, None)
-        self._fruitful.discard(life.rank)
-        explained = sum(len(each.deaths) for each in blamed)
-        return LifeEnd(pieces=len(pieces), was_fruitful=was_fruitful, lives_explained=explained)
+        self._suspects.begun.pop(rank, None)
+        self._lives[rank] = life.number + 1
+        self._machines.pop(rank, None)
+        self._fruitful.discard(rank)
+        return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
@@ -348,48 +351,40 @@ class ClaimServer:
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
         self._table.refresh()
-        return self._table.num_unfinished_jobs()
+        return self._table.state().num_unfinished_jobs
 
     def _check(self, life: Life) -> None:
         if self._lives.get(life.rank, 0) != life.number:
             raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
 
-    def _blame(self, life: Life, blamed: Blamed) -> None:
+    def _blame(self, life: Life, blamed: claims.Blamed) -> None:
         """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
-        job, told = self._table.jobs[blamed.job_index].job, [(each.rank, each.reason) for each in blamed.deaths]
+        attempt, told = self._attempt, [(each.rank, each.reason) for each in blamed.deaths]
+        job = self._table.jobs[blamed.job_index].job
+        name = job.config.name
         if blamed.episode_index is None:
             deaths = "; ".join(f"rank {rank}: {reason}" for rank, reason in told)
             error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
-            _LOG.error("job '%s' has failed: %s", job.config.name, error)
-            attempt, device = self._attempt, self._attempt.devices[life.rank]
-            report = failed_report(
-                job.config.name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run
-            )
+            _LOG.error("job '%s' has failed: %s", name, error)
+            device = attempt.devices[life.rank]
+            report = failed_report(name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run)
             self._table.give_up(blamed.job_index)
-            write_job_report(self._output_directory / job.config.name, report)
+            write_job_report(self._output_directory / name, report)
             return
         episode, ending = episode_of(job, blamed.episode_index), ranks_lost(told)
         record = EpisodeRecord(
             episode=episode,
             env_id=0,
-            outcome=ending.outcome,
-            success=ending.success,
             length=0,
             episode_return=0.0,
-            termination=ending.termination,
             conditions=episode.saved_conditions or {},
             language_instruction=job.config.language_instruction or "",
-            error=ending.error,
+            **vars(ending),
         )
-        line = commit_line(
-            record,
-            rank=life.rank,
-            attempt=self._attempt.number,
-            episode_in_env=0,
-            timestamp=now(local=True),
-            wall_s=0.0,
+        line = ledger.commit_line(
+            record, rank=life.rank, attempt=attempt.number, episode_in_env=0, timestamp=now(local=True), wall_s=0.0
         )
-        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, job.config.name, ending.error)
+        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, name, ending.error)
         self.commit(life, json_line(line))
 
 
@@ -403,3 +398,258 @@ def answered(claim_server: ClaimServer, calls: Sequence[Call]) -> Any:
         more = {} if content is None else {"content": content}
         answer = _CALLS[method](claim_server, *arguments, **more)
     return answer
+
+
+# A rank: its claims and commits, which it reaches through the claim server, and its jobs.
+
+Ask: TypeAlias = Callable[[Sequence[Call]], Any]
+"""Makes calls of the claim server in order, and returns the last answer, which may be plain JSON; see `answered`."""
+
+_MAX_BYTES = 16_000_000
+_MAX_CALLS = 2_000
+
+
+@dataclass(eq=False)
+class RemoteLedger:
+    """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory; see `delivering`."""
+
+    # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
+    # thread, in the order in which it came about; each delivery is a heartbeat.
+    orders: RunOrders
+    life: Life
+    divided: Sequence[DividedJob]
+    ask: Ask
+    directory: Path  # of this rank's files
+    _: KW_ONLY
+    is_own: bool  # False: the run's directory, so neither episodes nor files are delivered
+    stop: Callable[[int], None] = lambda _: None  # called with the signal that stops the run
+    clock: Callable[[], float] = time.monotonic
+    failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
+    jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
+    _said: ClaimState = field(default_factory=ClaimState, init=False)
+    _said_at: float = field(default=0.0, init=False)
+    # Calls that are to be made, each with the file of its content.
+    _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
+    _log_sent: int = field(default=0, init=False)  # [bytes]
+    _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
+
+    def __post_init__(self) -> None:
+        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
+        self._claims_directory = None if self.is_own else claims.claims_directory(self.directory, self.orders.attempt)
+        self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
+
+    @contextmanager
+    def delivering(self) -> Iterator[None]:
+        """Deliver what is written within a `with` block, and at its end what is left."""
+
+        def deliver_until(closing: threading.Event) -> None:
+            try:
+                self.deliver()
+                while not closing.wait(interval_s(self.orders.num_ranks)):
+                    self.deliver()
+            except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
+                self.failure = error
+
+        try:
+            with in_a_thread(deliver_until, name="deliveries"):
+                yield
+        finally:
+            if self.failure is None:
+                self.deliver()
+        if self.failure is not None:
+            raise self.failure
+
+    def claim_next(self, built_environment: str | None) -> Claim | None:
+        """Claim a piece of the next job; None if no piece is free."""
+        answer = self._hear(built_environment)
+        # Without the run's directory the rank needs a copy of the job's settled batch size.
+        if answer.claim is not None and answer.settled is not None and self.is_own:
+            name = self.jobs[answer.claim.job_index].job.config.name
+            disk.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
+        return answer.claim
+
+    def claim(self, job_index: int, piece: int) -> Claim | None:
+        """Claim a piece; None if it is not open."""
+        if self._said.job_index != job_index or self.clock() - self._said_at >= 1.0:
+            self._hear(None, job_index)
+        return self._hear(None, job_index, piece).claim if contain(self._said.open_pieces, piece) else None
+
+    def begin(self, claim: Claim, first: int, last: int) -> None:
+        """Report the episodes that may run from now on; they are suspected if this rank dies."""
+        # This call waits for the claim server, because the rank may die of the episodes at once.
+        self.ask([("begin", (self.life, claim, first, last), None)])
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether no other rank has taken the piece over."""
+        # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
+        directory, later = self._claims_directory, claims.claim_name(claim, generations_on=1)
+        return self.failure is None and (directory is None or not (directory / later).exists())
+
+    def finish(self, claim: Claim, measured: Measured) -> None:
+        """Report a finished piece, after its episodes."""
+        self._outbox.append(("finish", (self.life, claim, measured), None))
+
+    def give_up(self, job_index: int) -> None:
+        """Report a failed job."""
+        self._outbox.append(("give_up", (self.life, job_index), None))
+
+    def state(self, job_index: int | None = None) -> ClaimState:
+        """Return the latest state from the claim server, without open pieces unless it is about this job."""
+        return self._said if job_index in (None, self._said.job_index) else replace(self._said, open_pieces=())
+
+    def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Hand a finished episode of a job over, with its file on this node; see `EpisodeCommits.commit`."""
+        path = None
+        if write is not None:
+            path = directory / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
+            # The rank may have played the episode before, in a piece that it lost.
+            path.unlink(missing_ok=True)
+            write(path)
+        self._outbox.append(("commit", (self.life, text), path))
+
+    def deliver(self) -> None:
+        """Deliver everything written until now, in as many deliveries as it takes."""
+        is_done = False
+        while not is_done:
+            # Files are listed before results, so that the report of a job does not come before its last episode: the
+            # status first, then those of jobs, then the log.
+            of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
+            fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
+            status = status_path(self.directory, self.life.rank)
+            files = [status, *fresh, self._log] if self.is_own else []
+            results, sent, calls, size = list(self._outbox), list[Path](), list[Call](), 0
+            for method, arguments, path in results[:_MAX_CALLS]:
+                if size >= _MAX_BYTES:
+                    break
+                content = None if path is None else path.read_bytes()
+                calls.append((method, arguments, content))
+                size += len(content or b"")
+
+            # The status goes with each delivery, other files only after all results.
+            number = len(calls)
+            for path in files:
+                if path != status and (number < len(results) or size >= _MAX_BYTES):
+                    break
+                offset = self._log_sent if path == self._log else None
+                # The final report may just have replaced the report that the rank wrote when the job began.
+                with suppress(FileNotFoundError), path.open("rb") as stream:
+                    stream.seek(offset or 0)
+                    content = stream.read(-1 if offset is None else _MAX_BYTES)
+                    calls.append(("keep", (self.life, str(path.relative_to(self.directory)), offset), content))
+                    sent.append(path)
+                    size += len(content)
+                    self._log_sent += 0 if offset is None else len(content)
+            calls.append(("beat", (self.life, machine_identity()), None))
+            stop_signal, jobs_over = self.ask(calls)
+
+            # The claim server has everything by now, so it can be removed here.
+            of_episodes = [self._outbox.popleft()[2] for _ in range(number)]
+            logs = self._log.parent
+            self._kept.update(path for path in sent if path.name == layout.SETTLED_FILE or path.parent == logs)
+            for path in {*of_episodes, *sent} - self._kept - {None}:
+                path.unlink(missing_ok=True)
+            self.jobs_over = frozenset(jobs_over)
+            if stop_signal is not None:
+                self.stop(stop_signal)
+            is_done = number == len(results) and size < _MAX_BYTES
+
+    def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
+        told = self.ask([("claim", (self.life, built, job_index, piece), None)])
+        answer = adapter(ClaimAnswer).validate_python(told)
+        self._said, self._said_at = answer.state, self.clock()
+        return answer
+
+
+def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
+    """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
+    set_up_console_logging(life.rank)
+    needs, attempt = orders.needs, orders.attempt
+    # A node that cannot take part refuses the rank, which may then start on another node.
+    try:
+        request = checked_request(needs)
+        options = request.options
+        # The device is the GPU that the cluster assigned to this process, or the CPU.
+        alone = DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
+        if needs.gpus and options.device is None and alone.device.type != "cuda":
+            message = (
+                "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
+            )
+            raise ConfigError(Problem(message, key="--gpus_per_rank"))
+        context = replace(alone, rank=life.rank, world_size=orders.num_ranks, local_world_size=1)
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+    except ArenaError as error:
+        raise RefusedError(str(error)) from error
+    limit_threads(options.torch_threads)
+    join_freed_memory_at_once()
+    if options.deterministic:
+        calculate_deterministically()
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+
+    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
+    home, is_seen = Path(orders.output_directory), False
+    if orders.node_directory is None:
+        with suppress(ArenaError, OSError):
+            is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
+    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
+    with nullcontext(home) if is_seen else own as directory:
+        interruption, jobs = Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
+        remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
+
+        def must_stop() -> bool:
+            return remote.failure is not None or interruption.stop_requested()
+
+        work = claimed_work(
+            remote,
+            rank=life.rank,
+            world_size=attempt.world_size,
+            stop_requested=must_stop,
+            is_over=lambda job: job in remote.jobs_over,
+            rest_s=interval_s(orders.num_ranks),
+        )
+        # Without the run's directory, the program that drives the run makes the datasets at the end.
+        own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": remote.commit}
+        ready = ready_to_run(
+            work,
+            request,
+            attempt,
+            context,
+            directory,
+            config_hash=orders.config_hash,
+            stop_requested=must_stop,
+            num_threads=max(1, int(needs.cpus)),
+            **own_settings,
+        )
+        log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
+        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
+        with ready as (_, play), remote.delivering(), log:
+            return play()
+
+
+# A directory for the files of one process, on a disk of its own.
+
+_OF_PROCESS = "isaaclab_arena_rank"
+_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
+
+
+@contextmanager
+def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
+    """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
+    pid, machine = os.getpid(), f"{zlib.crc32(machine_identity().encode()):08x}"
+    with disk.storage_errors("make a directory in", root):
+        root.mkdir(parents=True, exist_ok=True)
+        for path in root.glob(f"{_OF_PROCESS}*"):
+            owner = _OWNER.fullmatch(path.name)
+            # Only of this machine and user.
+            if owner is None or owner[1] != machine or path.is_symlink():
+                continue
+            with suppress(OSError):
+                is_mine = path.stat().st_uid == os.getuid()
+                if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
+                    shutil.rmtree(path, ignore_errors=True)
+        prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{process_start_ticks(pid) or 0}_"
+        own = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)

@@ -8,43 +8,25 @@ import re
 import socket
 import sys
 import uuid
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import ray
+from ray import exceptions
 from ray._private.state import actors
 from ray._private.utils import get_num_cpus
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
-from ray.exceptions import (
-    NodeDiedError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    TaskUnschedulableError,
-    WorkerCrashedError,
-)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import (
-    WAY_OUT,
-    Call,
-    ClaimServer,
-    Life,
-    NodeNeeds,
-    RankDiedError,
-    RefusedError,
-    RunOrders,
-    answered,
-    problem_of_node,
-    request_of,
-)
-from isaaclab_arena.evaluation.cluster.rank_process import Ask, run_rank
+from isaaclab_arena.evaluation.cluster import claim_server
+from isaaclab_arena.evaluation.cluster.claim_server import WAY_OUT, Ask, Call, Life, NodeNeeds, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.disk import adapter, json_line
 
@@ -67,14 +49,16 @@ class ClaimServerActor:
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
-        self._claim_server = ClaimServer(request_of(read.needs), read.attempt, Path(read.output_directory))
+        self._claim_server = claim_server.ClaimServer(
+            claim_server.request_of(read.needs), read.attempt, Path(read.output_directory)
+        )
 
     def ask(self, calls: str, content: bytes) -> str:
         """Make calls of the claim server, and answer the last one. `content` holds the bytes of all of them."""
         stream = io.BytesIO(content)
         asked = json.loads(calls)
         told = [(name, words, None if size is None else stream.read(size)) for name, words, size in asked]
-        return json_line(answered(self._claim_server, told))
+        return json_line(claim_server.answered(self._claim_server, told))
 
 
 def asking(actor: Any, way_out: str = "") -> Ask:
@@ -84,12 +68,12 @@ def asking(actor: Any, way_out: str = "") -> Ask:
         words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
         try:
             return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
-        except RayTaskError as error:
+        except exceptions.RayTaskError as error:
             if isinstance(error.cause, ArenaError):
                 raise error.cause from error
             # The claim server failed, so no job of the asking rank is at fault.
             raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
-        except RayActorError as error:
+        except exceptions.RayActorError as error:
             raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
     return ask
@@ -109,17 +93,17 @@ class RankActor:
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the final state of the rank."""
         read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
-        return run_rank(*read, asking(self._claim_server))
+        return claim_server.run_rank(*read, asking(self._claim_server))
 
 
-def why(error: RayError) -> str:
+def why(error: exceptions.RayError) -> str:
     """Return the informative line of a long Ray message, without Ray's guesses at the cause."""
     if CANNOT_IMPORT in str(error) and (found := _EXCEPTION.findall(str(error).partition(CANNOT_IMPORT)[2])):
         return found[0]
-    if isinstance(error, RayTaskError):
+    if isinstance(error, exceptions.RayTaskError):
         return f"{type(error.cause).__name__}: {first_line(error.cause)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, RayActorError) and error.actor_init_failed:
+    if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         return lines[-1]
     telling = [line for line in lines if line.startswith("The actor ") and "unexpectedly before" not in line]
     return _GUESSES.split((telling or lines[-1:] or [type(error).__name__])[0])[0].strip()
@@ -144,69 +128,67 @@ _HOW_IT_LETS_US_IN = (
     "this cluster has a token: copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
 )
 
+_on = partial(NodeAffinitySchedulingStrategy, soft=False)
 _remote: Any = ray.remote
 """Its types know neither options given by name nor the methods that it adds."""
 
 
-def refusal(address: str, error: Exception) -> Problem:
-    """Return the problem of an address at which no cluster can be reached."""
-    way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
-    reason = first_line(error).partition(". ")[0]
-    return Problem(f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}", key="--ray_address")
-
-
-@dataclass(eq=False)
-class RayEngine:
-    """A Ray cluster that runs the processes of a run. A context manager: `ConfigError` if it cannot be reached."""
-
-    # On exit the remaining processes end.
-    options: ClusterOptions
-    ask: Ask = lambda _: None  # of the claim server, once it is started
-    _orders: RunOrders | None = None
-    _claim_server: Any = None
-    _actors: dict[Life, Any] = field(default_factory=dict)
-    _running: dict[Any, Life] = field(default_factory=dict)
-    _avoided: set[str] = field(default_factory=set)
-
-    def __enter__(self) -> Self:
-        own: dict[str, Any] = {}
-        if self.options.ray_address == "local":
-            # Ray starts a process for each core of its own cluster. Its default nice value is 15, with which ranks get
-            # little time beside other programs.
-            cores = cores_to_use(self.options, num_cores=int(get_num_cpus()))
-            own = {"include_dashboard": False, "num_cpus": cores, "_system_config": {"worker_niceness": 0}}
-        namespace = f"arena-{uuid.uuid4().hex}"
-        try:
-            # Ray would try for ten minutes if no cluster answers.
-            host, colon, port = self.options.ray_address.rpartition(":")
-            if self.options.ray_address.startswith("ray://"):
-                raise ValueError("start the command on a node of the cluster, or by ray job submit")  # noqa: TRY301
-            if colon:
-                with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
-                    connection.sendall(_GREETING)
-                    answer = b""
-                    with suppress(TimeoutError):
-                        answer = connection.recv(9)
-                if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
-                    raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
-                GcsClient(address=self.options.ray_address)
-            ray.init(address=self.options.ray_address, namespace=namespace, logging_level=logging.WARNING, **own)
-        except (OSError, RuntimeError, ValueError, RayError) as error:
-            raise ConfigError(refusal(self.options.ray_address, error)) from error
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+@contextmanager
+def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
+    """Connect to a Ray cluster for a `with` block, at whose end all processes end; `ConfigError` if there is none."""
+    address, own = options.ray_address, dict[str, Any]()
+    if address == "local":
+        # Ray starts a process for each core of its own cluster. Its default nice value is 15, with which ranks get
+        # little time beside other programs.
+        cores = min(int(get_num_cpus()), ceil(options.num_ranks * options.cpus_per_rank))
+        own = {"include_dashboard": False, "num_cpus": cores, "_system_config": {"worker_niceness": 0}}
+    try:
+        # Ray would try for ten minutes if no cluster answers.
+        host, colon, port = address.rpartition(":")
+        if address.startswith("ray://"):
+            raise ValueError("start the command on a node of the cluster, or by ray job submit")  # noqa: TRY301
+        if colon:
+            with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
+                connection.sendall(_GREETING)
+                answer = b""
+                with suppress(TimeoutError):
+                    answer = connection.recv(9)
+            if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
+                raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
+            GcsClient(address=address)
+        ray.init(address=address, namespace=f"arena-{uuid.uuid4().hex}", logging_level=logging.WARNING, **own)
+    except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
+        way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
+        reason = first_line(error).partition(". ")[0]
+        message = f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}"
+        raise ConfigError(Problem(message, key="--ray_address")) from error
+    try:
+        is_copied = ray.get_runtime_context().runtime_env.get("working_dir")
+        yield RayEngine(
+            is_local=address == "local",
+            working_directory=None if is_copied else os.getcwd(),  # noqa: PTH109
+        )
+    finally:
         ray.shutdown()
 
-    def working_directory(self) -> str | None:
-        """Return the directory of the command; None if Ray copies a working directory to each node."""
-        return None if ray.get_runtime_context().runtime_env.get("working_dir") else os.getcwd()  # noqa: PTH109
+
+@dataclass(eq=False, kw_only=True)
+class RayEngine:
+    """A Ray cluster that runs the processes of a run; see `connected`."""
+
+    is_local: bool  # begun for this run, on this node
+    working_directory: str | None  # of the command; None if Ray copies a working directory to each node
+    ask: Ask = lambda _: None  # of the claim server, once it is started
+    _orders: RunOrders = field(init=False)
+    _claim_server: Any = field(init=False)
+    _actors: dict[Life, Any] = field(default_factory=dict, init=False)
+    _running: dict[Any, Life] = field(default_factory=dict, init=False)
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         check = _remote(num_cpus=0, max_retries=0)
         # Made once: Ray sends each remote function to the cluster by itself, and a cluster may have many nodes.
-        problem_there = check(problem_of_node)
+        problem_there = check(claim_server.problem_of_node)
 
         def ask(node: dict[str, Any]) -> Any:
             return problem_there.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
@@ -217,7 +199,7 @@ class RayEngine:
         prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
         nodes = [node for node in ray.nodes() if _could_have(node, needs)]
         is_here = {node["NodeID"] for node in nodes} >= {here}
-        is_same = is_here and (self.options.ray_address == "local" or ray.get(prefix.remote()) == sys.prefix)
+        is_same = is_here and (self.is_local or ray.get(prefix.remote()) == sys.prefix)
         asked = [(node, ask(node)) for node in nodes if not (is_same and node["NodeID"] == here)]
         problems = []
         for node, pending in asked:
@@ -227,16 +209,16 @@ class RayEngine:
                 try:
                     told = ray.get(reference)
                     break
-                except WorkerCrashedError as error:
+                except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
                     told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
                     reference = ask(node)
-                except (NodeDiedError, TaskUnschedulableError) as error:
+                except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
                     # Ray lists a node that has gone for a while.
                     _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
                     told = None
                     break
-                except RayError as error:
+                except exceptions.RayError as error:
                     lacks = "it lacks this package or has another version of it"
                     told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
                     break
@@ -254,13 +236,11 @@ class RayEngine:
         again = f"go on with the same command and --resume {orders.output_directory}"
         self.ask = asking(self._claim_server, f"; all that it committed is kept: {again}")
 
-    def start_rank(self, life: Life) -> None:
-        """Start a rank as soon as the cluster has the resources."""
+    def start_rank(self, life: Life, *, avoid: Collection[str] = ()) -> None:
+        """Start a rank as soon as the cluster has the resources, on none of the nodes to avoid."""
         orders = self._orders
-        if orders is None:
-            raise RuntimeError("the claim server of the run has not been started")
         rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
-        elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(self._avoided))})"}} if self._avoided else {}
+        elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(avoid))})"}} if avoid else {}
         actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._claim_server, life.rank)
         self._actors[life] = actor
         self._running[actor.run.remote(json_line(orders), json_line(life))] = life
@@ -280,16 +260,9 @@ class RayEngine:
         if (actor := self._actors.pop(life, None)) is not None:
             ray.kill(actor)
 
-    def avoid(self, node: str) -> None:
-        """Start no rank on a node from now on."""
-        self._avoided.add(node)
-
-    def has_nodes(self) -> bool:
-        """Whether a node that is not avoided has enough resources for a rank."""
-        orders = self._orders
-        return orders is None or any(
-            _could_have(node, orders.needs) and node["NodeID"] not in self._avoided for node in ray.nodes()
-        )
+    def has_nodes(self, avoided: Collection[str]) -> bool:
+        """Whether another node than these has enough resources for a rank."""
+        return any(_could_have(node, self._orders.needs) and node["NodeID"] not in avoided for node in ray.nodes())
 
     def resources(self) -> str:
         """Return the resources of the cluster in words."""
@@ -300,13 +273,13 @@ class RayEngine:
         actor = self._actors.pop(self._running.pop(reference), None)
         try:
             return ray.get(reference)
-        except RayTaskError as error:
+        except exceptions.RayTaskError as error:
             if not isinstance(error.cause, RefusedError):
                 return error.cause if isinstance(error.cause, Exception) else error
             refused = str(error.cause)
-        except RayError as error:
+        except exceptions.RayError as error:
             if CANNOT_IMPORT not in str(error) or actor is None:
-                return RankDiedError(why(error))
+                return claim_server.RankDiedError(why(error))
             # The node cannot load the code of the rank.
             refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
         refusal = RefusedError(refused)
@@ -325,15 +298,6 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
         jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
     again = f", life {life.number + 1}" if life.number else ""
     return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
-
-
-def cores_to_use(options: ClusterOptions, *, num_cores: int) -> int:
-    """Return the number of a machine's cores that the ranks of a run can use at once."""
-    return min(num_cores, ceil(options.num_ranks * options.cpus_per_rank))
-
-
-def _on(node: str) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:

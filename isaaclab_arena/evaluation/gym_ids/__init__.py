@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv, default_form
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
@@ -44,12 +44,13 @@ def make_vector_env(
     **options: Any,
 ) -> EnvironmentVectorEnv:
     """Build an environment from its name and options, as in a job file; ConfigError if one of them is wrong."""
-    # seed: of the episodes until a reset sets another. observations: an `ObservationForm`, None for `default_form`.
+    # seed: of the episodes until a reset sets another. observations: an `ObservationForm`, None for the form that
+    # learning libraries accept without a wrapper: a vector, or a dict with pictures.
     # allow_import permits loading a module or an interpreter that the name or the options mention.
     if observations is not None and observations not in set(ObservationForm):
         message = f"there is no form '{observations}'{did_you_mean(observations, ObservationForm)}"
         raise ConfigError(message, key="observations")
-    form = ObservationForm(observations) if observations else default_form(enable_cameras=enable_cameras)
+    form = ObservationForm(observations or ("dict" if enable_cameras else "flat"))
     recorded = {
         "env_name": environment,
         "env_kwargs": expanded(options),

@@ -1,5 +1,5 @@
 from benchmarks.training import ranks
-from isaaclab_arena.training.tasks import TASKS
+from isaaclab_arena.training import TASKS
 
 
 def test_every_task_that_ranks_are_measured_with_ships():

@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.pictures import CAMERAS
-from isaaclab_arena.sim.backend import Capture, capture_on
-from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
+from isaaclab_arena.sim.backend import Backend, Capture, capture_on
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, episode, start
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.sim.tape import tape
 
@@ -20,16 +22,19 @@ STEPS = 14
 GPU = torch.device("cuda:0")
 
 
-def built(name: str, *, capture: Capture | None = None, **options) -> ArenaEnvironment:
-    """Return an environment that replays its verdicts, or does not."""
-    make = build_on_the_floor if name in FLOOR_ENVIRONMENTS else build
-    env = make(name, num_envs=NUM_ENVS, **options)
-    replay(env, capture)
-    return env
+def built(
+    name: str, *, capture: Capture | None = None, device: torch.device = CPU, parts=None, **options
+) -> ArenaEnvironment:
+    """Return an environment that replays its verdicts, or does not; ``parts`` replaces some of its builder."""
+    builder = ENVIRONMENTS.get(name)
 
+    def make_backend(*args, **how) -> Backend:
+        backend = builder.make_backend(*args, **how)
+        backend.capture = capture
+        return backend
 
-def replay(env: ArenaEnvironment, capture: Capture | None) -> None:
-    env.replay_with(capture)
+    changed = replace(builder, make_backend=make_backend, **(parts or {}))
+    return changed.build(changed.config_class(**options), num_envs=NUM_ENVS, device=device, num_threads=1)
 
 
 def steps_of(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
@@ -84,14 +89,12 @@ def test_what_a_step_gave_is_not_changed_by_later_steps():
 
 
 def test_a_task_that_does_not_say_so_is_judged_step_by_step():
-    env = built("velocity_go1", capture=tape)
-    env.task = CountingWalk()
-    env.task.attach(env.backend)
-    replay(env, tape)
+    task = CountingWalk()
+    env = built("velocity_go1", capture=tape, parts={"make_task": lambda _: task})
     start(env)
     for action in random_actions(env, STEPS):
         env.step(action)
-    assert env.task.judged == STEPS
+    assert task.judged == STEPS
 
 
 def test_an_environment_that_is_closed_can_go_on():

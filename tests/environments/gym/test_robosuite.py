@@ -12,7 +12,7 @@ from isaaclab_arena.environments.gym.builder import RobosuiteConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.workers.worker_process import spare_workers_kept
+from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import problems
 

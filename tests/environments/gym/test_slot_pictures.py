@@ -24,7 +24,7 @@ def picture(value: int) -> dict[str, np.ndarray]:
 def move(pictures: SlotPictures, moving: list[int], values: dict[int, int], *, resting: np.ndarray = NONE_REST) -> None:
     seen = pictures.wanted(moving, resting)
     for env_id in moving:
-        pictures.put(env_id, picture(values[env_id]) if env_id in seen else {}, drawn=env_id in seen)
+        pictures.put(env_id, picture(values[env_id]) if env_id in seen else None)
 
 
 def test_without_a_word_everything_is_wanted():

@@ -20,7 +20,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.workers.worker_process import (
+from isaaclab_arena.workers import (
     _KEPT,
     WorkerOptions,
     WorkerProcess,

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig
-from isaaclab_arena.workers.worker_process import spare_workers_kept
+from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_running import build
 from tests.environments.gym.test_builder import problems
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states

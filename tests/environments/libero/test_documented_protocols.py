@@ -2,7 +2,7 @@
 
 import re
 
-from isaaclab_arena.environments.gym.worker.libero_tasks import HOLD
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import HOLD
 from isaaclab_arena.environments.libero import PROTOCOLS, Gripper, Protocol, Seeding
 from tests.end_to_end.launching import ROOT
 

@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena import ConfigError
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
-from isaaclab_arena.environments.gym.worker.libero_tasks import read_init_states
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
 from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from tests.environments.gym.gym_running import build
 from tests.outsiders.opengl import opengl_variables

@@ -21,11 +21,11 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     ClaimServer,
     Life,
     NodeNeeds,
+    RemoteLedger,
     RunOrders,
     answered,
     interval_s,
 )
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
@@ -51,9 +51,7 @@ ATTEMPT = Attempt(
     machine=Node(host="here", cpu="", cores=1, platform=""),
     jobs=(AttemptEntry(job="coins"),),
 )
-NEEDS = NodeNeeds(
-    program="", arguments=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0
-)
+NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
 ORDERS = RunOrders(
     run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, num_ranks=2, node_directory=None
 )
@@ -159,7 +157,7 @@ def test_ranks_get_every_piece_once_and_their_episodes_come_home(tmp_path, home,
         rank.ledger.deliver()
     assert committed(home) == list(range(8))
     assert ranks[0].ledger.claim_next(None) is None
-    assert (ranks[0].ledger.pieces_of_others(), claim_server.num_unfinished_jobs()) == (0, 0)
+    assert (ranks[0].ledger.state().pieces_of_others, claim_server.num_unfinished_jobs()) == (0, 0)
 
 
 def test_an_episode_is_in_place_before_its_line_and_gone_from_its_node(tmp_path, home, claim_server):
@@ -178,7 +176,7 @@ def test_what_a_dead_rank_held_is_taken_over_and_what_it_had_committed_is_not_ru
     claim = dead.claim()
     dead.play(claim)
     dead.ledger.deliver()
-    assert claim_server.end(dead.life).pieces == 1
+    assert claim_server.end(dead.life) == (1, True, 0)
     over = next(each for each in iter(other.claim, None) if each.generation > 1)
     assert (over.piece, over.taken_from, over.committed) == (claim.piece, 0, ((claim.piece, claim.piece + 1),))
 
@@ -188,7 +186,7 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     claim = dead.claim()
     claim_server.end(dead.life)
     dead.play(claim)
-    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger:
+    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger.delivering():
         pass
     assert not dead.ledger.holds(claim)
     with pytest.raises(ClaimsLostError):
@@ -211,7 +209,7 @@ def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, clai
         assert len(rank.asked) == asked
     clock_s[0] = 1.0
     assert rank.ledger.claim(0, other.piece) is None
-    assert (len(rank.asked), rank.ledger.open_episodes(0)) == (3, 5)
+    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (3, 5)
 
 
 @pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
@@ -352,7 +350,7 @@ def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster
     rank.ledger.begin(claim, 0, 2)
     cluster.die(0)
     life = cluster.ranks[1].life
-    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).open_pieces)
+    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).state.open_pieces)
     assert cluster.claim_server.claim(life, None, 0, claim.piece).claim is None
 
 
@@ -360,7 +358,7 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
     rank = cluster.ranks[0]
     claim = rank.claim()
     rank.ledger.begin(claim, 0, 1)
-    assert cluster.die(0, "a bus error").lives_explained == 0
+    assert cluster.die(0, "a bus error")[2] == 0
     for dies, reason in ((1, "a segmentation fault"), (0, "no memory was left")):
         again = cluster.suspected(dies)
         if 0 in of_ranges(again.suspects):
@@ -368,8 +366,8 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
             cluster.ranks[dies].play(again, episodes=[0])
             cluster.ranks[dies].ledger.deliver()
         cluster.ranks[dies].ledger.begin(again, 1, 1)
-        end = cluster.die(dies, reason)
-    assert end.lives_explained == 3
+        *_, explained = cluster.die(dies, reason)
+    assert explained == 3
     assert list(cluster.errors()) == [1]
     error = cluster.errors()[1]
     assert error is not None
@@ -401,8 +399,7 @@ def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_befor
 def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_with_a_report(cluster):
     for explained in (0, 0, 3):
         cluster.ranks[0].claim()
-        end = cluster.die(0)
-        assert (end.pieces, end.was_fruitful, end.lives_explained) == (1, False, explained)
+        assert cluster.die(0) == (1, False, explained)
     assert cluster.errors() == {}
     assert cluster.ranks[0].ledger.claim_next(None) is None
     (report,), _ = read_job_reports(cluster.home / "coins", "coins")
@@ -414,7 +411,7 @@ def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
     cluster.ranks[1].ledger.begin(claim, 0, 3)
     for _ in range(5):
         cluster.ranks[0].claim()
-        assert cluster.die(0).lives_explained == 0
+        assert cluster.die(0)[2] == 0
     assert cluster.ranks[0].ledger.claim_next(None) is not None
 
 

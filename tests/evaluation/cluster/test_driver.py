@@ -3,7 +3,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.cluster.driver import execute_on_cluster
+from isaaclab_arena.evaluation.cluster import execute_on_cluster
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from tests.end_to_end.launching import write_jobs

@@ -12,8 +12,17 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, Life, RunOrders, answered, needs_of
-from isaaclab_arena.evaluation.cluster.rank_process import RemoteLedger, directory_of_process, run_rank
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    Call,
+    ClaimServer,
+    Life,
+    RemoteLedger,
+    RunOrders,
+    answered,
+    directory_of_process,
+    needs_of,
+    run_rank,
+)
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
@@ -28,7 +37,7 @@ from tests.evaluation.cluster.test_claim_server import ORDERS
 
 DIES = """
 import os, pathlib, sys
-from isaaclab_arena.evaluation.cluster.rank_process import directory_of_process
+from isaaclab_arena.evaluation.cluster.claim_server import directory_of_process
 with directory_of_process(pathlib.Path(sys.argv[1]), 3) as own:
     (own / "episode").touch()
     os._exit(9)

@@ -84,8 +84,11 @@ def test_another_address_than_that_of_the_head_is_named(said):
     assert "'head:first' (invalid literal for int() with base 10: 'first')" in said("head:first")
 
 
-def test_a_cluster_that_asks_for_a_token_says_where_that_is():
-    error = ray_engine.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
-    message = str(ray_engine.refusal("head:6379", error))
-    assert "cluster can be reached at 'head:6379' (RPC error: InvalidAuthToken: it is missing); this cluster" in message
+def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
+    def refuse(**_: object) -> None:
+        raise ray_engine.exceptions.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
+
+    monkeypatch.setattr(ray_engine.ray, "init", refuse)
+    message = said("auto")
+    assert "cluster can be reached at 'auto' (RPC error: InvalidAuthToken: it is missing); this cluster" in message
     assert "copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token" in message

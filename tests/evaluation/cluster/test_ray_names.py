@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.cluster.claim_server import Life
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.ledger import AttemptEntry
@@ -32,10 +33,23 @@ def test_lines_of_a_rank_on_the_screen_begin_with_the_rank():
     assert repr(ray_engine.RankActor(claim_server=None, rank=3)) == "rank 3"
 
 
-@pytest.mark.parametrize(("num_ranks", "cpus_per_rank", "cores"), [(2, 1.0, 2), (3, 0.5, 2), (2, 4.0, 8), (8, 4.0, 16)])
-def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use(num_ranks, cpus_per_rank, cores):
-    options = ClusterOptions(cluster="ray", num_ranks=num_ranks, cpus_per_rank=cpus_per_rank)
-    assert ray_engine.cores_to_use(options, num_cores=16) == cores
+@pytest.mark.parametrize(
+    ("num_ranks", "cpus_per_rank", "cores"), [(1, 0.5, 1), (3, 0.5, 2), (2, 1.0, 2), (999, 4.0, 999)]
+)
+def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use(
+    monkeypatch, num_ranks, cpus_per_rank, cores
+):
+    asked: list[int] = []
+
+    def begin(*, num_cpus: int, **_: object) -> None:
+        asked.append(num_cpus)
+        raise RuntimeError
+
+    monkeypatch.setattr(ray_engine.ray, "init", begin)
+    options = ClusterOptions(cluster="ray", ray_address="local", num_ranks=num_ranks, cpus_per_rank=cpus_per_rank)
+    with pytest.raises(ConfigError, match="no Ray cluster"), ray_engine.connected(options):
+        pass
+    assert asked == [min(cores, int(ray_engine.get_num_cpus()))]
 
 
 @pytest.mark.parametrize("options", [ray_engine.ONCE, ray_engine.CLAIM_SERVER_OPTIONS])

@@ -1,15 +1,15 @@
 """The ranks of a run on a pretended cluster, by a clock of the test."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, LifeEnd, RankDiedError, RefusedError
-from isaaclab_arena.evaluation.cluster.driver import RankSupervisor
+from isaaclab_arena.evaluation.cluster import RankSupervisor
+from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, RankDiedError, RefusedError
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
 from isaaclab_arena.evaluation.process import Interruption
 from tests.evaluation.cluster.test_claim_server import ORDERS
@@ -28,14 +28,14 @@ class PretendedCluster:
 
     def __init__(self, story: dict[int, list[Ended]], *, starts: dict[int, int], jobs_end_s: int) -> None:
         self.now_s = 0
-        self.told: list[object] = []
+        self.told: list[tuple[object, ...]] = []
         self.silent: dict[int, float] = {}
         self._story = story
         self._starts = starts
         self._jobs_end_s = jobs_end_s
         self._ended: set[Life] = set()
         self._lives: dict[int, Life] = {}
-        self.life_end = LifeEnd(pieces=1)
+        self.life_end = 1, False, 0
         self.blamed: dict[Life, str] = {}
         self.nodes = {"good", "bad"}
         self.sleeps_at_s = -1
@@ -43,9 +43,9 @@ class PretendedCluster:
     def __call__(self) -> float:
         return float(self.now_s)
 
-    def start_rank(self, life: Life) -> None:
+    def start_rank(self, life: Life, *, avoid: Mapping[str, str]) -> None:
         self._lives[life.rank] = life
-        self.told.append(("start", life.rank, life.number))
+        self.told.append(("start", life.rank, life.number, *avoid))
 
     def waiting(self) -> Sequence[Life]:
         return [life for rank, life in self._lives.items() if rank not in self._starts]
@@ -79,12 +79,8 @@ class PretendedCluster:
         self.silent.pop(life.rank, None)
         self.told.append(("kill", life.rank, life.number))
 
-    def avoid(self, node: str) -> None:
-        self.nodes.discard(node)
-        self.told.append(("avoid", node))
-
-    def has_nodes(self) -> bool:
-        return bool(self.nodes)
+    def has_nodes(self, avoided: Mapping[str, str]) -> bool:
+        return bool(self.nodes - avoided.keys())
 
     def resources(self) -> str:
         return "1 core"
@@ -94,7 +90,7 @@ def supervisor_of(cluster: Any, interruption: Interruption | None = None, **opti
     return RankSupervisor(cluster, ORDERS, cluster.look, interruption or Interruption(), clock=cluster, **options)
 
 
-def work(cluster: PretendedCluster, interruption: Interruption | None = None, **options) -> list[object]:
+def work(cluster: PretendedCluster, interruption: Interruption | None = None, **options) -> list[tuple[object, ...]]:
     supervisor_of(cluster, interruption, **options).work(60.0)
     return cluster.told
 
@@ -130,7 +126,7 @@ def test_ranks_that_die_for_ever_do_not_begin_anew_for_ever(caplog):
     assert "have died too often" in caplog.text
 
 
-@pytest.mark.parametrize("end", [LifeEnd(was_fruitful=True), LifeEnd(lives_explained=1)])
+@pytest.mark.parametrize("end", [(0, True, 0), (0, False, 1)])
 def test_ranks_that_get_on_with_the_work_begin_anew_however_often_they_die(end):
     story = {second: [died(0, second - 1), died(1, second - 1)] for second in range(1, 20)}
     cluster = PretendedCluster(story | {20: [finished(0, 19), finished(1, 19)]}, starts={0: 0, 1: 0}, jobs_end_s=20)
@@ -193,7 +189,7 @@ def test_ranks_that_a_node_refuses_begin_on_others_and_the_node_is_named_once(ca
     story = {2: [refused(0), refused(1)], 9: [finished(0, life=1), finished(1, life=1)]}
     cluster = PretendedCluster(story, starts={0: 1, 1: 1}, jobs_end_s=9)
     told = work(cluster)
-    assert told == [("start", 0, 0), ("start", 1, 0), ("avoid", "bad"), ("start", 0, 1), ("start", 1, 1)]
+    assert told == [("start", 0, 0), ("start", 1, 0), ("start", 0, 1, "bad"), ("start", 1, 1, "bad")]
     assert caplog.text.count("node the bad one has no ranks of this run: it has other versions") == 1
 
 
@@ -201,7 +197,7 @@ def test_refusals_cost_no_rank_its_lives():
     story = {second: [refused(0, second - 1, f"node {second}")] for second in range(1, 40)}
     cluster = PretendedCluster(story | {40: [finished(0, 39), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=40)
     assert cluster.blamed == {}
-    assert work(cluster)[-1] == ("start", 0, 39)
+    assert work(cluster)[-1][:3] == ("start", 0, 39)
 
 
 def test_a_cluster_whose_every_node_refuses_is_told_at_once():

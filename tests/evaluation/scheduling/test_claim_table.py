@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from isaaclab_arena.distributed.context import process_start_ticks
+from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Claim, ClaimTable, Measured
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
@@ -82,13 +83,18 @@ def claimed_by_rank_one(directory, clock: Clock) -> ClaimTable:
     return table
 
 
+def open_episodes(table: ClaimTable) -> int:
+    """Count the open pieces of the job; each has one episode."""
+    return len(of_ranges(table.state(0).open_pieces))
+
+
 def test_a_piece_has_one_owner(directory):
     first, second = table_of(directory, 0), table_of(directory, 1)
     claim = made(first.claim_next(None))
     assert (claim.piece, claim.generation, claim.taken_from) == (0, 1, None)
     assert second.claim_next(None) is None
-    assert second.pieces_of_others() == 1
-    assert first.pieces_of_others() == 0
+    assert second.state().pieces_of_others == 1
+    assert first.state().pieces_of_others == 0
     assert first.holds(claim)
 
 
@@ -143,12 +149,12 @@ def test_what_a_rank_finishes_or_gives_up_is_free_for_nobody(directory):
     first, second = table_of(directory, 0, pieces=3), table_of(directory, 1, pieces=3)
     first.finish(made(first.claim(0, 0)), MEASURED)
     second.refresh()
-    assert second.open_episodes(0) == 2
-    assert second.num_unfinished_jobs() == 1
+    assert open_episodes(second) == 2
+    assert second.state().num_unfinished_jobs == 1
     first.give_up(0)
     second.refresh(now=True)
     assert second.claim_next(None) is None
-    assert second.num_unfinished_jobs() == 0
+    assert second.state().num_unfinished_jobs == 0
 
 
 def test_files_of_others_in_the_directory_are_no_claims(directory):
@@ -184,7 +190,7 @@ def test_a_torn_note_that_a_piece_is_done_still_says_so(directory, content):
     (directory / CLAIMS / "j000000_p00000.done").write_bytes(content)
     table.refresh()
     assert table.claim_next(None) is None
-    assert table.num_unfinished_jobs() == 0
+    assert table.state().num_unfinished_jobs == 0
 
 
 def test_saying_twice_that_a_piece_is_done_keeps_what_was_said_first(directory):
@@ -217,12 +223,12 @@ def test_a_rank_that_is_silent_for_a_lease_loses_its_claims_until_its_heartbeat_
     beat(directory, 1)
     table = claimed_by_rank_one(directory, clock)
     look_each_second(table, clock, 29)
-    assert table.open_episodes(0) == 0, "its process is there"
+    assert open_episodes(table) == 0, "its process is there"
     look_each_second(table, clock, 1)
-    assert table.open_episodes(0) == 1
+    assert open_episodes(table) == 1
     beat(directory, 2)
     look_each_second(table, clock, 1)
-    assert table.open_episodes(0) == 0
+    assert open_episodes(table) == 0
 
 
 def test_a_rank_that_was_stopped_itself_gives_the_others_a_whole_lease(directory):
@@ -231,25 +237,25 @@ def test_a_rank_that_was_stopped_itself_gives_the_others_a_whole_lease(directory
     table = claimed_by_rank_one(directory, clock)
     clock.now_s = 600.0
     table.refresh()
-    assert table.open_episodes(0) == 0
+    assert open_episodes(table) == 0
     look_each_second(table, clock, 29)
-    assert table.open_episodes(0) == 0
+    assert open_episodes(table) == 0
     look_each_second(table, clock, 1)
-    assert table.open_episodes(0) == 1
+    assert open_episodes(table) == 1
 
 
 @pytest.mark.parametrize("state", [RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED])
 def test_a_rank_that_works_no_more_loses_its_claims_at_once(directory, state):
     status = RankStatus.of_this_process(rank=1, run_id="run")
     write_rank_status(directory, dataclasses.replace(status, state=state, beat=1))
-    assert claimed_by_rank_one(directory, Clock()).open_episodes(0) == 1
+    assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
 
 def test_a_rank_whose_process_is_gone_loses_its_claims_at_once(directory):
     ticks = process_start_ticks(os.getpid())
     assert ticks is not None
     beat(directory, 1, start_ticks=ticks - 1)
-    assert claimed_by_rank_one(directory, Clock()).open_episodes(0) == 1
+    assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
 
 def test_a_claim_of_its_own_that_it_does_not_know_of_is_taken_over_by_a_rank_at_once(directory):

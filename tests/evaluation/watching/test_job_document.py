@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.watch import OTHER_SEED, jobs_of_checkpoint
+from isaaclab_arena.evaluation.watch import OTHER_SEED, WatchSettings, jobs_of_checkpoint
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.trainings import save
 
@@ -16,10 +18,11 @@ def training(tmp_path):
     return tmp_path / "go1"
 
 
-def jobs_of(training, *jobs, step=50, name="model_50.pt", **options):
+def jobs_of(training, *jobs, step=50, name="model_50.pt", seed_offset=0, directory=Path(), pattern=None):
+    settings = WatchSettings(training=training, eval_jobs_config=directory / "jobs.json", pattern=pattern)
     checkpoint = Checkpoint(step=step, path=training / name)
-    document = {"jobs": list(jobs)}
-    return read_jobs(jobs_of_checkpoint(document, checkpoint, training=training, **options), source="jobs.json").jobs
+    made = jobs_of_checkpoint(settings, {"jobs": list(jobs)}, checkpoint, seed_offset)
+    return read_jobs(made, source="jobs.json").jobs
 
 
 def test_every_job_is_asked_of_that_checkpoint(training):
@@ -74,5 +77,6 @@ def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training)
     ],
 )
 def test_what_is_no_job_file_is_refused(training, document, message):
+    settings = WatchSettings(training=training, eval_jobs_config=Path("jobs.json"))
     with pytest.raises(ConfigError, match=message):
-        jobs_of_checkpoint(document, Checkpoint(step=50, path=training / "model_50.pt"), training=training)
+        jobs_of_checkpoint(settings, document, Checkpoint(step=50, path=training / "model_50.pt"))

@@ -1,18 +1,15 @@
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.learning_curve import count_alike, points_of
-from isaaclab_arena.evaluation.watch import (
-    shift_seeds,
-    take_unused_conditions,
-    with_shifted_seed,
-)
+from isaaclab_arena.evaluation.watch import WatchSettings, run_checkpoint, shift_seeds
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.disk import json_text
-from tests.evaluation.watching.points import write_run_of_checkpoint
 
 
 def shifted(job: dict[str, Any], defaults: dict[str, Any] | None = None, **document: Any) -> dict[str, Any]:
@@ -58,8 +55,22 @@ def test_the_seeds_that_all_jobs_sweep_are_others_too():
     ],
     ids=" ".join,
 )
-def test_the_seed_of_initial_conditions_on_the_command_line_is_another(options, then):
-    assert with_shifted_seed(options, 1000) == then
+def test_the_seed_of_initial_conditions_on_the_command_line_is_another(tmp_path, options, then):
+    _, asked = run_again(tmp_path, {"jobs": [{}]}, *options)
+    assert tuple(asked[-len(then) :]) == then
+
+
+def run_again(tmp_path, document: dict[str, Any], *options: str) -> tuple[dict[str, Any], list[str]]:
+    """Score a checkpoint in other episodes; return its job file, and the arguments of the runner."""
+    settings = WatchSettings(training=tmp_path, eval_jobs_config=tmp_path / "jobs.json")
+    writes = f"import json, sys; open({str(tmp_path / 'asked')!r}, 'w').write(json.dumps(sys.argv[1:]))"
+    checkpoint = Checkpoint(step=50, path=tmp_path / "model_50.pt")
+    directory = tmp_path / "best_step_50"
+    run_checkpoint(
+        settings, document, options, checkpoint, directory, 1000, runner=[sys.executable, "-S", "-c", writes]
+    )
+    made = json.loads((tmp_path / "watch" / "best_step_50" / "jobs.json").read_text())
+    return made, json.loads((tmp_path / "asked").read_text())
 
 
 def unused(tmp_path, *, saved: int, **job: Any) -> tuple[str, list[float]]:
@@ -68,29 +79,18 @@ def unused(tmp_path, *, saved: int, **job: Any) -> tuple[str, list[float]]:
     sets = [ConditionSet(job="lift", environment="lift_object", seed=0, episodes=places)]
     file = tmp_path / "saved.json"
     file.write_text(json_text(ConditionFile(sets=sets)))
-    document = {"defaults": {"conditions": f"{file}#lift"}, "jobs": [job]}
-    take_unused_conditions(document, tmp_path)
-    (found,) = load_conditions(job.get("conditions", str(file)), tmp_path)
-    return job.get("conditions", ""), [float(str(each["cube.x"])) for each in found.episodes]
+    made, _ = run_again(tmp_path, {"defaults": {"conditions": f"{file}#lift"}, "jobs": [job]})
+    name = made["jobs"][0].get("conditions", "")
+    (found,) = load_conditions(name or str(file), tmp_path)
+    return name, [float(str(each["cube.x"])) for each in found.episodes]
 
 
 def test_saved_conditions_are_those_that_no_checkpoint_has_begun_from(tmp_path):
     name, places = unused(tmp_path, saved=5, num_episodes=2)
-    assert (name, places) == (str(tmp_path / "conditions_0.json"), [2.0, 3.0])
-    assert json.loads((tmp_path / "conditions_0.json").read_text())["sets"][0]["job"] == "lift"
+    assert (name, places) == (str(tmp_path / "watch" / "best_step_50" / "conditions_0.json"), [2.0, 3.0])
+    assert json.loads(Path(name).read_text())["sets"][0]["job"] == "lift"
 
 
 @pytest.mark.parametrize("job", [{"num_episodes": 3}, {}], ids=str)
 def test_where_there_are_not_enough_or_nobody_says_how_many_are_played_they_stay(tmp_path, job):
     assert unused(tmp_path, saved=5, **job) == ("", [0.0, 1.0, 2.0, 3.0, 4.0])
-
-
-def test_episodes_that_began_alike_are_counted(tmp_path):
-    moved = {0: 0.1, 1: 0.2}
-    write_run_of_checkpoint(tmp_path / "before", 50, {"reach": "sss"})
-    write_run_of_checkpoint(tmp_path / "same", 50, {"reach": "sff"})
-    write_run_of_checkpoint(tmp_path / "partly", 50, {"reach": "sss"}, moved=moved)
-    write_run_of_checkpoint(tmp_path / "other", 50, {"reach": "ss"}, moved=moved)
-    before = points_of(tmp_path / "before", 50)
-    counted = {name: count_alike(points_of(tmp_path / name, 50), before) for name in ("same", "partly", "other")}
-    assert counted == {"same": 3, "partly": 1, "other": 0}

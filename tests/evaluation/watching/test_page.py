@@ -13,9 +13,8 @@ from isaaclab_arena.evaluation.learning_curve import (
     points_of,
     points_of_watch,
     scores_of,
-    write_record,
 )
-from isaaclab_arena.storage.disk import json_text
+from isaaclab_arena.storage.disk import json_text, write_text
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 
 
@@ -28,6 +27,10 @@ class Watch:
     def page(self, *options: str) -> str:
         assert main(["report", str(self.directory), *options]) == 0
         return (Path(options[1]) if options else self.directory / "report.html").read_text(encoding="utf-8")
+
+
+def write_record(directory: Path, record: Evaluated) -> None:
+    write_text(directory / "watch" / f"step_{record.step}" / "evaluated.json", json_text(record), overwrite=True)
 
 
 @pytest.fixture

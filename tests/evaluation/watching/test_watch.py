@@ -37,8 +37,8 @@ def tossing(*exit_codes: int, jobs: Sequence[dict[str, Any]] = (JOB,), is_seeded
     def toss(checkpoint, directory: Path, seed_offset: int) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         offset = seed_offset if is_seeded else 0
-        document = {"jobs": [*jobs]}
-        asked = jobs_of_checkpoint(document, checkpoint, training=checkpoint.path.parent, seed_offset=offset)
+        settings = WatchSettings(training=checkpoint.path.parent, eval_jobs_config=Path("jobs.json"))
+        asked = jobs_of_checkpoint(settings, {"jobs": [*jobs]}, checkpoint, offset)
         job_file = directory.with_suffix(".json")
         job_file.write_text(json.dumps(asked))
         line = ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]

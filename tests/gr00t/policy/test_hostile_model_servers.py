@@ -9,7 +9,7 @@ import pytest
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena_gr00t.remote.contract import ANSWER_LIMITS
+from isaaclab_arena_gr00t.remote.protocols import ANSWER_LIMITS
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.model_servers import Model, array, packed, serving
 from tests.gr00t.policy.test_vla_eval_remote_policy import episodes, policy_at

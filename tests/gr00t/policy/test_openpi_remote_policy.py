@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg, actions_in
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
 from tests.fakes import Notebook
@@ -89,11 +89,11 @@ def talking(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator
 
 
 def test_an_answer_without_actions_is_told_by_the_keys_it_has():
-    assert actions_in({"actions": 3, "server_timing": {}}) == 3
+    assert OpenpiRemotePolicy.answered_actions({"actions": 3, "server_timing": {}}) == 3
     with pytest.raises(
         PolicyError, match="with 'actions', and answered with 'action', 'server_timing'; rename it there"
     ):
-        actions_in({"action": 3, "server_timing": {}})
+        OpenpiRemotePolicy.answered_actions({"action": 3, "server_timing": {}})
 
 
 def test_a_camera_of_an_environment_without_pictures_is_refused_with_the_way_out():

@@ -8,7 +8,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicyCfg
-from isaaclab_arena_gr00t.remote.contract import server_address
+from isaaclab_arena_gr00t.remote.protocols import server_address
 
 OPTIONS = [Gr00tRemoteClosedloopPolicyArgs("policy.yaml"), OpenpiRemotePolicyCfg()]
 

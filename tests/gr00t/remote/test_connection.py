@@ -15,8 +15,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, ServerAddress
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 

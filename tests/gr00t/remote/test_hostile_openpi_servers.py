@@ -16,8 +16,7 @@ from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, OpenpiCodec, ServerAddress
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
 from tests.outsiders.peers import pretending

@@ -1,7 +1,7 @@
 """What a server says of its model, as a line."""
 
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena_gr00t.remote.contract import identity_line
+from isaaclab_arena_gr00t.remote.protocols import identity_line
 
 
 def test_what_a_server_states_is_kept_short_harmless_and_in_order():

@@ -11,8 +11,7 @@ from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.contract import Codec, ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, VlaEvalCodec
+from isaaclab_arena_gr00t.remote.protocols import Codec, Gr00tCodec, OpenpiCodec, ServerAddress, VlaEvalCodec
 from tests.gr00t.policy.model_servers import Model, serving
 from tests.gr00t.servers import NetworkPolicy
 from tests.gr00t.servers import serving as serving_gr00t

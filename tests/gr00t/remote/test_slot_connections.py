@@ -8,7 +8,7 @@ import pytest
 
 from arena_wire.messages import DEFAULT_LIMITS
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError, SlotConnections
-from isaaclab_arena_gr00t.remote.contract import Codec, ServerAddress
+from isaaclab_arena_gr00t.remote.protocols import Codec, ServerAddress
 
 
 class SlowServer:

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidMessage, Protoco
 from websockets.sync import client
 
 from arena_wire.messages import WireError
-from isaaclab_arena_gr00t.remote.contract import ServerAddress, Websocket
+from isaaclab_arena_gr00t.remote.protocols import ServerAddress, Websocket
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
-from isaaclab_arena_gr00t.remote.protocols import flattened
 from isaaclab_arena_gr00t.serving.gr00t import INSTRUCTION, Gr00tServer
 from isaaclab_arena_gr00t.serving.served_job import ListenOptions
 from tests.gr00t.fakes import write_yaml
@@ -132,14 +131,14 @@ def test_its_health_is_told_over_http_and_no_more_clients_are_taken_than_it_may_
         server.start()
         client = PolicyClient(host="127.0.0.1", port=server.port)
         client.get_action(observation(3))
-        status, said = health_of(server.health.port)
+        status, said = health_of(server.health.server_address[1])
         assert (status, said["status"], said["environment"]) == (200, "ok", "limbs")
         assert (said["sessions"], said["queries"], said["calls"]) == (1, 1, 1)
         assert not PolicyClient(host="127.0.0.1", port=server.port, timeout_ms=500).ping()
         assert client.ping()
         server.close()
     with pytest.raises(ConnectionError):
-        health_of(server.health.port)
+        health_of(server.health.server_address[1])
 
 
 def test_gr00ts_own_client_reads_what_it_may_show_and_gets_its_actions():
@@ -150,4 +149,7 @@ def test_gr00ts_own_client_reads_what_it_may_show_and_gets_its_actions():
         assert modalities["state"].modality_keys == ["robot_joint_pos", "fingers", "nameless"]
         assert modalities["action"].delta_indices == [0, 1, 2]
         assert client.get_action(observation(3))[0]["action"].shape == (3, 3, 5)
-        assert client.get_action(flattened(observation(3)))[0]["action.action"].shape == (3, 3, 5)
+        nested = observation(3)
+        flat = {f"{name}.{key}": values for name in ("video", "state") for key, values in nested[name].items()}
+        flat |= {key: [text for (text,) in texts] for key, texts in nested["language"].items()}
+        assert client.get_action(flat)[0]["action.action"].shape == (3, 3, 5)

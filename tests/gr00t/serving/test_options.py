@@ -23,9 +23,9 @@ def options(**given: Any) -> ServeOptions:
 
 
 def test_a_message_may_be_as_large_as_for_the_protocols_own_server():
-    assert options().max_message_bytes == 64 * 2**20
-    assert ServeOptions(protocol="gr00t").max_message_bytes == 256 * 2**20
-    assert ServeOptions(protocol="gr00t", max_message_mb=1).max_message_bytes == 2**20
+    assert options().listen().max_message_bytes == 64 * 2**20
+    assert ServeOptions(protocol="gr00t").listen().max_message_bytes == 256 * 2**20
+    assert ServeOptions(protocol="gr00t", max_message_mb=1).listen().max_message_bytes == 2**20
 
 
 def test_a_port_for_health_is_for_the_protocol_that_is_no_http():
@@ -76,24 +76,23 @@ def test_options_that_cannot_work_are_refused(given, message):
 
 def test_names_are_read_as_pairs():
     given = options(images=("a/b=front",), states=("s=x,y", "t.u=z"))
-    assert given.image_keys() == {"a/b": "front"}
-    assert given.state_keys() == {"s": ["x", "y"], "t.u": ["z"]}
-    assert (options().image_keys(), options().state_keys()) == (None, None)
+    assert given.client_keys() == ({"a/b": "front"}, {"s": ["x", "y"], "t.u": ["z"]})
+    assert options().client_keys() == (None, None)
     for wrong in ("front", "=front", "a="):
         with pytest.raises(ConfigError, match=f"--images: must be like KEY=NAME, got '{wrong}'"):
-            options(images=(wrong,)).image_keys()
+            options(images=(wrong,)).client_keys()
 
 
 def test_a_token_is_the_only_line_of_its_file(tmp_path):
     path = tmp_path / "token"
     path.write_text("secret\n")
-    assert options(api_token_file=str(path)).token() == "secret"
+    assert options(api_token_file=str(path)).listen().api_token == "secret"
     for text in ("", "two\nlines"):
         path.write_text(text)
         with pytest.raises(ConfigError, match="must hold the server's token on one line"):
-            options(api_token_file=str(path)).token()
+            options(api_token_file=str(path)).listen()
     with pytest.raises(ConfigError, match="cannot read"):
-        options(api_token_file=str(tmp_path / "none")).token()
+        options(api_token_file=str(tmp_path / "none")).listen()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from arena_wire.messages import WireLimits
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
-from isaaclab_arena_gr00t.remote.protocols import encoded_picture
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions
-from isaaclab_arena_gr00t.serving.websocket_server import VlaEvalTalks, WebsocketServer
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, Message, VlaEvalCodec
+from isaaclab_arena_gr00t.serving.served_job import ListenOptions, VlaEvalTalks, WebsocketServer
 from tests.gr00t.policy.model_servers import array, packed, unpacked
 from tests.gr00t.serving.serving_limbs import SEED, WalkPolicy, actions, served
 
@@ -108,7 +107,9 @@ def test_an_episode_follows_from_its_number_whichever_session_plays_it(port):
 
 
 PNG = {"__image__": True, "format": "png", "data": b"\x89PNG no picture", "shape": [6, 8, 3]}
-LARGE = encoded_picture(np.zeros((600, 800, 3), np.uint8), "png")
+LARGE = unpacked(
+    VlaEvalCodec.pack(Message(kind=OBSERVATION, payload={"front": np.zeros((600, 800, 3), np.uint8)}, number=1), "png")
+)["payload"]["front"]
 
 
 def both(picture: dict[str, Any]) -> dict[str, Any]:

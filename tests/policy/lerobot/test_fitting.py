@@ -19,7 +19,7 @@ NOTHING = TrainingData(terms={}, fps=None)
 def features(**case: Any) -> Features:
     """Inputs and outputs of a policy: by default one picture, and actions of the environment's size."""
     usual: dict[str, Any] = {"pictures": {FRONT: (6, 8, 3)}, "states": {}, "action_dim": 5}
-    return Features(kind="act", num_observations=1, **{**usual, **case})
+    return Features(kind="act", num_observations=1, num_actions=1, remembers=False, **{**usual, **case})
 
 
 def fit(takes: Features, data: TrainingData = NOTHING, cameras: tuple[str, ...] = ("front", "side"), **options: Any):

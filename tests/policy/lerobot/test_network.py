@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.policy.lerobot_network import NOTHING, LeRobotNetwork, LeRobotPolicyCfg, versions_there
-from isaaclab_arena.workers.worker_process import _KEPT, stop_kept_workers
+from isaaclab_arena.workers import _KEPT, stop_kept_workers
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, STATE, options_for, saved
 
 _QUESTION = {PICTURE: np.full((2, 1, 6, 8, 3), 255, np.uint8), STATE: np.ones((2, 1, 6), np.float32)}

@@ -10,7 +10,6 @@ from isaaclab_arena.policy.lerobot_network import (
     policy_directory,
     read_features,
     read_training_data,
-    remembers,
 )
 from tests.policy.lerobot.policies import PICTURE, STATE, dataset, normalised, saved
 
@@ -85,7 +84,7 @@ def test_what_cannot_be_played_is_refused(tmp_path, setting, message):
     ],
 )
 def test_a_configuration_says_whether_a_policy_remembers(tmp_path, setting, does):
-    assert remembers(saved(tmp_path, **setting)) is does
+    assert read_features(saved(tmp_path, **setting)).remembers is does
 
 
 def test_a_configuration_that_is_no_json_is_refused(tmp_path):

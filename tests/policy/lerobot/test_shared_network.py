@@ -13,7 +13,7 @@ from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
-from isaaclab_arena.workers.worker_process import stop_kept_workers
+from isaaclab_arena.workers import stop_kept_workers
 from tests.fakes_environment import ActionLog
 from tests.fakes_network import Desk
 from tests.gr00t.fakes import LimbEnvironment

@@ -14,8 +14,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage import recovery as set_aside
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.disk import json_line, move_aside
 from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.recovery import consolidate_leftovers
 from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
@@ -672,5 +671,5 @@ def test_ten_times_the_episodes_are_looked_at_in_about_ten_times_the_time(tmp_pa
 def test_set_aside_keeps_both_of_two_files_of_one_name(tmp_path):
     for content in ("one", "two"):
         (tmp_path / "lines.jsonl").write_text(content)
-        set_aside.move_aside(tmp_path / "lines.jsonl", tmp_path / "aside")
+        move_aside(tmp_path / "lines.jsonl", tmp_path / "aside")
     assert sorted(path.read_text() for path in (tmp_path / "aside").iterdir()) == ["one", "two"]

@@ -7,7 +7,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
 from isaaclab_arena.seeding import Stream, episode_seed_sequence
-from isaaclab_arena.training.vec_env import TrainingEnvironment
+from isaaclab_arena.training.learner import TrainingEnvironment
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, everything
 

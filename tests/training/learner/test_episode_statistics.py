@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.training.vec_env import EpisodeCounter
+from isaaclab_arena.training.learner import EpisodeCounter
 
 NOBODY = torch.zeros(3, dtype=torch.bool)
 

@@ -8,7 +8,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
-from isaaclab_arena.training.vec_env import TrainingEnvironment
+from isaaclab_arena.training.learner import TrainingEnvironment
 from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment
 

@@ -4,6 +4,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.network import ActionScaling
+from isaaclab_arena.training import TASKS
 from isaaclab_arena.training.config import (
     default_document,
     document_of,
@@ -12,7 +13,6 @@ from isaaclab_arena.training.config import (
     read_training,
     task_document,
 )
-from isaaclab_arena.training.tasks import TASKS
 
 
 def read(document, *words):

@@ -3,8 +3,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.options import TrainOptions, read_train_options, training_config
+from isaaclab_arena.training.config import TrainingConfig, TrainOptions, read_train_options, training_config
 
 
 def read(line: str) -> tuple[TrainOptions, str | None, list[str]]:

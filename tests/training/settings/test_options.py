@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, refuse
-from isaaclab_arena.training.options import TrainOptions, read_train_options
+from isaaclab_arena.training.config import TrainOptions, read_train_options
 
 
 def read(*arguments: str):

@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.config import TrainingConfig, document_of
-from isaaclab_arena.training.options import (
+from isaaclab_arena.training.config import (
+    TrainingConfig,
+    document_of,
     read_train_options,
     run_to_resume,
     training_config,

@@ -27,7 +27,7 @@ SOURCES = {
     "gym": "gymnasium_tasks:Registered",
     "metaworld": "gymnasium_tasks:MetaWorld",
     "robosuite": "gymnasium_tasks:Robosuite",
-    "libero": "libero_tasks",
+    "libero": "gymnasium_tasks:Libero",
     "vla_eval": "vla_eval_benchmarks",
 }
 """The kind that a name begins with, to the module or class beside this file that finds and makes environments."""
@@ -260,7 +260,7 @@ class Answers:
         """Close all environments, also if one of them raises."""
         with contextlib.ExitStack() as closings:
             for slot in self._slots.values():
-                closings.callback(slot.close)
+                closings.callback(slot.environment.close)
             self._slots, self._shared, self._description = {}, None, {}
 
     def _make(self, message: dict) -> dict:
@@ -340,7 +340,7 @@ class Answers:
 
 # The packages, their revision and the physics engine that an environment runs on.
 
-_ENGINES = ("mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sapien")
+_ENGINES = frozenset({"mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sapien"})
 
 # Wrappers of an engine, which environments import in its place.
 _AROUND_ENGINES = {"dm_control": "mujoco"}
@@ -356,26 +356,12 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
     for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
         if (version := _version(name)) is not None:
             found[name] = version
-    commit, engine = revision(package), engine_of(made_by)
-    if alone and not engine:
-        # No other code in this process uses an engine, so the loaded ones count.
-        engine = _told({name.partition(".")[0] for name in list(sys.modules)} & set(_ENGINES))
-    return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
+    commit = revision(package)
 
-
-def origin(module: str) -> dict[str, str | None]:
-    """Return the file of an imported module, and the versions of its distributions if installed."""
-    versions = [f"{name} {metadata.version(name)}" for name in _providers(module.partition(".")[0])]
-    return {"file": getattr(sys.modules[module], "__file__", None), "versions": ", ".join(versions) or None}
-
-
-def engine_of(made_by: type) -> str | None:
-    """Return the physics engines of an environment's code, such as ``mujoco 3.3.2``; None without one."""
-    # MuJoCo adds a class to Python's built-in names.
-    modules = {each.__module__ for each in made_by.__mro__} - {"builtins"}
-    package = made_by.__module__.partition(".")[0]
     # An engine counts if a module imports it that defines the class or a base class, or that is in the same package.
-    # Gymnasium has environments on several engines, so there only the classes count.
+    # Gymnasium has environments on several engines, so there only the classes count. MuJoCo adds a class to Python's
+    # built-in names.
+    modules = {each.__module__ for each in made_by.__mro__} - {"builtins"}
     if package != "gymnasium":
         modules |= {name for name in list(sys.modules) if name.partition(".")[0] == package}
 
@@ -386,11 +372,18 @@ def engine_of(made_by: type) -> str | None:
             name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
             top = name.partition(".")[0] if isinstance(name, str) else ""
             used.add(_AROUND_ENGINES.get(top, top))
-    return _told(used & set(_ENGINES))
+    engines = used & _ENGINES
+    if alone and not engines:
+        # No other code in this process uses an engine, so the loaded ones count.
+        engines = {name.partition(".")[0] for name in list(sys.modules)} & _ENGINES
+    engine = ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines))
+    return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
 
 
-def _told(engines: set[str]) -> str | None:
-    return ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines)) or None
+def origin(module: str) -> dict[str, str | None]:
+    """Return the file of an imported module, and the versions of its distributions if installed."""
+    versions = [f"{name} {metadata.version(name)}" for name in _providers(module.partition(".")[0])]
+    return {"file": getattr(sys.modules[module], "__file__", None), "versions": ", ".join(versions) or None}
 
 
 def revision(package: str) -> str | None:

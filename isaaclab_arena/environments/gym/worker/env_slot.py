@@ -239,7 +239,13 @@ class EnvSlot:
             return SlotStart(self._arrays(observation, pictures=pictures), instruction, entries)
         except ValueError as misfit:
             # The misfit is reported with the start, so that only this episode is an error.
-            return SlotStart({entry.name: entry.nothing for entry in self._entries}, instruction, entries, str(misfit))
+            nothing = {
+                each.name: np.zeros(each.shape, np.uint8)
+                if each.is_picture
+                else np.full(each.shape, np.nan, np.float32)
+                for each in self._entries
+            }
+            return SlotStart(nothing, instruction, entries, str(misfit))
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step with an ``action`` (action_dim,), float32; ValueError if the result violates its space."""
@@ -267,10 +273,6 @@ class EnvSlot:
         if picture.dtype.kind not in "iu" or not picture.size or picture.min() < 0 or picture.max() > 255:
             raise ValueError(f"render returned {picture.dtype} of shape {picture.shape}, not whole numbers up to 255")
         return picture.astype(np.uint8, copy=False)
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.environment.close()
 
     def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
@@ -310,11 +312,6 @@ class _Entry:
         self._low, self._high = low, high
         is_open = not self._is_whole and bool(np.isinf(low).all() and np.isinf(high).all())
         self._has_range = not is_open and (checks_range or self._is_whole)
-
-    @property
-    def nothing(self) -> np.ndarray:
-        """Placeholder for an entry that cannot be read: a black picture, or NaN."""
-        return np.zeros(self.shape, np.uint8) if self.is_picture else np.full(self.shape, np.nan, np.float32)
 
     def read(self, observation: typing.Any) -> np.ndarray:
         """Return the entry of an observation; ValueError if it is missing or not as its space declares."""

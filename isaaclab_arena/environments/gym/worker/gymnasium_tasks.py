@@ -1,11 +1,23 @@
-"""Environments of Gymnasium's registry, of Meta-World, and of robosuite 1.5.2 as robomimic plays its tasks."""
+"""Environments of Gymnasium's registry, Meta-World, robosuite 1.5.2 as robomimic plays its tasks, and LIBERO."""
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
 import importlib
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import pickletools
+import sys
+import tempfile
+import types
 import typing
 import warnings
+import zipfile
 
 import gymnasium
 import numpy as np
@@ -231,3 +243,409 @@ def _robosuite() -> typing.Any:
     if robosuite.__version__ != _ROBOSUITE_VERSION:
         raise ImportError(f"robosuite {robosuite.__version__} is installed, and {_ROBOSUITE_VERSION} is needed")
     return robosuite
+
+
+# Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
+
+MAX_BYTES = 1 << 28
+"""Larger files are refused; LIBERO's own have 45 kB."""
+
+_PICKLED = "data.pkl"
+_VALUES = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+
+
+class InitStatesError(ValueError):
+    """A file that does not hold one array of initial states."""
+
+
+def read_init_states(path: str) -> np.ndarray:
+    """Return a task's initial states (num_states, state_dim), float64; InitStatesError for any other content."""
+    # The file is a pickle, which torch puts into an archive.
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == _PICKLED]
+            if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
+                raise InitStatesError(f"'{path}' is an archive without one {_PICKLED} of at most {MAX_BYTES} bytes")
+            data = archive.read(parts[0])
+    else:
+        with pathlib.Path(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES)
+
+    # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
+    # executed.
+    try:
+        found = _array(data)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
+        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
+        raise InitStatesError(message) from error
+    states = np.atleast_2d(found).astype(np.float64)
+    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
+        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
+    return states
+
+
+class _Call(typing.NamedTuple):
+    """A function call that a pickle requests, which is never made: the function's name, and its arguments."""
+
+    name: str
+    arguments: tuple
+
+
+_GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
+    "TUPLE1": (1, tuple),
+    "TUPLE2": (2, tuple),
+    "TUPLE3": (3, tuple),
+    "STACK_GLOBAL": (2, " ".join),
+    "REDUCE": (2, lambda parts: _Call(*parts)),
+}
+"""Instructions that replace the last parts of the stack by one: how many parts, and how it is made of them."""
+
+
+def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
+    """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
+    stack: list[typing.Any] = []
+    marks: list[int] = []
+    memo: dict[int, typing.Any] = {}
+    states: dict[int, typing.Any] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _GATHERED:
+            count, make = _GATHERED[name]
+            start = len(stack) - count
+            stack[start:] = [make(stack[start:])]
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name == "TUPLE":
+            start = marks.pop()
+            stack[start:] = [tuple(stack[start:])]
+        elif name in {"BINPUT", "LONG_BINPUT", "MEMOIZE"}:
+            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+        elif name in {"BINGET", "LONG_BINGET"}:
+            stack.append(memo[argument])
+        elif name == "BUILD":
+            state = stack.pop()
+            states[id(stack[-1])] = state
+        elif name not in _IGNORED:
+            raise ValueError(f"it has a {name}, which no array of numbers needs")
+    return stack.pop(), states
+
+
+def _array(data: bytes) -> np.ndarray:
+    """Return the array that a pickle's instructions describe."""
+    call, states = _described(data)
+    name = _called(call)
+    if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
+        raise ValueError(f"it calls for {name}")
+    _, shape, number_type, in_fortran_order, values = states[id(call)]
+
+    # The type of its numbers, with their byte order.
+    if _called(number_type) != "numpy dtype":
+        raise ValueError(f"its numbers are of type {_called(number_type)}")
+    dtype = np.dtype(str(number_type.arguments[0]))
+    if dtype.kind not in "fiu":
+        raise ValueError(f"it holds {dtype}, and no numbers")
+    if states[id(number_type)][1] == ">":
+        dtype = dtype.newbyteorder(">")
+
+    # Pickle protocol 2 has no bytes, and writes them as text.
+    if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
+        values = values.arguments[0].encode("latin1")
+    elif not isinstance(values, bytes):
+        raise TypeError(f"its values are {_called(values)}")
+    order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
+    return np.frombuffer(values, dtype).reshape(shape, order=order)
+
+
+def _called(thing: typing.Any) -> str:
+    return thing.name if isinstance(thing, _Call) else f"a {type(thing).__name__}"
+
+
+# Play LIBERO's resets so that each is independent of the resets before it.
+
+
+class _Start(typing.NamedTuple):
+    """The start of a LIBERO reset: NumPy's generator state, and the samplers of the fixtures' joints."""
+
+    generator_state: typing.Any
+    drawn: list[typing.Any]
+
+
+class ResetSequence:
+    """The resets of one newly made environment after a seed, each available at any time."""
+
+    def __init__(self, task: typing.Any, *, seeds_every_reset: bool) -> None:
+        # LIBERO draws fixture poses from NumPy's global generator, and each reset extends a list of samplers. So a
+        # reset depends on the seed and on the number of earlier resets; both are restored before it.
+        self._task = task
+        self._seeds_every_reset = seeds_every_reset
+        self._first: list[typing.Any] = list(task.env.object_property_initializers)
+        self._seed: int | None = None
+        self._starts: list[_Start] = []
+
+    def play(self, seed: int, index: int) -> None:
+        """Reset the environment as its reset number ``index`` after ``seed``."""
+        if self._seeds_every_reset:
+            self._reset(_Start(np.random.RandomState(seed).get_state(), self._first * (index + 1)))
+            return
+        if seed != self._seed:
+            self._seed, self._starts = seed, [_Start(np.random.RandomState(seed).get_state(), self._first)]
+        # The generator's state before a reset is known only after the resets before it were played.
+        for number in (*range(len(self._starts) - 1, index), index):
+            self._reset(self._starts[number])
+            if number == len(self._starts) - 1:
+                self._starts.append(_Start(np.random.get_state(), list(self._task.env.object_property_initializers)))
+
+    def _reset(self, start: _Start) -> None:
+        np.random.set_state(start.generator_state)
+        self._task.env.object_property_initializers[:] = start.drawn
+        self._task.reset()
+
+
+# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
+
+
+class Cameras:
+    """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
+
+    def __init__(
+        self, environment: typing.Any, names: typing.Sequence[str], *, size: int, shown_size: int | None
+    ) -> None:
+        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards. Its
+        # observables and their clocks stay, and only the sensors below them repeat the last picture. A reset creates
+        # and calls new sensors, so the creation of sensors is replaced.
+        # ``shown_size`` [pixels] is None for pictures that are not shrunk.
+        self.wanted = True
+        self.drawn: set[str] = set()
+        self._size = size
+        self._shown_size = shown_size
+        self._names = [f"{name}_image" for name in names]
+        make = environment._create_camera_sensors
+
+        def make_on_demand(*args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
+            sensors, names = make(*args, **kwargs)
+            return [self._on_demand(names[number], sensor) for number, sensor in enumerate(sensors)], names
+
+        environment._create_camera_sensors = make_on_demand
+
+    def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the wanted pictures, turned by 180 degrees; RuntimeError if a camera was read too early."""
+        if not self.wanted:
+            return {}
+        missing = [name for name in self._names if name not in self.drawn]
+        if missing:
+            raise RuntimeError(f"robosuite did not read '{missing[0]}' in this step; --eager_pictures draws every one")
+        shown = {name: np.ascontiguousarray(observation[name][::-1, ::-1]) for name in self._names}
+        if self._shown_size in (None, self._size):
+            return shown
+        # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
+        image, size = importlib.import_module("PIL.Image"), (self._shown_size, self._shown_size)
+        return {
+            name: np.asarray(image.fromarray(picture).resize(size, resample=image.BILINEAR))
+            for name, picture in shown.items()
+        }
+
+    def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
+        last = np.zeros((self._size, self._size, 3), np.uint8)
+
+        @functools.wraps(sensor)
+        def draw_if_wanted(cache: dict) -> typing.Any:
+            nonlocal last
+            if self.wanted:
+                last = sensor(cache)
+                self.drawn.add(name)
+            return last
+
+        return draw_if_wanted
+
+
+# Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
+
+ROBOSUITE = "1.4."
+"""The versions of robosuite that LIBERO's code works with begin like this."""
+
+PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
+"""The packages that LIBERO's environments import beside robosuite; LIBERO-plus's wrapper imports more."""
+
+HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
+"""The action while objects come to rest: no motion, with the gripper open."""
+
+CONTROL_FREQUENCY_HZ = 20
+
+GRIPPERS: dict[str, typing.Callable[[float], float]] = {
+    "raw": lambda value: value,
+    "sign": lambda value: -1.0 if value < 0 else 1.0,
+    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),
+}
+"""The meaning of an action's last number, to its conversion for LIBERO: -1 opens, 1 closes."""
+
+
+class Libero:
+    """The tasks of LIBERO, from a checkout; `LiberoBuilder` fills ``make_kwargs``."""
+
+    @staticmethod
+    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+        """Return the module that determines the tasks' behaviour; ImportError if a package is missing or another."""
+        # The checkout determines the tasks.
+        del name
+        wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
+
+        # The packages that the wrapper imports at its top level are needed, except LIBERO's own.
+        imported: list[str] = []
+        for statement in ast.parse(wrapper.read_text()).body:
+            if isinstance(statement, ast.Import):
+                imported += [each.name for each in statement.names]
+            elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+                imported.append(statement.module)
+        packages = [module.partition(".")[0] for module in imported]
+        needed = dict.fromkeys((*PACKAGES, *(package for package in packages if package != "libero")))
+        missing = [package for package in needed if importlib.util.find_spec(package) is None]
+        wrong = [f"LIBERO needs {', '.join(missing)}"] if missing else []
+        try:
+            version = importlib.import_module("robosuite").__version__
+        except ImportError:
+            # robosuite's own import may fail because of the missing packages.
+            if not missing:
+                raise
+            version = ROBOSUITE
+        if not version.startswith(ROBOSUITE):
+            wrong.append(f"robosuite {version} is installed, and LIBERO needs 1.4.0")
+        if wrong:
+            raise ImportError("; ".join(wrong))
+        return {"max_episode_length": None, "modules": ["robosuite"]}
+
+    @staticmethod
+    def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+        """Return a new environment of the task in ``make_kwargs``, which `LiberoBuilder` has filled."""
+        del name
+        states = read_init_states(make_kwargs["init_states_file"])
+
+        # Import LIBERO's environments from the checkout. The outer package has no __init__, so another installed LIBERO
+        # would win; it is made here instead.
+        directory = make_kwargs["package_directory"]
+        outer = types.ModuleType("libero")
+        outer.__path__ = [directory]
+        sys.modules["libero"] = outer
+        # LIBERO asks on standard input for the paths of its files, unless a config file has them.
+        with tempfile.TemporaryDirectory() as answers:
+            inside = pathlib.Path(directory, "libero")
+            parts = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
+            lines = [f"{key}: {json.dumps(str(inside / part))}" for key, part in parts.items()]
+            lines.append(f"datasets: {json.dumps(str(inside.with_name('datasets')))}")
+            pathlib.Path(answers, "config.yaml").write_text("\n".join(lines))
+            os.environ["LIBERO_CONFIG_PATH"] = answers
+            envs = importlib.import_module("libero.libero.envs")
+            importlib.import_module("libero.libero.envs.env_wrapper")
+
+        cameras, size = list(make_kwargs["cameras"]), make_kwargs["camera_size"]
+        task = envs.env_wrapper.ControlEnv(
+            bddl_file_name=make_kwargs["bddl_file"],
+            use_camera_obs=bool(cameras),
+            has_offscreen_renderer=bool(cameras),
+            control_freq=CONTROL_FREQUENCY_HZ,
+            # The time limit ends episodes.
+            ignore_done=True,
+            **({"camera_names": cameras, "camera_heights": size, "camera_widths": size} if cameras else {}),
+        )
+        environment = LiberoTask(task, states, make_kwargs)
+        environment.spec = registration.EnvSpec("libero/task")
+        return gymnasium.wrappers.TimeLimit(environment, max_episode_length or 1)
+
+
+class LiberoTask(gymnasium.Env):
+    """A LIBERO task behind Gymnasium's interface, with LIBERO's own names of observables."""
+
+    runs_on = ("robosuite", "bddl")
+
+    def __init__(self, task: typing.Any, states: np.ndarray, settings: typing.Mapping[str, typing.Any]) -> None:
+        # ``made_by`` and ``runs_on`` name the packages whose versions are recorded. ``states`` is (num_states,
+        # state_dim).
+        self.task = task
+        self.made_by = type(task.env)
+        self.control_timestep = 1.0 / CONTROL_FREQUENCY_HZ
+        self._states = states
+        self._settings = settings
+        self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
+        cameras = settings["cameras"]
+        sizes = {"size": settings["camera_size"], "shown_size": settings["picture_size"]}
+        self._cameras = Cameras(task.env, cameras, **sizes) if cameras else None
+        self._pictures_wanted = True
+        self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
+        shown = _states(task.env._get_observations())
+        size = settings["picture_size"] or settings["camera_size"]
+        self.observation_space = spaces.Dict(
+            {
+                **{name: spaces.Box(-np.inf, np.inf, value.shape) for name, value in shown.items()},
+                **{f"{camera}_image": spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in cameras},
+            }
+        )
+
+    def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
+        """Set if the pictures of the next reset or step are wanted."""
+        self._pictures_wanted = wanted
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Start the episode that ``options["conditions"]`` describe; ``seed`` is not used."""
+        del seed
+        conditions = (options or {})["conditions"]
+        waits = self._settings["wait_steps"]
+        # The conditions hold libero.fixture_seed, libero.reset_index and libero.init_state. Only the last observation
+        # of the reset is shown, so only its pictures are drawn.
+        self._draw_next(last=False)
+        self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
+        self._draw_next(last=waits == 0)
+        observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
+        for number in range(waits):
+            self._draw_next(last=number == waits - 1)
+            observation = self.task.step(list(HOLD))[0]
+        return self._shown(observation), {"success": bool(self.task.check_success())}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        """Make one control step."""
+        self._draw_next(last=True)
+        native = np.asarray(action, np.float64).copy()
+        native[-1] = GRIPPERS[self._settings["gripper"]](native[-1])
+        observation, reward, _, _ = self.task.step(native)
+        return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.task.close()
+
+    def _draw_next(self, *, last: bool) -> None:
+        """Set if the next reading is drawn: only the ``last`` one of a reset or step is shown."""
+        if self._cameras is not None:
+            self._cameras.wanted = last and self._pictures_wanted
+            self._cameras.drawn.clear()
+
+    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+        pictures = {} if self._cameras is None else self._cameras.shown(observation)
+        return {**_states(observation), **pictures}
+
+
+def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+    """Return the observables that are neither pictures nor joint copies of others."""
+    shown = {
+        name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith(("-state", "_image"))
+    }
+    # The hand's orientation in the form that policies trained on LIBERO expect.
+    if "robot0_eef_quat" in shown:
+        shown["robot0_eef_axis_angle"] = axis_angle(shown["robot0_eef_quat"])
+    return shown
+
+
+def axis_angle(quaternion: np.ndarray) -> np.ndarray:
+    """Convert a quaternion (4,), scalar last, to axis times angle, 0 to 2 pi, as openpi and OpenVLA do."""
+    scalar = min(max(float(quaternion[3]), -1.0), 1.0)
+    sine = np.sqrt(1.0 - scalar * scalar)
+    if math.isclose(sine, 0.0):
+        return np.zeros(3)
+    return quaternion[:3] * 2.0 * math.acos(scalar) / sine

@@ -54,7 +54,8 @@ class OwnContexts:
         # It then frees its textures by number in the current context, where the same numbers are the new renderer's
         # textures: pictures would be dark from there on.
         self._changed: set[typing.Any] = set()
-        self._current: typing.Callable[[], typing.Any] = _nothing
+        # The current context; None if that is deleted or unknown.
+        self._current: typing.Callable[[], typing.Any] = lambda: None
 
     def keep_apart(self, renderer_class: typing.Any, context_classes: typing.Sequence[typing.Any]) -> None:
         """Patch a renderer class and its context classes, each once."""
@@ -70,7 +71,7 @@ class OwnContexts:
                 before, own = self._current(), renderer.gl_ctx
                 own.make_current()
                 free(renderer)
-                self._current = _nothing
+                self._current = lambda: None
                 # The previous context may belong to a renderer that is being made.
                 if before is not None and before is not own:
                     before.make_current()
@@ -85,10 +86,6 @@ class OwnContexts:
 
             context_class.make_current = followed
         self._changed.update((renderer_class, *context_classes))
-
-
-def _nothing() -> None:
-    """Stand for a context that is deleted or unknown."""
 
 
 def _loaded(place: tuple[str, str]) -> list[typing.Any]:
@@ -325,10 +322,20 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     mujoco = importlib.import_module("mujoco")
     scene, whole = renderer.scn, (0, 0, width, height)
     geoms = _Geoms(mujoco, renderer)
-    eye = _eye(scene, width / height)
-    if eye is None or geoms.cast_shadows:
+    first, second = scene.camera[0], scene.camera[1]
+    is_perspective = not (scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0)
+    if not is_perspective or geoms.cast_shadows:
         opengl.render(renderer, whole)
         return None
+
+    # The eye of the scene's camera, between those of a stereo picture.
+    forward, up = (np.array(getattr(first, name), np.float64) for name in ("forward", "up"))
+    place = (np.array(first.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
+    near, bottom, top = (float(getattr(first, f"frustum_{name}")) for name in ("near", "bottom", "top"))
+    half = float(getattr(first, "frustum_width", 0.0)) or width / height * (top - bottom) / 2.0
+    middle = float(first.frustum_center)
+    axes = np.array([np.cross(forward, up), up, forward])
+    eye = Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)
 
     # The pixels around the mirrors; None if that may be the whole picture.
     mirrors = geoms.mirrors()
@@ -356,9 +363,9 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
         geom.type = kind
     geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
     opengl.render(renderer, whole)
-    first, lowest, columns, lines = part
+    left, lowest, columns, lines = part
     # Lines count from below, as in OpenGL.
-    picture[lowest : lowest + lines, first : first + columns] = opengl.read(renderer, part)
+    picture[lowest : lowest + lines, left : left + columns] = opengl.read(renderer, part)
     return picture
 
 
@@ -424,17 +431,3 @@ class _Geoms:
         for geom, _ in taken:
             geom.type = self._none
         return taken
-
-
-def _eye(scene: typing.Any, aspect: float) -> Eye | None:
-    """Return the eye of a scene's camera, None if it is not a perspective one."""
-    first, second = scene.camera[0], scene.camera[1]
-    if scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0:
-        return None
-    forward, up = (np.array(getattr(first, name), np.float64) for name in ("forward", "up"))
-    place = (np.array(first.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
-    near, bottom, top = (float(getattr(first, f"frustum_{name}")) for name in ("near", "bottom", "top"))
-    half = float(getattr(first, "frustum_width", 0.0)) or aspect * (top - bottom) / 2.0
-    middle = float(first.frustum_center)
-    axes = np.array([np.cross(forward, up), up, forward])
-    return Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -12,7 +13,7 @@ import typing
 
 import numpy as np
 
-# Define spaces and a base class of environments for interpreters that have NumPy, but not Gymnasium.
+# Define spaces for interpreters that have NumPy, but not Gymnasium.
 
 
 class Box:
@@ -35,26 +36,6 @@ class Spec(typing.NamedTuple):
 
     max_episode_steps: int | None
     nondeterministic: bool = False
-
-
-class PlainEnvironment:
-    """An environment with the interface of `gymnasium.Env`."""
-
-    action_space: Box
-    observation_space: Dict
-    # Its package's version is recorded.
-    made_by: type
-    spec: Spec
-    metadata: typing.ClassVar[dict[str, typing.Any]] = {}
-    render_mode: str | None = None
-
-    @property
-    def unwrapped(self) -> PlainEnvironment:
-        """This environment: there are no wrappers."""
-        return self
-
-    def close(self) -> None:
-        """Close the environment; by default no operation."""
 
 
 # Run a task of a vla-eval benchmark class, with the episodes of vla-eval's own loop.
@@ -116,13 +97,16 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> Benchm
     return BenchmarkTask(_class_of(name), make_kwargs, max_episode_length)
 
 
-class BenchmarkTask(PlainEnvironment):
-    """One task of a benchmark class, called in the order of vla-eval's runner."""
+class BenchmarkTask:
+    """One task of a benchmark class with the interface of `gymnasium.Env`, called in the order of vla-eval's runner."""
+
+    metadata: typing.ClassVar[dict[str, typing.Any]] = {}
+    render_mode: str | None = None
 
     def __init__(self, benchmark_class: type, settings: dict, max_episode_length: int | None) -> None:
         # An episode is start_episode and get_observation; a step is apply_action, is_done and get_observation. ``info``
         # holds the class's result at the last step of an episode.
-        self.made_by = benchmark_class
+        self.made_by = benchmark_class  # its package's version is recorded
         self._settings = settings
         self._loop = asyncio.new_event_loop()
         self._benchmark: typing.Any = None
@@ -133,8 +117,23 @@ class BenchmarkTask(PlainEnvironment):
         self._limit = max_episode_length or metadata.get("max_steps", DEFAULT_MAX_STEPS)
         self.spec = Spec(max_episode_steps=self._limit)
         self.metric_keys = tuple(key for key in self._benchmark.get_metric_keys() if key != "success")
-        action_dim = settings["action_dim"] or _action_dim(self._benchmark)
-        self.hold_action = _hold_action(self._benchmark, action_dim)
+
+        action_dim = settings["action_dim"] or metadata.get("action_dim")
+        if action_dim is None:
+            try:
+                dims = [part.dims for part in self._benchmark.get_action_spec().values()]
+            except NotImplementedError:
+                dims = []
+            if not dims or 0 in dims:
+                message = "does not say how many numbers an action has; give action_dim"
+                raise TypeError(f"{benchmark_class.__name__} {message}")
+            action_dim = sum(dims)
+        action_dim = int(action_dim)
+        last = np.arange(1.0, action_dim + 1, dtype=np.float32)
+        self.hold_action: list[float] | str | None = None
+        with contextlib.suppress(NotImplementedError):
+            held = np.asarray(self._benchmark.get_hold_action({"actions": last})["actions"], np.float32)
+            self.hold_action = "last" if np.array_equal(held, last) else held.reshape(-1).tolist()
         # The declared ranges are no limits: vla-eval passes actions on unchanged.
         self.action_space = Box(-np.inf, np.inf, (action_dim,))
         self.observation_space = Dict(
@@ -147,6 +146,11 @@ class BenchmarkTask(PlainEnvironment):
         )
         self.stated_conditions = {"vla_eval.task": str(self._task.get("name"))}
         self.runs_on = tuple(name for name in RUNS_ON if name in sys.modules)
+
+    @property
+    def unwrapped(self) -> BenchmarkTask:
+        """This environment: there are no wrappers."""
+        return self
 
     def reset(self, *, seed: int, options: typing.Mapping[str, typing.Any]) -> tuple[dict, dict]:
         """Start the episode ``options["episode_index"]``; ValueError if the task has no such episode."""
@@ -241,29 +245,6 @@ def _made(benchmark_class: typing.Any, settings: dict) -> typing.Any:
         takes = ", ".join(inspect.signature(benchmark_class).parameters) or "none"
         raise _WrongOptionError("make_kwargs", f"{error}; {benchmark_class.__name__} takes {takes}") from error
     return benchmark_class(**arguments)
-
-
-def _action_dim(benchmark: typing.Any) -> int:
-    """Return the size of a class's declared action; TypeError if it declares none."""
-    stated = benchmark.get_metadata().get("action_dim")
-    if stated is not None:
-        return int(stated)
-    try:
-        dims = [part.dims for part in benchmark.get_action_spec().values()]
-    except NotImplementedError:
-        dims = []
-    if not dims or 0 in dims:
-        raise TypeError(f"{type(benchmark).__name__} does not say how many numbers an action has; give action_dim")
-    return sum(dims)
-
-
-def _hold_action(benchmark: typing.Any, action_dim: int) -> list[float] | str | None:
-    last = np.arange(1.0, action_dim + 1, dtype=np.float32)
-    try:
-        held = np.asarray(benchmark.get_hold_action({"actions": last})["actions"], np.float32)
-    except NotImplementedError:
-        return None
-    return "last" if np.array_equal(held, last) else held.reshape(-1).tolist()
 
 
 def _arrays(values: typing.Mapping[str, typing.Any], prefix: str = "") -> typing.Iterator[tuple[str, np.ndarray]]:

@@ -3,7 +3,7 @@
 import difflib
 from enum import Enum
 
-from gr00t.errors import EmbodimentError
+from gr00t import EmbodimentError
 
 _LATER_NAMES = {
     "unitree_g1_full_body_with_waist_height_nav_cmd": "UNITREE_G1",

@@ -15,8 +15,8 @@ import torch
 import tyro  # noqa: TID251  a program of its own, with options of its own
 
 from arena_wire.messages import WireLimits
+from gr00t import Gr00tError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer, is_local
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import BertConfig, ConvNextConfig, PreTrainedTokenizerFast
 
+from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
-from gr00t.errors import EmbodimentError
 from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
 
@@ -108,7 +108,20 @@ def add_embodiment(
     added = Embodiment(embodiment_id=len(known), modality_configs=dict(modality_configs), statistics=dict(statistics))
     # A known robot keeps its projectors and statistics, because they belong together.
     if tag in known:
-        _refuse_another_robot(tag, known[tag], added)
+        for modality, config in known[tag].modality_configs.items():
+            other = added.modality_configs[modality]
+            is_same = list(config.modality_keys) == list(other.modality_keys)
+            if not is_same or list(config.delta_indices) != list(other.delta_indices):
+                raise EmbodimentError(
+                    f"the model knows '{tag}' with {modality} {', '.join(config.modality_keys)} of "
+                    f"{len(config.delta_indices)} steps, and {', '.join(other.modality_keys)} of "
+                    f"{len(other.delta_indices)} are wanted; choose another tag"
+                )
+        if known[tag].dimensions != added.dimensions:
+            raise EmbodimentError(
+                f"the model knows '{tag}' with dimensions {known[tag].dimensions}, and {added.dimensions} are wanted; "
+                "choose another tag"
+            )
         return model, processor
     capacity = _capacity([*known.values(), added])
     longest, wanted = model.config.action_horizon, capacity["action_horizon"]
@@ -117,10 +130,27 @@ def add_embodiment(
     config = copy.deepcopy(model.config)
     for name, size in {"num_embodiments": len(known) + 1, **capacity}.items():
         setattr(config, name, size)
+
+    # Copy all weights; the new part of a layer that has grown does not affect the known robots.
     larger = _random_model(config, seed=seed)
-    _take_over(larger, model, num_embodiments=len(known))
-    embodiments = {name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()}
-    return larger, processor.with_embodiments(embodiments, capacity)
+    layers = [module for module in larger.modules() if isinstance(module, EmbodimentLinear)]
+    per_robot = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    weights: dict[str, Tensor] = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in larger.state_dict(keep_vars=True).items():
+            if id(tensor) in per_robot:
+                tensor[: len(known)] = 0.0
+            tensor[tuple(slice(0, length) for length in weights[name].shape)] = weights[name]
+    return larger, Gr00tSmallProcessor(
+        processor.tokenizer,
+        embodiments={name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()},
+        capacity=capacity,
+        image_size=processor.image_size,
+        normalization=processor.normalization,
+        max_instruction_tokens=processor.max_instruction_tokens,
+        random_shift_px=processor.random_shift_px,
+        colour_jitter=processor.colour_jitter,
+    )
 
 
 def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
@@ -130,54 +160,14 @@ def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
         return Gr00tSmall(config)
 
 
-def _refuse_another_robot(tag: str, known: Embodiment, wanted: Embodiment) -> None:
-    for modality, config in known.modality_configs.items():
-        other = wanted.modality_configs[modality]
-        is_same = list(config.modality_keys) == list(other.modality_keys)
-        if not is_same or list(config.delta_indices) != list(other.delta_indices):
-            raise EmbodimentError(
-                f"the model knows '{tag}' with {modality} {', '.join(config.modality_keys)} of "
-                f"{len(config.delta_indices)} steps, and {', '.join(other.modality_keys)} of "
-                f"{len(other.delta_indices)} are wanted; choose another tag"
-            )
-    if known.dimensions != wanted.dimensions:
-        raise EmbodimentError(
-            f"the model knows '{tag}' with dimensions {known.dimensions}, and {wanted.dimensions} are wanted; "
-            "choose another tag"
-        )
-
-
-@torch.no_grad()
-def _take_over(larger: nn.Module, known: nn.Module, *, num_embodiments: int) -> None:
-    """Copy all weights; the new part of a layer that has grown does not affect the known robots."""
-    per_robot = {
-        id(parameter)
-        for module in larger.modules()
-        if isinstance(module, EmbodimentLinear)
-        for parameter in module.parameters()
-    }
-    weights: dict[str, Tensor] = known.state_dict()
-    for name, tensor in larger.state_dict(keep_vars=True).items():
-        source = weights[name]
-        if id(tensor) in per_robot:
-            tensor[:num_embodiments] = 0.0
-        tensor[tuple(slice(0, length) for length in source.shape)] = source
-
-
 def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:
     """Return the sizes that suffice for every robot."""
-
-    def steps(embodiment: Embodiment, modality: str) -> int:
-        return len(embodiment.modality_configs[modality].delta_indices)
-
-    def views(embodiment: Embodiment) -> int:
-        return len(embodiment.modality_configs["video"].modality_keys) * steps(embodiment, "video")
-
+    configs = [embodiment.modality_configs for embodiment in embodiments]
     return {
-        "max_views": max(map(views, embodiments)),
-        "max_state_horizon": max(steps(embodiment, "state") for embodiment in embodiments),
+        "max_views": max(len(each["video"].modality_keys) * len(each["video"].delta_indices) for each in configs),
+        "max_state_horizon": max(len(each["state"].delta_indices) for each in configs),
         "max_state_dim": max(sum(embodiment.dimensions["state"].values()) for embodiment in embodiments),
-        "action_horizon": max(steps(embodiment, "action") for embodiment in embodiments),
+        "action_horizon": max(len(each["action"].delta_indices) for each in configs),
         "max_action_dim": max(sum(embodiment.dimensions["action"].values()) for embodiment in embodiments),
     }
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoProcessor
 from transformers.utils import logging as transformers_logging
 
-from gr00t.errors import CheckpointError
+from gr00t import CheckpointError
 from gr00t.model import Gr00tSmallConfig, Gr00tSmallProcessor
 from gr00t.model.modeling import Gr00tSmall
 

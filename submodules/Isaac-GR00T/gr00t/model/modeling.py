@@ -93,12 +93,6 @@ class EmbodimentLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_embodiments, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(num_embodiments, out_features))
 
-    def reset_parameters(self) -> None:
-        """Draw the weights as ``xavier_uniform_`` does for one linear layer."""
-        limit = (6.0 / (self.weight.shape[1] + self.weight.shape[2])) ** 0.5
-        nn.init.uniform_(self.weight, -limit, limit)
-        nn.init.zeros_(self.bias)
-
     def forward(self, values: Tensor, embodiment_id: Tensor) -> Tensor:
         """Map (batch, steps, in_features) to (batch, steps, out_features) by each entry's own weight and bias."""
         # One embodiment needs no gather of weights.
@@ -135,11 +129,6 @@ class AdaptiveLayerNorm(nn.Module):
         self.modulation = nn.Linear(size, 2 * size)
         self.size = size
 
-    def reset_parameters(self) -> None:
-        """Begin as a plain layer norm."""
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
-
     def forward(self, tokens: Tensor, condition: Tensor) -> Tensor:
         """Normalise and modulate. Shapes: (batch, tokens, size), (batch, size) -> (batch, tokens, size)."""
         scale, shift = self.modulation(functional.silu(condition)).unsqueeze(1).chunk(2, dim=-1)
@@ -173,19 +162,16 @@ class Block(nn.Module):
         # `context_mask` (batch, 1, 1, context) is 0 for tokens, minus infinity for padding.
         queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
         attended = functional.scaled_dot_product_attention(queries, keys, values)
-        tokens = tokens + self.self_out(self._join(attended))
+        tokens = tokens + self.self_out(attended.transpose(1, 2).flatten(-2))
         queries = self._split(self.cross_query(self.cross_norm(tokens)))
         attended = functional.scaled_dot_product_attention(
             queries, context.keys, context.values, attn_mask=context_mask
         )
-        tokens = tokens + self.cross_out(self._join(attended))
+        tokens = tokens + self.cross_out(attended.transpose(1, 2).flatten(-2))
         return tokens + self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(tokens, condition))))
 
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def _join(self, heads: Tensor) -> Tensor:
-        return heads.transpose(1, 2).flatten(-2)
 
 
 class VisionFeatures(NamedTuple):
@@ -235,12 +221,6 @@ class VisionEncoder(nn.Module):
         self.token_position = nn.Parameter(torch.empty(config.max_views, tokens_per_view, config.hidden_size))
         self.summary = nn.Parameter(torch.empty(config.max_views, 2 * config.num_keypoints, config.hidden_size))
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters that belong to no layer; initially the instruction has no effect."""
-        nn.init.constant_(self.keypoint_sharpness, 4.0)
-        nn.init.normal_(self.token_position, std=0.02)
-        nn.init.normal_(self.summary, std=self.summary.shape[1] ** -0.5)
-
     def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> VisionFeatures:
         """Encode images (batch, views, 3, height, width) in [0, 255], modulated by text (batch, text_hidden)."""
         batch, views = pixel_values.shape[:2]
@@ -278,15 +258,6 @@ class Situation(NamedTuple):
     state: Tensor  # shape: (batch, state_steps, hidden)
     embodiment_id: Tensor  # shape: (batch,)
 
-    def repeat(self, times: int) -> "Situation":
-        """Return each batch entry ``times`` times, one after another."""
-
-        def repeated(tensor: Tensor) -> Tensor:
-            return tensor.repeat_interleave(times, dim=0)
-
-        context = tuple(KeysValues(repeated(pair.keys), repeated(pair.values)) for pair in self.context)
-        return Situation(context, *map(repeated, self[1:]))
-
 
 class ActionHead(nn.Module):
     """A diffusion transformer between per-embodiment encoders and decoders."""
@@ -311,11 +282,6 @@ class ActionHead(nn.Module):
             [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
         )
         self.final_norm = AdaptiveLayerNorm(size)
-
-    def reset_parameters(self) -> None:
-        """Draw the parameters that belong to no layer."""
-        nn.init.normal_(self.state_position, std=0.02)
-        nn.init.normal_(self.action_position, std=0.02)
 
     def situation(
         self, context: Tensor, context_mask: Tensor, vision_summary: Tensor, state: Tensor, embodiment_id: Tensor
@@ -454,8 +420,22 @@ class Gr00tSmall(PreTrainedModel):
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, (EmbodimentLinear, VisionEncoder, ActionHead, AdaptiveLayerNorm)):
-            module.reset_parameters()
+        elif isinstance(module, EmbodimentLinear):
+            # As ``xavier_uniform_`` draws for one linear layer.
+            limit = (6.0 / (module.weight.shape[1] + module.weight.shape[2])) ** 0.5
+            nn.init.uniform_(module.weight, -limit, limit)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, AdaptiveLayerNorm):
+            # It begins as a plain layer norm.
+            nn.init.zeros_(module.modulation.weight)
+            nn.init.zeros_(module.modulation.bias)
+        elif isinstance(module, VisionEncoder):
+            nn.init.constant_(module.keypoint_sharpness, 4.0)
+            nn.init.normal_(module.token_position, std=0.02)
+            nn.init.normal_(module.summary, std=module.summary.shape[1] ** -0.5)
+        elif isinstance(module, ActionHead):
+            nn.init.normal_(module.state_position, std=0.02)
+            nn.init.normal_(module.action_position, std=0.02)
         else:
             super()._init_weights(module)
 
@@ -473,7 +453,12 @@ class Gr00tSmall(PreTrainedModel):
         # Encode the images once for all `noise_draws` of an observation.
         situation = self.encode(inputs)
         if noise_draws > 1:
-            situation = situation.repeat(noise_draws)
+            context = tuple(
+                KeysValues(*(tensor.repeat_interleave(noise_draws, dim=0) for tensor in pair))
+                for pair in situation.context
+            )
+            others = (tensor.repeat_interleave(noise_draws, dim=0) for tensor in situation[1:])
+            situation = Situation(context, *others)
             action, mask = (tensor.repeat_interleave(noise_draws, dim=0) for tensor in (action, mask))
         # Shapes: noise (B * noise_draws, action_horizon, max_action_dim), time in [0, 1] (B * noise_draws,).
         if noise is None:
@@ -521,13 +506,6 @@ class Gr00tSmall(PreTrainedModel):
             return self.action_head.velocity(situation, action.to(self.dtype), time).float()
 
         return velocity
-
-    def compile_flow(self) -> None:
-        """Have torch compile the velocity of noisy actions, once for each batch size."""
-        # A whole query cannot be compiled, because it switches to inference mode, and the encoders alone take minutes.
-        mode = "reduce-overhead" if self.device.type == "cuda" else "default"
-        head: Any = self.action_head
-        head.velocity = torch.compile(head.velocity, mode=mode, dynamic=False)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Situation:
         """Encode images, instruction and state, once for all Euler steps."""

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
+from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
-from gr00t.errors import EmbodimentError
 
 Normalization = Literal["min_max", "q01_q99", "mean_std"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
@@ -94,26 +94,19 @@ class Scaling:
 
 def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
     """Return the scaling of several keys, one after the other."""
-
-    def column(name: str) -> Tensor:
-        return torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
-
     # ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
-    if method == "mean_std":
-        center, scale = column("mean"), column("std")
-    else:
-        low, high = (
-            (column(name) for name in ("min", "max"))
-            if method == "min_max"
-            else (column(name) for name in ("q01", "q99"))
-        )
-        center, scale = (low + high) / 2, (high - low) / 2
+    names = {"min_max": ("min", "max"), "q01_q99": ("q01", "q99"), "mean_std": ("mean", "std")}[method]
+    first, second = (
+        torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32) for name in names
+    )
+    is_range = method != "mean_std"
+    center, scale = ((first + second) / 2, (second - first) / 2) if is_range else (first, second)
     still = scale < _SMALLEST_SCALE
     return Scaling(
         center=center,
         scale=torch.where(still, torch.zeros_like(scale), scale),
         state_limit=_STATE_LIMIT[method],
-        bounded=method != "mean_std",
+        bounded=is_range,
     )
 
 
@@ -142,11 +135,6 @@ class Embodiment:
             for key in self.modality_configs[modality].modality_keys:
                 if key not in self.statistics.get(modality, {}):
                     raise EmbodimentError(f"there are no statistics for {modality} '{key}'")
-
-    @property
-    def language_key(self) -> str:
-        """The key of the instruction; the first if there are several."""
-        return self.modality_configs["language"].modality_keys[0]
 
     @cached_property
     def dimensions(self) -> dict[str, dict[str, int]]:
@@ -211,19 +199,6 @@ class Gr00tSmallProcessor(ProcessorMixin):
         self.training = False
         self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
 
-    def with_embodiments(self, embodiments: Mapping[str, Any], capacity: Mapping[str, int]) -> "Gr00tSmallProcessor":
-        """Return a processor that differs in the robots only."""
-        return Gr00tSmallProcessor(
-            self.tokenizer,
-            embodiments=embodiments,
-            capacity=capacity,
-            image_size=self.image_size,
-            normalization=self.normalization,
-            max_instruction_tokens=self.max_instruction_tokens,
-            random_shift_px=self.random_shift_px,
-            colour_jitter=self.colour_jitter,
-        )
-
     def train(self) -> "Gr00tSmallProcessor":
         """Augment images from now on."""
         self.training = True
@@ -263,12 +238,29 @@ class Gr00tSmallProcessor(ProcessorMixin):
         # physical units; the loss leaves out steps where `action_is_padding` (B, horizon) is True. Padding gives all
         # tensors the same sizes, so ``torch.cat`` joins batches of several robots. `generator` is on the CPU.
         embodiment = self.embodiment(embodiment_tag)
-        pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
-        inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
+        # Images (B, max_views, 3, size, size), uint8, and the mask of existing views (B, max_views).
+        views: list[Tensor] = []
+        for key in embodiment.modality_configs["video"].modality_keys:
+            frames = observation["video"][key]
+            pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
+            pixels = pixels.to(device, non_blocking=True)
+            images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
+            if self.training and self.random_shift_px:
+                images = shift_randomly(images, self.random_shift_px, generator)
+            if self.training and self.colour_jitter:
+                images = tint_randomly(images, self.colour_jitter, generator)
+            views.append(images.unflatten(0, pixels.shape[:2]))
+        images, max_views = torch.cat(views, dim=1), self.capacity["max_views"]
+        batch, count = images.shape[:2]
+        inputs: dict[str, Any] = {
+            "pixel_values": functional.pad(images, (0, 0, 0, 0, 0, 0, 0, max_views - count)),
+            "view_mask": torch.arange(max_views).expand(batch, -1) < count,
+        }
 
-        # A fixed length keeps a batch entry independent of the instructions of others.
+        # The first key holds the instruction. A fixed length keeps an entry independent of the others' instructions.
+        language_key = embodiment.modality_configs["language"].modality_keys[0]
         words = self.tokenizer(
-            [texts[0] for texts in observation["language"][embodiment.language_key]],
+            [texts[0] for texts in observation["language"][language_key]],
             padding="max_length",
             truncation=True,
             max_length=self.max_instruction_tokens,
@@ -279,7 +271,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         state = _concatenate(observation["state"], embodiment.modality_configs["state"].modality_keys)
         normalized = embodiment.scaling("state", self.normalization).on(state.device).state(state)
         inputs["state"] = _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
-        inputs["embodiment_id"] = torch.full((len(pixel_values),), embodiment.embodiment_id)
+        inputs["embodiment_id"] = torch.full((batch,), embodiment.embodiment_id)
         if action is not None:
             inputs["action"], inputs["action_mask"] = self._action(action, action_is_padding, embodiment)
         return BatchFeature({name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()})
@@ -303,30 +295,6 @@ class Gr00tSmallProcessor(ProcessorMixin):
         counts = torch.from_numpy(np.asarray(weights, dtype=np.float32))
         counts = functional.pad(counts, (0, self.capacity["action_horizon"] - counts.shape[1]))
         return planned, counts.unsqueeze(-1) * mask
-
-    def _images(
-        self,
-        video: Mapping[str, np.ndarray | Tensor],
-        embodiment: Embodiment,
-        generator: torch.Generator | None,
-        device: torch.device,
-    ) -> tuple[Tensor, Tensor]:
-        """Return uint8 images (B, max_views, 3, size, size) and the mask of existing views (B, max_views)."""
-        views: list[Tensor] = []
-        for key in embodiment.modality_configs["video"].modality_keys:
-            frames = video[key]
-            pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
-            pixels = pixels.to(device, non_blocking=True)
-            images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
-            if self.training and self.random_shift_px:
-                images = shift_randomly(images, self.random_shift_px, generator)
-            if self.training and self.colour_jitter:
-                images = tint_randomly(images, self.colour_jitter, generator)
-            views.append(images.unflatten(0, pixels.shape[:2]))
-        images = torch.cat(views, dim=1)
-        batch, count = images.shape[:2]
-        mask = torch.arange(self.capacity["max_views"]).expand(batch, -1) < count
-        return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, self.capacity["max_views"] - count)), mask
 
     def _action(
         self, action: Mapping[str, np.ndarray], is_padding: np.ndarray | None, embodiment: Embodiment

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gr00t import HONOURED_OPTIONS
+from gr00t import HONOURED_OPTIONS, ActionError, ObservationError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
-from gr00t.errors import ActionError, ObservationError
 from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.modeling import seeded_noise
 from gr00t.policy.policy import BasePolicy
@@ -99,7 +98,10 @@ class Gr00tPolicy(BasePolicy):
         On a GPU it becomes a CUDA graph for each batch size, which launches many small kernels at once. The last digits
         of an answer change.
         """
-        self.model.compile_flow()
+        # A whole query cannot be compiled, because it switches to inference mode, and the encoders alone take minutes.
+        mode = "reduce-overhead" if self.model.device.type == "cuda" else "default"
+        head: Any = self.model.action_head
+        head.velocity = torch.compile(head.velocity, mode=mode, dynamic=False)
 
     def check_observation(self, observation: dict[str, Any]) -> None:
         """Raise an ``ObservationError`` that names the problem of an observation."""
@@ -149,7 +151,18 @@ class Gr00tPolicy(BasePolicy):
         if continued is None:
             action = self.model.get_action(inputs, noise=noise)
         else:
-            _check_continued(continued, self._embodiment.dimensions["action"], batch_size=batch_size)
+            # Refuse actions and weights of other shapes than an answer can continue.
+            given: Mapping[str, Any] = continued if isinstance(continued, Mapping) else {}
+            actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
+            steps = weights.shape[1] if weights.ndim == 2 else 0
+            sizes = self._embodiment.dimensions["action"]
+            due = {key: (batch_size, steps, size) for key, size in sizes.items()}
+            found = {key: np.shape(values) for key, values in actions.items()} if isinstance(actions, Mapping) else None
+            if found != due or weights.shape != (batch_size, steps) or not steps:
+                raise ObservationError(
+                    f"options['continued'] needs actions of the shapes {due} and weights of shape ({batch_size}, "
+                    f"steps), got {found} and {weights.shape}"
+                )
             target, weights = self.processor.continuation(
                 continued["actions"], continued["weights"], self.embodiment_tag
             )
@@ -302,20 +315,6 @@ def _check_entry(
         if not is_finite:
             raise ObservationError(f"state '{key}' holds numbers that are not finite")
     return len(entry)
-
-
-def _check_continued(continued: Any, dimensions: Mapping[str, int], *, batch_size: int) -> None:
-    """Raise an ``ObservationError`` if an answer cannot continue the actions of the option ``continued``."""
-    given: Mapping[str, Any] = continued if isinstance(continued, Mapping) else {}
-    actions, weights = given.get("actions"), np.asarray(given.get("weights", 0.0))
-    steps = weights.shape[1] if weights.ndim == 2 else 0
-    due = {key: (batch_size, steps, size) for key, size in dimensions.items()}
-    found = {key: np.shape(values) for key, values in actions.items()} if isinstance(actions, Mapping) else None
-    if found != due or weights.shape != (batch_size, steps) or not steps:
-        raise ObservationError(
-            f"options['continued'] needs actions of the shapes {due} and weights of shape ({batch_size}, steps), got "
-            f"{found} and {weights.shape}"
-        )
 
 
 def _type_name(array: np.ndarray | torch.Tensor) -> str:

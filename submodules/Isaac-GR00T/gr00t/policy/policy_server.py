@@ -1,24 +1,295 @@
 """Serve a policy to several clients, and answer requests that arrive together by one call of the model."""
 
+import contextlib
 import hmac
 import logging
-import socket
+import queue
+import selectors
+import socket as sockets
+import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from arena_wire import zmtp
 from arena_wire.gr00t import ArrayFormat, pack, received
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
+from gr00t import plain
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import plain
-from gr00t.policy.listener import Arrived, Listener, ListenerLimits
 
 _LOG = logging.getLogger(__name__)
+
+# Receive messages of ZeroMQ's REQ sockets in a separate thread, with limits on memory and clients.
+
+_TICK_S = 1.0
+_MAX_PIECES_WAITING = 64
+_READS_AT_ONCE = 64
+_MESSAGES_AT_ONCE = 4
+_PATIENCE_S = 30.0
+"""The longest silence of a client in the middle of a message or of the introduction [s]."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrived:
+    """A message from a client."""
+
+    client: int  # number of its connection
+    # Frames before the body, which the answer repeats. A message of another socket than REQ has none.
+    envelope: Sequence[bytes]
+    body: Sequence[bytes | bytearray]
+    problem: str = ""  # reason for dropping the message, empty for a whole one
+
+
+@dataclass(kw_only=True, eq=False)
+class _Connection:
+    """The state of a client's connection, whose next message waits for the answer to the last one."""
+
+    socket: sockets.socket
+    number: int
+    reader: zmtp.MessageReader
+    outgoing: deque[memoryview] = field(default_factory=deque)
+    watched: int = 0
+    num_unanswered_bytes: int = 0
+    is_unanswered: bool = False
+    is_answered: bool = False
+    is_inside_message: bool = False
+    is_introduced: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether the next message must wait for the answer to the last one."""
+        return self.is_unanswered and self.is_inside_message
+
+    def send(self, *pieces: bytes | bytearray) -> None:
+        self.outgoing.extend(map(memoryview, pieces))
+
+
+class Listener:
+    """Accepts connections, returns their messages one after the other, and sends the answers."""
+
+    def __init__(self, address: tuple[str, int], *, max_message_bytes: int, max_clients: int) -> None:
+        # Of a message, in all its frames; of all incomplete and unanswered messages together; and connections at a
+        # time, of which more are closed at once.
+        self._max_message_bytes, self._max_bytes = max_message_bytes, _MESSAGES_AT_ONCE * max_message_bytes
+        self._max_clients = max_clients
+        family = sockets.AF_INET6 if ":" in address[0] else sockets.AF_INET
+        self._socket = sockets.create_server(address, family=family, backlog=128)
+        self._socket.settimeout(0)
+        self.host, self.port = self._socket.getsockname()[:2]
+        self._arrived: queue.SimpleQueue[Arrived | Exception] = queue.SimpleQueue()
+        self._answers: deque[tuple[int, Sequence[bytes | bytearray]]] = deque()
+        # A byte through this pair wakes the thread, which waits in the selector.
+        self._bell, self._ringing = sockets.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self.connections: dict[int, _Connection] = {}  # by number
+        self._next_number = 0
+        self._ends_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
+
+    def start(self) -> None:
+        """Start listening."""
+        self._thread.start()
+
+    def receive(self, wait_s: float) -> Arrived | None:
+        """Return the next message, None if there is none within `wait_s` [s]."""
+        try:
+            arrived = self._arrived.get(timeout=wait_s) if wait_s > 0 else self._arrived.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
+
+    def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
+        """Send the answer with its envelope, without blocking; empty `frames` free a message that gets no answer."""
+        self._answers.append((client, frames))
+        self._ring()
+
+    def close(self, linger_s: float) -> None:
+        """Close all connections after all waiting answers are sent, or after `linger_s` [s]."""
+        self._ends_at = time.monotonic() + linger_s
+        if self._thread.is_alive():
+            self._ring()
+            self._thread.join()
+        else:
+            self._close_all()
+
+    def _ring(self) -> None:
+        # An error means that the thread is already awake, or has ended.
+        with contextlib.suppress(OSError):
+            self._ringing.send(b"!", sockets.MSG_DONTWAIT)
+
+    def _run(self) -> None:
+        """Serve all connections, until `close` sets the end and all answers are sent, or time is up."""
+        try:
+            self._selector.register(self._socket, selectors.EVENT_READ)
+            self._selector.register(self._bell, selectors.EVENT_READ)
+            while True:
+                if self._ends_at is not None and (
+                    not (self._answers or any(each.outgoing for each in self.connections.values()))
+                    or time.monotonic() >= self._ends_at
+                ):
+                    return
+                self._turn()
+        except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
+            self._arrived.put(error)
+        finally:
+            self._close_all()
+
+    def _turn(self) -> None:
+        """Handle the sockets that are ready, queue the new answers, and drop the silent clients."""
+        # Between two turns no answer and no lost connection stays in memory.
+        for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
+            if key.fileobj is self._socket:
+                self._accept()
+            elif key.fileobj is self._bell:
+                self._bell.recv(4096)
+            elif key.data in self.connections:
+                self._serve(self.connections[key.data], events)
+        while self._answers:
+            client, frames = self._answers.popleft()
+            connection = self.connections.get(client)
+            if connection is not None:
+                connection.send(*zmtp.message_pieces(frames))
+                connection.is_answered = True
+                self._serve(connection, 0)
+        now = time.monotonic()
+        for connection in list(self.connections.values()):
+            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
+            if is_due and now - connection.heard_at > _PATIENCE_S:
+                _LOG.debug("a client was silent in the middle of a message")
+                self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            socket, _ = self._socket.accept()
+        except OSError as error:
+            # For example, no file descriptor is free. The client stays in the queue, so pause before the next try.
+            _LOG.warning("the listener cannot accept a client: %s", error.strerror)
+            time.sleep(0.05)
+            return
+        if len(self.connections) >= self._max_clients:
+            _LOG.warning("the listener refused a client: there are %d already", len(self.connections))
+            socket.close()
+            return
+        socket.settimeout(0)
+        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        reader = zmtp.MessageReader(self._max_message_bytes)
+        connection = _Connection(socket=socket, number=self._next_number, reader=reader)
+        self._next_number += 1
+        self.connections[connection.number] = connection
+        connection.send(zmtp.GREETING)
+        self._serve(connection, 0)
+
+    def _serve(self, connection: _Connection, events: int) -> None:
+        """Read and write as much as the socket allows, then watch it for the next step."""
+        try:
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+            while connection.outgoing:
+                piece = connection.outgoing[0]
+                try:
+                    sent = connection.socket.send(piece)
+                except BlockingIOError:
+                    break
+                if sent < len(piece):
+                    connection.outgoing[0] = piece[sent:]
+                else:
+                    connection.outgoing.popleft()
+        except (zmtp.ProtocolError, OSError) as error:
+            _LOG.debug("a client is gone: %s", error)
+            self._drop(connection)
+            return
+        if connection.is_answered and not connection.outgoing:
+            connection.is_answered = connection.is_unanswered = False
+            connection.num_unanswered_bytes = 0
+        reading = 0 if connection.has_paused else selectors.EVENT_READ
+        wanted = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if wanted == connection.watched:
+            return
+        if not wanted:
+            self._selector.unregister(connection.socket)
+        elif not connection.watched:
+            self._selector.register(connection.socket, wanted, connection.number)
+        else:
+            self._selector.modify(connection.socket, wanted, connection.number)
+        connection.watched = wanted
+
+    def _read(self, connection: _Connection) -> None:
+        """Read the bytes that have arrived, but only so many that other clients need not wait."""
+        reader = connection.reader
+        for _ in range(_READS_AT_ONCE):
+            if connection.has_paused:
+                return
+            try:
+                data = connection.socket.recv(reader.num_wanted)
+            except BlockingIOError:
+                return
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            connection.heard_at = time.monotonic()
+            event = reader.feed(data)
+            # The messages of all clients share one limit.
+            if reader.num_held:
+                held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self.connections.values())
+                if held > self._max_bytes:
+                    reader.is_too_large = True
+            if event is not None:
+                self._handle(connection, event)
+            if reader.has_greeted and not connection.is_introduced:
+                connection.is_introduced = True
+                connection.send(zmtp.ready("ROUTER"))
+            if isinstance(event, zmtp.Message):
+                return
+
+    def _handle(self, connection: _Connection, event: zmtp.Command | zmtp.MessageBegins | zmtp.Message) -> None:
+        """Answer a command, and hand on a message."""
+        if isinstance(event, zmtp.Command):
+            # A client that sends requests and never reads gets only a few answers.
+            if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
+                connection.send(zmtp.pong(event))
+            return
+        if isinstance(event, zmtp.MessageBegins):
+            connection.is_inside_message = True
+            return
+        connection.is_inside_message, connection.is_unanswered = False, True
+        connection.num_unanswered_bytes = sum(map(len, event.frames))
+        envelope, body = zmtp.split_envelope(event.frames)
+        most, problem = self._max_message_bytes, ""
+        if not event.is_whole:
+            if event.num_bytes > most:
+                problem = f"the message has {event.num_bytes} bytes, at most {most} are allowed"
+            elif event.num_frames > zmtp.MAX_FRAMES:
+                problem = f"the message has {event.num_frames} frames, at most {zmtp.MAX_FRAMES} are allowed"
+            else:
+                problem = f"the requests under way have more than {self._max_bytes} bytes together; ask again later"
+        self._arrived.put(
+            Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
+        )
+
+    def _drop(self, connection: _Connection) -> None:
+        del self.connections[connection.number]
+        if connection.watched:
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _close_all(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.socket.close()
+        self.connections.clear()
+        self._selector.close()
+        for socket in (self._socket, self._bell, self._ringing):
+            socket.close()
+
+
+# Answer the messages: one call of the model for requests that arrive together.
 
 MAX_CLIENTS = 1000
 """Default limit of the connections at a time."""
@@ -28,22 +299,7 @@ _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
-_MESSAGES_AT_ONCE = 4
 _LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
-
-
-class ServedPolicy(Protocol):
-    """The methods that a served policy must have."""
-
-    def get_action(
-        self, observation: dict[str, Any], options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the actions, and further information."""
-        ...
-
-    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Forget earlier episodes."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +377,7 @@ class PolicyServer:
 
     def __init__(
         self,
-        policy: ServedPolicy,
+        policy: Any,
         host: str = "127.0.0.1",
         port: int = 5555,
         api_token: str | None = None,
@@ -142,7 +398,11 @@ class PolicyServer:
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
 
-        self._listener = _listener(host, port, limits, self._batching.max_clients)
+        name, most = "" if host == "*" else _LOCAL_HOSTS.get(host, host), limits.max_message_bytes
+        try:
+            self._listener = Listener((name, port), max_message_bytes=most, max_clients=self._batching.max_clients)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         self.port = self._listener.port
         shown = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
         self.address = f"tcp://{shown}:{self.port}"
@@ -162,7 +422,7 @@ class PolicyServer:
     @property
     def num_clients(self) -> int:
         """Connections at this moment."""
-        return self._listener.num_clients
+        return len(self._listener.connections)
 
     def register_endpoint(self, name: str, handler: Callable[..., Any], requires_input: bool = True) -> None:  # noqa: FBT001, FBT002  as in NVIDIA's package
         """Add or replace an endpoint.
@@ -199,7 +459,7 @@ class PolicyServer:
         self.running = False
 
     @staticmethod
-    def start_server(policy: ServedPolicy, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
+    def start_server(policy: Any, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
         """Serve a policy until its end."""
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
@@ -278,7 +538,15 @@ class PolicyServer:
 
     def _answer_some(self) -> None:
         """Answer the oldest request, together with those that combine with it."""
-        batch = self._next_batch()
+        # Later requests combine with it if they have its layout, up to the largest batch.
+        first = self._waiting[0]
+        batch, size = [first], first.request.batch_size if first.request else 0
+        for waiting in self._waiting[1:]:
+            if first.request is None or waiting.request is None or waiting.request.layout != first.request.layout:
+                continue
+            if size + waiting.request.batch_size <= self._batching.max_batch:
+                batch.append(waiting)
+                size += waiting.request.batch_size
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         self.num_requests += len(batch)
         requests = [waiting.request for waiting in batch if waiting.request is not None]
@@ -298,18 +566,6 @@ class PolicyServer:
                 self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
             except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
                 self._fail(waiting.sender, error)
-
-    def _next_batch(self) -> list[_Waiting]:
-        """Return the oldest request, with later ones of the same layout up to the largest batch."""
-        first = self._waiting[0]
-        batch, size = [first], first.request.batch_size if first.request else 0
-        for waiting in self._waiting[1:]:
-            if first.request is None or waiting.request is None or waiting.request.layout != first.request.layout:
-                continue
-            if size + waiting.request.batch_size <= self._batching.max_batch:
-                batch.append(waiting)
-                size += waiting.request.batch_size
-        return batch
 
     def _act(self, **data: Any) -> Any:
         self.num_calls += 1
@@ -339,17 +595,6 @@ class PolicyServer:
 def is_local(host: str) -> bool:
     """Whether an address is reachable from this machine only."""
     return host in _LOCAL_HOSTS
-
-
-def _listener(host: str, port: int, limits: WireLimits, max_clients: int) -> Listener:
-    """Return a listener at an address; OSError if it cannot listen there."""
-    name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
-    most = limits.max_message_bytes
-    kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most, max_clients=max_clients)
-    try:
-        return Listener((name, port), socket.AF_INET6 if ":" in name else socket.AF_INET, kept)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def action_request(data: object) -> ActionRequest | None:

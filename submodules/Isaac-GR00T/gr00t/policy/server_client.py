@@ -6,8 +6,8 @@ from typing import Any
 from arena_wire.gr00t import ArrayFormat, pack, received, unpack
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits
 from arena_wire.zmtp import RequestSocket
+from gr00t import plain
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import plain
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import BatchingOptions, EndpointHandler, PolicyServer
 

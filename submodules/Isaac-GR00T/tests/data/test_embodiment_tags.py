@@ -1,6 +1,6 @@
 import pytest
+from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.errors import EmbodimentError
 
 
 @pytest.mark.parametrize("written", ["GR1", "gr1", " Gr1 ", EmbodimentTag.GR1])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gr00t import ActionError, CheckpointError, EmbodimentError, ObservationError
 from gr00t.data.types import ModalityConfig
-from gr00t.errors import ActionError, CheckpointError, EmbodimentError, ObservationError
 from gr00t.model.processing import Embodiment
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper, check_observation
 
@@ -154,7 +154,7 @@ def test_of_several_names_for_the_instruction_the_first_is_heeded(policy: Gr00tP
     known = policy.processor.embodiment("new_embodiment")
     configs = {**known.modality_configs, "language": ModalityConfig([0], [_LANGUAGE, f"{_LANGUAGE}_2"])}
     embodiment = Embodiment(embodiment_id=0, modality_configs=configs, statistics=known.statistics)
-    assert embodiment.language_key == _LANGUAGE
+    assert embodiment.modality_configs["language"].modality_keys[0] == _LANGUAGE
     seen = observe(1)
     check_observation(seen, configs, embodiment.dimensions)
     seen["language"][f"{_LANGUAGE}_2"] = [["grasp"]]

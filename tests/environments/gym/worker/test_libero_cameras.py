@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.libero_tasks import Cameras
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import Cameras
 from tests.environments.libero.fake_env_wrapper import Domain
 
 
@@ -16,7 +16,7 @@ def looked_at(*, period: int, shown_size: int | None = None) -> tuple[Domain, Ca
     domain.renders, pictures = 0, []
     for number in range(1, 9):
         cameras.wanted = number % period == 0
-        cameras.forget()
+        cameras.drawn.clear()
         observation = domain.step([0.1 * number, 0, 0, 0, 0, 0, -1])[0]
         pictures += cameras.shown(observation).values()
     return domain, cameras, pictures
@@ -49,6 +49,6 @@ def test_a_wanted_picture_that_was_not_read_is_an_error():
     domain, cameras, _ = looked_at(period=1)
     observation = domain._get_observations()
     cameras.wanted = True
-    cameras.forget()
+    cameras.drawn.clear()
     with pytest.raises(RuntimeError, match="did not read 'front_image'"):
         cameras.shown(observation)

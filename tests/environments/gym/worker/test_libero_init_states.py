@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.libero_tasks import InitStatesError, read_init_states
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
 from tests.environments.libero.checkouts import write_states
 
 STATES = np.arange(12.0).reshape(4, 3)

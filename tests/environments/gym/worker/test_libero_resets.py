@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.libero_tasks import ResetSequence
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import ResetSequence
 from tests.environments.libero.fake_env_wrapper import ControlEnv
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker.libero_tasks import GRIPPERS, LiberoTask, axis_angle
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import GRIPPERS, LiberoTask, axis_angle
 from isaaclab_arena.environments.libero import Gripper
 from tests.environments.libero.fake_env_wrapper import GOAL_M, ControlEnv
 

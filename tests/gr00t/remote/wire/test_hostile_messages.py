@@ -19,8 +19,7 @@ from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.contract import ServerAddress
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, ServerAddress
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
     DELIMITER,

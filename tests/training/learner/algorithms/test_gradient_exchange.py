@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from isaaclab_arena.training.algorithms import GradientExchange
 from isaaclab_arena.training.checkpoints import networks_of
-from isaaclab_arena.training.ppo import GradientExchange
 from tests.training.learner.test_learner import GRPO, RECURRENT
 from tests.training.learning import small_learner
 from tests.training.messages import Messages, pretended_ranks

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isaaclab_arena.training.grpo import group_advantages, returns_of_first_episode
+from isaaclab_arena.training.algorithms import group_advantages, returns_of_first_episode
 
 
 def test_rewards_after_the_first_end_count_for_nothing():

@@ -9,7 +9,7 @@ from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
-from isaaclab_arena.training.grpo import GRPO
+from isaaclab_arena.training.algorithms import GRPO
 
 NUM_STEPS, NUM_ENVS, NUM_NUMBERS, NUM_ACTIONS = 2, 4, 3, 2
 HALF = math.sqrt(0.5)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from rsl_rl.modules import EmpiricalNormalization
 
-from isaaclab_arena.training.ppo import RanksNormalization, message_of, moments_of, normalised_over_ranks
+from isaaclab_arena.training.algorithms import RanksNormalization, message_of, moments_of, normalised_over_ranks
 
 
 def test_advantages_have_mean_0_and_the_unbiased_deviation_1():
