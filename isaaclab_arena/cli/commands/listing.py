@@ -100,9 +100,10 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         # The options of the entry, each with its name, its choices, and its default unless it is required.
         config_class: type | None = getattr(entry, "config_class", None)
         options: list[dict[str, Any]] = []
-        has_options = config_class is not None and dataclasses.is_dataclass(config_class)
-        hints = option_types(config_class) if has_options else {}
-        for field in dataclasses.fields(config_class) if has_options else ():
+        hints, declared = dict[str, Any](), tuple[dataclasses.Field[Any], ...]()
+        if config_class is not None and dataclasses.is_dataclass(config_class):
+            hints, declared = option_types(config_class), dataclasses.fields(config_class)
+        for field in declared:
             if not field.init:
                 continue
             hint = hints.get(field.name)
