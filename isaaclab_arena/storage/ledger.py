@@ -17,7 +17,7 @@ from isaaclab_arena.storage import disk, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
-# goes on, or a rank that is left. `tests/storage/recovery/test_transitions.py` cuts a run at each one.
+# goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
 
 
 @dataclass(frozen=True)

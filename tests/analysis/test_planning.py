@@ -1,17 +1,39 @@
+"""How many episodes a comparison needs, and what repeats of a run say."""
+
+import itertools
+import json
+
 import numpy as np
 import pytest
 from scipy.stats import boschloo_exact
 
+from isaaclab_arena.analysis.arms import match
+from isaaclab_arena.analysis.comparison import (
+    Question,
+    Verdict,
+    choose_best,
+    compare_pairs,
+    compare_with_job,
+    not_chosen_by,
+)
+from isaaclab_arena.analysis.comparison_files import document, leaderboard, sentences, write_comparison
 from isaaclab_arena.results.statistics import (
     PairChances,
+    PairCounts,
     boschloo_region,
     independent_power,
     least_number,
+    mcnemar_exact_p,
     mcnemar_mid_p,
     pair_chances,
+    paired_difference_interval,
     paired_power,
+    sign_flip_p,
     simulated_stop,
+    wilson_interval,
 )
+from isaaclab_arena.storage.disk import json_text
+from tests.analysis.recorded_runs import arm_of, run_of
 
 
 @pytest.mark.parametrize(
@@ -81,3 +103,158 @@ def test_one_may_stop_after_as_many_pairs_as_in_simulations_elsewhere(rates, agr
 
 def test_policies_that_are_alike_are_never_decided():
     assert simulated_stop(PairChances(only_first=0.2, only_second=0.2), at_most=50) is None
+
+
+def counts(both: int, only_first: int, only_second: int, neither: int) -> PairCounts:
+    return PairCounts(both=both, only_first=only_first, only_second=only_second, neither=neither)
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "exact", "mid"),
+    [
+        (5, 15, 0.0413895, 0.0266037),
+        (1, 8, 0.0390625, 0.0214844),
+        (0, 6, 0.03125, 0.015625),
+        (25, 11, 0.0288167, 0.0200739),
+        (10, 10, 1.0, 0.911902),
+        (0, 0, 1.0, 1.0),
+    ],
+)
+def test_the_p_values_of_mcnemars_test_are_those_of_the_literature(only_first, only_second, exact, mid):
+    for one, other in ((only_first, only_second), (only_second, only_first)):
+        assert mcnemar_exact_p(one, other) == pytest.approx(exact, abs=1e-6)
+        assert mcnemar_mid_p(one, other) == pytest.approx(mid, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "difference", "low", "high"),
+    [
+        (counts(36, 12, 2, 0), 0.2000, 0.0569, 0.3404),
+        (counts(212, 144, 256, 707), -0.0849, -0.1142, -0.0554),
+        (counts(20, 1, 13, 16), -0.2400, -0.3634, -0.0996),
+        (counts(43, 12, 10, 35), 0.0200, -0.0726, 0.1119),
+        (counts(10, 0, 0, 0), 0.0000, -0.2775, 0.2775),
+    ],
+)
+def test_the_interval_of_a_paired_difference_is_that_of_newcombe(pairs, difference, low, high):
+    interval = paired_difference_interval(pairs)
+    assert interval is not None
+    # The paper prints four digits.
+    assert (pairs.difference, interval.low, interval.high) == pytest.approx((difference, low, high), abs=1e-4)
+
+
+def test_the_interval_turns_round_with_the_policies():
+    one = paired_difference_interval(counts(20, 1, 13, 16))
+    other = paired_difference_interval(counts(20, 13, 1, 16))
+    assert one is not None
+    assert other is not None
+    assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
+
+
+def test_no_pairs_have_no_difference():
+    assert counts(0, 0, 0, 0).difference is None
+    assert paired_difference_interval(counts(0, 0, 0, 0)) is None
+
+
+def test_a_negative_count_is_refused():
+    with pytest.raises(ValueError, match="must not be negative"):
+        counts(1, -1, 0, 0)
+
+
+def flipped(sums: list[int]) -> tuple[float, float]:
+    """Return both p-values by trying every way to exchange the policies of whole conditions."""
+    found = [abs(sum(sign * each for sign, each in zip(signs, sums, strict=True)))
+             for signs in itertools.product((1, -1), repeat=len(sums))]  # fmt: skip
+    observed = abs(sum(sums))
+    exact = sum(each >= observed for each in found) / len(found)
+    return exact, exact - sum(each == observed for each in found) / len(found) / 2
+
+
+@pytest.mark.parametrize("sums", [[20, 20], [2, 0, 1, 2], [3, -1, 2, 2, -3], [1, 1, -1, 0], [2, -2]], ids=str)
+def test_pairs_of_one_condition_are_exchanged_together(sums):
+    differences = np.concatenate([np.full(abs(each), np.sign(each)) for each in sums] + [np.zeros(len(sums))])
+    draws = np.concatenate([np.repeat(np.arange(len(sums)), np.abs(sums)), np.arange(len(sums))])
+    assert sign_flip_p(differences, draws) == pytest.approx(flipped(sums))
+
+
+def test_where_no_pair_differs_nothing_is_found():
+    assert sign_flip_p(np.zeros(4), np.array([0, 0, 1, 1])) == (1.0, 1.0)
+
+
+def test_where_all_conditions_differ_it_is_mcnemars_test():
+    differences = np.array([1] * 15 + [-1] * 5 + [0] * 7)
+    assert sign_flip_p(differences, np.arange(27)) == (mcnemar_exact_p(15, 5), mcnemar_mid_p(15, 5))
+
+
+def test_pairs_that_are_repeated_widen_the_interval_to_that_of_the_different_ones():
+    once = PairCounts(both=4, only_first=3, only_second=1, neither=2)
+    often = PairCounts(both=20, only_first=15, only_second=5, neither=10)
+    expected, found = paired_difference_interval(once), paired_difference_interval(often, design_effect=5.0)
+    assert expected is not None
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+# Comparisons of episodes that repeat conditions: no surer than the conditions allow, and every figure says so.
+
+
+def test_two_starts_that_are_played_twenty_times_are_two_pairs(tmp_path):
+    new, old = (arm_of(tmp_path / name, letter * 40, starts=2) for name, letter in (("new", "s"), ("old", "f")))
+    found = compare_pairs(new, old, match(new, old), Question())
+    assert (found.counts.total, found.distinct, found.verdict) == (40, 2, Verdict.UNDECIDED)
+    assert (found.mid_p, found.exact_p) == pytest.approx((0.25, 0.5))
+    two = arm_of(tmp_path / "two", "ss"), arm_of(tmp_path / "of", "ff")
+    expected = compare_pairs(*two, match(*two), Question())
+    assert (found.interval.low, found.interval.high) == pytest.approx((expected.interval.low, expected.interval.high))
+    assert found.intervals[0].low == pytest.approx(expected.intervals[0].low)
+    assert found.detectable == expected.detectable
+    assert found.length is not None
+    assert expected.length is not None
+    assert found.length.p_value == expected.length.p_value
+
+
+def test_a_comparison_says_how_many_different_conditions_its_pairs_have(tmp_path):
+    run = run_of(tmp_path / "run", {"old": "sf" * 4, "new": "s" * 8, "other": "f" * 8}, starts=4)
+    report = compare_with_job(run, "old", Question())
+    told = list(sentences(report))
+    assert "new / old: 8 pairs have 4 different conditions and count as a sample of these" in told
+    # The baseline's episodes are in the pairs of both candidates.
+    assert "together: 16 pairs have 4 different conditions and count as a sample of these" in told
+    said = json.loads(json_text(document(report)))
+    assert [task["distinct_conditions"] for task in said["tasks"]] == [4, 4]
+    assert said["together"]["distinct_conditions"] == 4
+    write_comparison(tmp_path, report)
+    header, *lines = (tmp_path / "comparison.csv").read_text().splitlines()
+    assert header.endswith(",distinct_conditions")
+    assert all(line.endswith(",4") for line in lines)
+    for name, between in (("comparison.md", " | "), ("comparison.tex", " & ")):
+        assert f"{between}8 (4 distinct){between}" in (tmp_path / name).read_text()
+        assert f"{between}16 (4 distinct){between}" in (tmp_path / name).read_text()
+
+
+def test_a_comparison_without_repeats_says_nothing_of_them(tmp_path):
+    report = compare_with_job(run_of(tmp_path / "run", {"old": "sf" * 4, "new": "s" * 8}), "old", Question())
+    write_comparison(tmp_path, report)
+    assert "distinct" not in (tmp_path / "comparison.csv").read_text() + (tmp_path / "comparison.json").read_text()
+    assert not any("different conditions" in line for line in sentences(report))
+
+
+def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
+    found = leaderboard([run_of(tmp_path / "run", {"good": "s" * 40, "bad": "f" * 40}, starts=2)], Question())
+    two = wilson_interval(2, 2)
+    assert two is not None
+    assert [place.distinct for place in found.places] == [2, 2]
+    assert found.places[0].interval.low == found.places[0].mean_interval.low == pytest.approx(two.low)
+    # Forty pairs would tell them apart, two do not.
+    assert [place.like for place in found.places] == [("bad",), ("good",)]
+
+
+def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
+    run = run_of(tmp_path / "turns", {"a": "sf" * 4, "b": "fs" * 4}, starts=2)
+    choice = choose_best({name: [arm] for name, arm in run.arms.items()})
+    assert choice is not None
+    assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
+    assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
+    assert len(not_chosen_by(run.arms["a"]).episodes) == 4
+    same = run_of(tmp_path / "same", {"a": "ssss", "b": "ffff"}, starts=1)
+    assert choose_best({name: [arm] for name, arm in same.arms.items()}) is None

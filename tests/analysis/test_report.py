@@ -1,11 +1,20 @@
-import dataclasses
-from typing import Any
+"""The page and the table that a comparison writes."""
 
+import dataclasses
+import io
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from isaaclab_arena.analysis.arms import ReadRun
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_runs, compare_with_job
+from isaaclab_arena.analysis.comparison_files import leaderboard
+from isaaclab_arena.analysis.picture import Dot, Line, Picture, Words, png, svg
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.statistics import mean_rate_interval
 from isaaclab_arena.storage.contents import Contents
 from tests.analysis.recorded_runs import run_of
 
@@ -146,3 +155,123 @@ def test_suites_that_were_played_differently_are_refused_with_the_difference(tmp
     baseline = run_of(tmp_path / "baseline", OLD, environment_args={"protocol": "openpi"})
     with pytest.raises(NotComparableError, match="not the same task: protocol 'strict' and 'openpi'"):
         compare_runs(candidate, baseline, Question())
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def picture(*marks: Line | Dot | Words) -> Picture:
+    return Picture(width=60, height=40, marks=marks, description="what <it> shows")
+
+
+def pixels(drawn: Picture, scale: int = 1) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png(drawn, scale=scale))))
+
+
+def test_both_formats_have_the_size_that_was_asked_for():
+    document = ET.fromstring(svg(picture()))
+    assert (document.get("width"), document.get("height")) == ("60", "40")
+    assert pixels(picture(), scale=2).shape == (80, 120, 3)
+
+
+def test_an_svg_holds_every_mark_and_says_what_it_shows():
+    marks = (
+        Line(points=((1, 2), (3, 4)), colour="#ff0000", width=2),
+        Dot(centre=(9, 10), radius=3, colour="#0000ff"),
+        Words(at=(11, 12), text="a < b & c", colour="#000000", anchor="end"),
+    )
+    document = ET.fromstring(svg(picture(*marks)))
+    title, ground, line, dot, words = document
+    assert (title.text, ground.get("fill")) == ("what <it> shows", "#ffffff")
+    assert (line.tag, line.get("points"), line.get("stroke")) == (f"{SVG}polyline", "1.0,2.0 3.0,4.0", "#ff0000")
+    assert (dot.tag, dot.get("cx"), dot.get("r")) == (f"{SVG}circle", "9.0", "3")
+    assert (words.tag, words.text, words.get("text-anchor")) == (f"{SVG}text", "a < b & c", "end")
+
+
+@pytest.mark.parametrize(
+    ("mark", "inside", "outside"),
+    [
+        (Line(points=((5, 20), (55, 20)), colour="#ff0000", width=4), (20, 30), (30, 30)),
+        (Dot(centre=(30, 20), radius=5, colour="#ff0000"), (20, 30), (20, 40)),
+    ],
+)
+def test_a_png_shows_a_mark_where_it_is(mark, inside, outside):
+    shown = pixels(picture(mark))
+    assert shown[inside].tolist() == [255, 0, 0]
+    assert shown[outside].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize(("anchor", "left"), [("start", False), ("end", True)])
+def test_words_begin_or_end_at_their_point(anchor, left):
+    dark = pixels(picture(Words(at=(30, 25), text="xxx", colour="#000000", anchor=anchor))).min(axis=2) < 128
+    assert dark[:, :29].any() == left
+    assert dark[:, 31:].any() != left
+
+
+def test_runs_are_ordered_by_the_mean_of_the_tasks_that_all_of_them_have(tmp_path):
+    # Three quarters of all its episodes succeed, but only one of its two tasks does.
+    uneven = run_of(tmp_path / "uneven", {"easy": "s" * 30, "hard": "f" * 10})
+    even = run_of(tmp_path / "even", {"easy": "s" * 21 + "f" * 9, "hard": "s" * 7 + "fff", "other": "f"})
+    found = leaderboard([uneven, even], Question())
+    assert found.tasks == ("easy", "hard")
+    assert [(place.name, place.rank, place.mean_rate) for place in found.places] == [
+        (str(tmp_path / "even"), 1, pytest.approx(0.7)),
+        (str(tmp_path / "uneven"), 2, pytest.approx(0.5)),
+    ]
+
+
+def test_jobs_of_one_run_are_policies_and_those_that_cannot_be_told_apart_are_named(tmp_path):
+    run = run_of(tmp_path / "run", {"bad": "f" * 20, "good": "s" * 20, "as-good": "f" + "s" * 19})
+    found = leaderboard([run], Question())
+    assert [(place.name, place.rank, place.like) for place in found.places] == [
+        ("good", 1, ("as-good",)),
+        ("as-good", 2, ("good",)),
+        ("bad", 3, ()),
+    ]
+    assert found.num_comparisons == 3
+
+
+def test_equal_policies_share_a_rank(tmp_path):
+    found = leaderboard([run_of(tmp_path / "run", {"a": "sf", "b": "fs", "c": "ff"})], Question())
+    assert [place.rank for place in found.places] == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "reason"),
+    [
+        ({"a": "ss", "b": "s-"}, "b has 1 episodes to go"),
+        ({"a": "ss", "b": "uu"}, "b does not measure success"),
+    ],
+)
+def test_policies_that_cannot_be_compared_are_refused(jobs, reason, tmp_path):
+    with pytest.raises(NotComparableError, match=reason):
+        leaderboard([run_of(tmp_path / "run", jobs)], Question())
+
+
+def test_runs_without_a_common_job_and_episodes_without_a_pair_are_refused(tmp_path):
+    one, other = run_of(tmp_path / "1", {"a": "ss"}), run_of(tmp_path / "2", {"b": "ss"})
+    with pytest.raises(NotComparableError, match="no job that all of them have"):
+        leaderboard([one, other], Question())
+    moved = run_of(tmp_path / "3", {"a": "ss"}, moved={0: 0.1, 1: 0.1})
+    with pytest.raises(NotComparableError, match="no two episodes that started from the same conditions"):
+        leaderboard([one, moved], Question())
+
+
+def test_suites_of_a_run_are_policies_ordered_by_the_mean_of_their_tasks(tmp_path):
+    suites = {"bad:0": "f" * 9, "bad:1": "sf" * 5, "good:0": "s" * 9, "good:1": "s" * 10, "good:2": "f"}
+    found = leaderboard([run_of(tmp_path / "run", suites)], Question())
+    assert found.tasks == ("0", "1")
+    assert [(place.name, place.mean_rate, place.episodes) for place in found.places] == [
+        ("good", 1.0, 19),
+        ("bad", 0.25, 19),
+    ]
+    assert found.places[1].mean_interval == mean_rate_interval([(0, 9), (5, 10)])
+    with pytest.raises(NotComparableError, match="no task that all of them have"):
+        leaderboard([run_of(tmp_path / "other", {"a:0": "s", "b:1": "s"})], Question())
+
+
+def test_runs_of_one_suite_each_are_ordered_whatever_their_jobs_are_called(tmp_path):
+    one, other = (run_of(tmp_path / name, {f"{name}:0": outcomes}) for name, outcomes in {"a": "sf", "b": "ss"}.items())
+    found = leaderboard([one, other], Question())
+    assert [place.name for place in found.places] == [str(tmp_path / "b"), str(tmp_path / "a")]
+    assert found.tasks == ("0",)

@@ -1,8 +1,13 @@
+"""Checkpoints of a directory, in order of training."""
+
+import json
+import struct
 from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints import find_checkpoints
+from isaaclab_arena.checkpoints import MAX_HEADER_BYTES, best_of_training, find_checkpoints, wrong_with_safetensors
+from tests.checkpoints.written import rsl_rl, trainer, write
 
 
 def made(directory: Path, *names: str) -> Path:
@@ -58,3 +63,117 @@ def test_a_number_that_every_checkpoint_has_in_its_path_is_no_step(tmp_path):
 def test_of_two_names_of_one_step_the_same_one_is_always_taken(tmp_path):
     (checkpoint,) = find_checkpoints(made(tmp_path, "model_7.pt", "model_007.pt"))
     assert checkpoint.path.name == "model_007.pt"
+
+
+ARCHIVE, OTHER = (rsl_rl(seed)["model_100.pt"] for seed in (0, 1))
+
+
+def step_of_best(directory: Path, score: str | None, **numbered: bytes) -> int | None:
+    write(directory, {"model_best.pt": ARCHIVE, **{f"{name}.pt": content for name, content in numbered.items()}})
+    if score is not None:
+        (directory / "model_best.json").write_text(score)
+    best = best_of_training(directory)
+    assert best is not None
+    assert best[0] == directory / "model_best.pt"
+    return best[1]
+
+
+@pytest.mark.parametrize("numbered", [{}, {"model_50": ARCHIVE}], ids=["removed since", "still there"])
+def test_the_step_stands_beside_the_copy_of_the_best(tmp_path, numbered):
+    assert step_of_best(tmp_path, '{"iterations": 50, "success_rate": 0.9}', **numbered) == 50
+
+
+@pytest.mark.parametrize("score", [None, "", "[50]", '{"iterations": "50"}', '{"iterations": true}', "{}"])
+def test_a_step_that_nobody_says_is_not_made_up(tmp_path, score):
+    assert step_of_best(tmp_path, score, model_50=ARCHIVE) is None
+
+
+def test_a_score_of_another_checkpoint_says_no_step(tmp_path):
+    assert step_of_best(tmp_path, '{"iterations": 50}', model_50=OTHER) is None
+
+
+@pytest.mark.parametrize("named", ["/elsewhere/out/checkpoint-100", "out\\checkpoint-100", "checkpoint-100/"])
+def test_transformers_names_the_best_in_the_state_of_its_newest(tmp_path, named):
+    write(tmp_path, trainer(0))
+    (tmp_path / "checkpoint-200").mkdir()
+    (tmp_path / "checkpoint-200" / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": named}))
+    assert best_of_training(tmp_path) == (tmp_path / "checkpoint-100", 100)
+
+
+@pytest.mark.parametrize(
+    "state", ["{}", '{"best_model_checkpoint": null}', '{"best_model_checkpoint": "../model"}', "{"]
+)
+def test_a_training_that_names_none_has_none(tmp_path, state):
+    write(tmp_path, trainer(0))
+    (tmp_path / "checkpoint-100" / "trainer_state.json").write_text(state)
+    assert best_of_training(tmp_path) is None
+    assert best_of_training(tmp_path / "nowhere") is None
+
+
+# Files of weights that are cut off or lie about their sizes are named, and nothing of them is loaded.
+
+
+WHOLE = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+}
+
+
+def safetensors(directory: Path, header: object, num_bytes: int = 32, *, length: int | None = None) -> Path:
+    """Write a safetensors file with any header and so many bytes of weights."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file = directory / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(num_bytes))
+    return file
+
+
+def with_entry(**changes: object) -> dict:
+    return {**WHOLE, "a": {key: value for key, value in {**WHOLE["a"], **changes}.items() if value is not ...}}
+
+
+def test_a_whole_safetensors_file_is_let_in(tmp_path):
+    assert wrong_with_safetensors(safetensors(tmp_path, {"__metadata__": {"format": "pt"}, **WHOLE})) is None
+    assert wrong_with_safetensors(safetensors(tmp_path, {}, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "num_bytes", "message"),
+    [
+        (WHOLE, 31, "it holds 31 bytes of weights, and its header says 32"),
+        (WHOLE, 33, "it holds 33 bytes of weights, and its header says 32"),
+        (with_entry(shape=[2, 4]), 32, "'a' has 24 bytes, and its shape [2, 4] of F32 has others"),
+        (with_entry(shape=[2**40, 2**40]), 32, "'a' has 24 bytes"),
+        (with_entry(data_offsets=[0, 20], shape=[5]), 32, "overlap, or there are gaps"),
+        (with_entry(data_offsets=[8, 32]), 32, "overlap, or there are gaps"),
+        (with_entry(shape=[-2, -3]), 32, "sizes that are no whole numbers"),
+        (with_entry(shape=[2.0, 3]), 32, "sizes that are no whole numbers"),
+        (with_entry(shape=[True, 6]), 32, "sizes that are no whole numbers"),
+        (with_entry(dtype=...), 32, "does not say what 'a' is"),
+        (with_entry(data_offsets=[0]), 32, "does not say what 'a' is"),
+        ({"a": 3}, 0, "does not say what 'a' is"),
+        ([], 0, "its header is no mapping"),
+        (b"{", 0, "its header is no JSON"),
+        (b"\xff\xfe", 0, "its header is no JSON"),
+        (b"[" * 100_000, 0, "its header is no JSON"),
+    ],
+)
+def test_a_safetensors_file_whose_header_lies_is_named(tmp_path, header, num_bytes, message):
+    assert message in str(wrong_with_safetensors(safetensors(tmp_path, header, num_bytes)))
+
+
+@pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
+def test_a_safetensors_file_shorter_than_its_header_is_damaged(tmp_path, length):
+    message = wrong_with_safetensors(safetensors(tmp_path, WHOLE, length=length))
+    assert f"its header alone would have {length}" in str(message)
+    (tmp_path / "model.safetensors").write_bytes(b"\1\0\0")
+    assert "is damaged: it has 3 bytes" in str(wrong_with_safetensors(tmp_path / "model.safetensors"))
+
+
+def test_the_largest_header_of_a_safetensors_file_has_a_hundred_million_bytes(tmp_path):
+    file = tmp_path / "model.safetensors"
+    for length, message in ((100_000_001, "has a header of 100000001 bytes"), (100_000_000, "its header is no JSON")):
+        with file.open("wb") as stream:
+            stream.write(struct.pack("<Q", length))
+            stream.truncate(8 + length)
+        assert message in str(wrong_with_safetensors(file))
+    assert MAX_HEADER_BYTES == 100_000_000

@@ -1,14 +1,71 @@
-"""A checkpoint is loaded whole or not at all, whatever its writer is doing meanwhile."""
+"""A checkpoint counts when it is written whole."""
 
+import json
+import multiprocessing
+import pickle
 import random
 import shutil
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from isaaclab_arena.checkpoints import Readiness
-from tests.checkpoints.written import FAMILIES, PATHS, Files, lerobot, write
+from isaaclab_arena.checkpoints import Readiness, find_checkpoints, last_checkpoint, look_at
+from tests.checkpoints.written import FAMILIES, PATHS, Files, lerobot, rsl_rl, trainer, weights, write
+from tests.evaluation.watching.trainings import save
+from tests.models.trainings import trained
+
+
+@pytest.mark.parametrize("files", FAMILIES.values(), ids=FAMILIES)
+def test_a_checkpoint_that_is_whole_shows_that_its_writer_is_done(tmp_path, files):
+    write(tmp_path, files(0))
+    (checkpoint,) = find_checkpoints(tmp_path)
+    look = look_at(checkpoint.path)
+    assert (look.missing, look.is_finished) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("files", "without", "missing"),
+    [
+        (trainer, "model-00002-of-00002.safetensors", "names model-00002-of-00002.safetensors, which is not there"),
+        (trainer, "trainer_state.json", None),
+        (lerobot, "training_step.json", None),
+        (lerobot, "model.safetensors", "it holds no weights"),
+        (rsl_rl, "model_100.pt", "there is no such file"),
+    ],
+)
+def test_a_checkpoint_without_one_of_its_files_is_not_finished(tmp_path, files, without, missing):
+    write(tmp_path, {name: content for name, content in files(0).items() if not name.endswith(without)})
+    look = look_at(tmp_path / PATHS[files])
+    assert not look.is_finished
+    assert (look.missing is None) == (missing is None)
+    assert missing is None or missing in str(look.missing)
+
+
+def test_files_of_a_format_without_an_end_are_never_called_finished(tmp_path):
+    path = tmp_path / "policy_100.onnx"
+    path.write_bytes(b"graph")
+    assert (look_at(path).missing, look_at(path).is_finished) == (None, False)
+    path.write_bytes(b"")
+    assert look_at(path).missing == "it is empty"
+
+
+def test_every_change_of_a_file_changes_the_fingerprint(tmp_path):
+    write(tmp_path, trainer(0))
+    path = tmp_path / "checkpoint-100"
+    before = look_at(path).fingerprint
+    assert look_at(path).fingerprint == before
+    write(tmp_path, trainer(1))
+    assert look_at(path).fingerprint != before
+
+
+# A checkpoint is loaded whole or not at all, whatever its writer is doing meanwhile.
+
 
 QUIET_S = 5.0
 
@@ -91,3 +148,197 @@ def test_a_checkpoint_whose_writer_leaves_no_sign_has_to_rest(tmp_path):
     assert readiness.why_not(path) == "it has not changed for 0 s of 5 s"
     clock.seconds += QUIET_S
     assert readiness.why_not(path) is None
+
+
+# What is said to be ready is loaded while another process writes, replaces and removes it.
+
+
+NUM_PLACES = 3
+LONG_S = 3_600.0
+UNLOADABLE = (OSError, ValueError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError, SafetensorError)
+"""What a file that changes meanwhile raises; `SafetensorError` is only an `Exception`."""
+
+
+def remove(place: Path) -> None:
+    """Remove a checkpoint in one moment, as a file goes: what is half removed says nothing of how it was written."""
+    if place.exists():
+        gone = place.with_name(f"gone_{place.name}")
+        place.rename(gone)
+        shutil.rmtree(gone)
+
+
+def write_in_pieces(path: Path, content: bytes, chance: random.Random) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb", buffering=0) as file:
+        for begin in range(0, len(content), 1 + len(content) // 4):
+            file.write(content[begin : begin + 1 + len(content) // 4])
+            time.sleep(chance.choice((0.0, 0.001)))
+
+
+def tear(directory: Path, family: str, num_writes: int) -> None:
+    """Write checkpoints in pieces, over those before or anew; leave them whole or cut off, or remove them."""
+    chance = random.Random(family)
+    for number in range(num_writes):
+        place, files = directory / str(number % NUM_PLACES), FAMILIES[family](number)
+        # Only a single file is written over: whoever writes several makes a new directory.
+        if len(files) > 1 or chance.random() < 0.5:
+            remove(place)
+        names, end = list(files), chance.choice(("whole", "cut off", "removed"))
+        torn = chance.randrange(len(names)) if end == "cut off" else len(names)
+        for name in names[:torn]:
+            write_in_pieces(place / name, files[name], chance)
+        for name in names[torn : torn + 1]:
+            write_in_pieces(place / name, files[name][: chance.randrange(len(files[name]))], chance)
+        time.sleep(chance.uniform(0.0, 0.01))
+        if end == "removed":
+            remove(place)
+
+
+def load(path: Path) -> tuple[int, list[torch.Tensor]]:
+    """Load a checkpoint as policies do; return the number of the write that it says, and its weights."""
+    if path.is_file():
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        return content["iter"], [content["weights"]]
+    number = json.loads((path / "config.json").read_text())["seed"]
+    index = path / "model.safetensors.index.json"
+    names = {*json.loads(index.read_text())["weight_map"].values()} if index.exists() else {"model.safetensors"}
+    return number, [tensor for name in sorted(names) for tensor in load_file(path / name).values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_of_a_thousand_torn_writes_none_is_loaded(tmp_path, family):
+    """Where a checkpoint looks after loading as it did before, it was loaded whole; else a watch evaluates it anew."""
+    writer = multiprocessing.get_context("spawn").Process(target=tear, args=(tmp_path, family, 334), daemon=True)
+    writer.start()
+    readiness, came, loaded = Readiness(LONG_S), Counter[str](), set[int]()
+    paths = [tmp_path / str(place) / PATHS[FAMILIES[family]] for place in range(NUM_PLACES)]
+    while writer.is_alive():
+        for path in paths:
+            if readiness.why_not(path) is not None:
+                came["waits"] += 1
+                continue
+            before = readiness.fingerprint(path)
+            try:
+                number, tensors = load(path)
+                is_whole = all(torch.equal(tensor, weights(number)) for tensor in tensors)
+            except UNLOADABLE:
+                number, is_whole = -1, False
+            readiness.why_not(path)
+            if readiness.fingerprint(path) != before:
+                came["changed meanwhile"] += 1
+                continue
+            came["whole" if is_whole else "torn"] += 1
+            loaded.add(number)
+    assert writer.exitcode == 0
+    assert came["torn"] == 0
+    assert came["waits"] > 0
+    assert len(loaded) > 20
+
+
+# A training is over when it says so, whatever its trainer calls the last checkpoint.
+
+
+TAGGED = "class_name: !!python/name:rsl_rl.runners.OnPolicyRunner ''\n"
+
+
+def settings(training: Path, max_iterations: int, save_interval: int = 50, *, is_ours: bool = False) -> None:
+    (training / "params").mkdir(exist_ok=True)
+    text = f"{TAGGED}max_iterations: {max_iterations}\nsave_interval: {save_interval}\n"
+    (training / "params" / "agent.yaml").write_text(text)
+    if is_ours:
+        (training / "params" / "train.yaml").write_text("agent: {}\n")
+
+
+def last_step(training: Path, until: int | None = None) -> int | None:
+    last = last_checkpoint(find_checkpoints(training), until)
+    return None if last is None else last.step
+
+
+@pytest.mark.parametrize(
+    ("steps", "max_iterations", "last"),
+    [
+        ((0, 50, 950), 1000, None),
+        ((0, 50, 950, 999), 1000, 999),
+        ((0, 50, 999), 2000, 999),
+        ((0, 50, 100), 101, 100),
+        ((0, 50), 101, None),
+        ((500, 550, 1000, 1499), 1000, 1499),
+        ((500, 550, 1000), 1000, None),
+    ],
+    ids=["at work", "over", "cut short", "over at a multiple", "nearly", "gone on from another", "going on"],
+)
+def test_rsl_rl_ends_with_the_one_checkpoint_that_comes_between_two_others(tmp_path, steps, max_iterations, last):
+    save(tmp_path / "go1", *steps)
+    settings(tmp_path / "go1", max_iterations)
+    assert last_step(tmp_path / "go1") == last
+
+
+@pytest.mark.parametrize(
+    ("steps", "last"), [((0, 100, 200), None), ((0, 100, 250), 250), ((0, 100, 999), 999), ((999,), 999)], ids=str
+)
+def test_without_settings_only_the_step_that_is_waited_for_says_that_rsl_rl_has_counted_from_0(tmp_path, steps, last):
+    save(tmp_path / "go1", *steps)
+    assert last_step(tmp_path / "go1", steps[-1] + 1) == last
+    assert last_step(tmp_path / "go1", 5000) is None
+    assert last_step(tmp_path / "go1") is None
+
+
+def test_a_training_of_this_package_ends_with_the_number_of_its_iterations(tmp_path):
+    training = tmp_path / "go1"
+    save(training, 0, 50, 99)
+    settings(training, 100, is_ours=True)
+    assert last_step(training, 100) is None
+    save(training, 100)
+    assert last_step(training) == 100
+    settings(training, 200, is_ours=True)
+    assert last_step(training) is None, "it goes on in its directory"
+
+
+@pytest.mark.parametrize(
+    "text", ["{max_iterations: 100, save_interval: 50}", '"max_iterations": 1_00\n"save_interval" : +50\n']
+)
+def test_settings_may_be_any_yaml(tmp_path, text):
+    save(tmp_path / "go1", 0, 50, 99)
+    settings(tmp_path / "go1", 100)
+    (tmp_path / "go1" / "params" / "agent.yaml").write_text(text)
+    assert last_step(tmp_path / "go1") == 99
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "max_iterations: [", "max_iterations: many", "- 3", "max_iterations: 0", f"max_iterations: {'9' * 5000}"],
+    ids=["empty", "torn", "words", "a list", "none", "too many digits"],
+)
+def test_settings_that_cannot_be_read_say_nothing(tmp_path, text):
+    save(tmp_path / "go1", 0, 50, 99)
+    settings(tmp_path / "go1", 100)
+    (tmp_path / "go1" / "params" / "agent.yaml").write_text(text)
+    assert last_step(tmp_path / "go1") is None
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "file", "key"),
+    [
+        ("checkpoints/{step:06}/pretrained_model", "train_config.json", "steps"),
+        ("checkpoint-{step}", "trainer_state.json", "max_steps"),
+    ],
+    ids=["LeRobot", "transformers"],
+)
+def test_others_write_into_each_checkpoint_how_many_steps_there_are(tmp_path, checkpoint, file, key):
+    for step in (200, 450):
+        directory = tmp_path / checkpoint.format(step=step)
+        directory.mkdir(parents=True)
+        assert last_step(tmp_path) is None
+        (directory / file).write_text(json.dumps({key: 450}))
+    assert last_step(tmp_path) == 450
+
+
+def test_a_directory_without_checkpoints_is_not_over():
+    assert last_checkpoint([], 100) is None
+
+
+def test_rsl_rl_itself_calls_the_last_of_four_iterations_the_third(tmp_path):
+    training = trained(tmp_path / "noise", agent={"max_iterations": 4, "save_interval": 2}, iterations=4).directory
+    assert [each.step for each in find_checkpoints(training)] == [0, 2, 3]
+    assert last_step(training) == 3

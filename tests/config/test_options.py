@@ -1,4 +1,4 @@
-"""Tests of options checked against the dataclass that declares them."""
+"""Options of environments and policies, names, and latency."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,8 +7,21 @@ from typing import Literal
 
 import pytest
 
+from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.config.schema import (
+    JobConfig,
+    JobDefaults,
+    LatencyConfig,
+    Meanwhile,
+    clashes,
+    name_problem,
+    read_job,
+    read_latency,
+)
 from isaaclab_arena.errors import ConfigError
+
+# Tests of options checked against the dataclass that declares them.
 
 
 class Colour(StrEnum):
@@ -140,3 +153,118 @@ def test_an_option_that_would_become_infinite_is_refused(given):
 
 def test_the_largest_number_is_still_one():
     assert read_options(Numbers, {"number": 10**308}, owner="x").number == 1e308
+
+
+# Tests of which job names are safe.
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "is empty"),
+        (".", "stands for a directory"),
+        ("..", "stands for a directory"),
+        ("a/b", "slash"),
+        ("/etc/x", "slash"),
+        ("../../x", "slash"),
+        ("a\\b", "slash"),
+        ("a\0b", "control character"),
+        ("a\nb", "control character"),
+        ("a\x1b[31mb", "control character"),
+        ("a\u2028b", "line break"),
+        ("a\u202eb", "turns text around"),
+        ("a\ud800", "surrogate"),
+        ("-rf", "begins with '-'"),
+        (".hidden", r"begins with '.'"),
+        (" a", "space"),
+        ("a ", "space"),
+        ("a" * 300, "has 300 characters"),
+        ("\u5b57" * 75, "has 225 bytes"),
+        ("logs", "every run writes"),
+        ("Results.CSV", "every run writes"),
+    ],
+)
+def test_an_unsafe_name_is_refused_with_its_reason(name, reason):
+    problem = name_problem(name)
+
+    assert problem is not None
+    assert reason in problem
+    assert problem.isascii()
+
+
+@pytest.mark.parametrize("name", ["lift", "lift cube 2", "<script>alert(1)<", "=HYPERLINK()", "\u5b57", "a" * 80])
+def test_a_strange_but_safe_name_is_accepted(name):
+    assert name_problem(name) is None
+
+
+def test_names_clash_where_a_file_system_takes_them_for_one():
+    names = ["lift", "reach", "Lift", "lift", "caf\u00e9", "cafe\u0301"]
+
+    assert clashes(names) == [("Lift", "lift"), ("lift", "lift"), ("cafe\u0301", "caf\u00e9")]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ({"steps": 2}, LatencyConfig(steps=(2, 2))),
+        ({"steps": [1, 4], "meanwhile": "chunk"}, LatencyConfig(steps=(1, 4), meanwhile=Meanwhile.CHUNK)),
+        ({"ms": 120}, LatencyConfig(ms=(120.0, 120.0))),
+        ({"file": "latencies.csv", "meanwhile": "wait"}, LatencyConfig(file="latencies.csv", meanwhile=Meanwhile.WAIT)),
+        ("measured", LatencyConfig(measured=True)),
+        ({"measured": True, "meanwhile": "rtc"}, LatencyConfig(measured=True, meanwhile=Meanwhile.RTC)),
+        (None, None),
+    ],
+)
+def test_latency_is_given_in_one_of_four_ways(value, read):
+    assert read_latency(value) == read
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "why"),
+    [
+        ({"steps": -1}, "latency.steps", "must not be negative"),
+        ({"ms": -0.5}, "latency.ms", "must not be negative"),
+        ({"steps": 1.5}, "latency.steps", "no whole number"),
+        ({"steps": True}, "latency.steps", "no whole number"),
+        ({"steps": [4, 1]}, "latency.steps", "give the smaller one first"),
+        ({"steps": [1, 2, 3]}, "latency.steps", "no two such as"),
+        ({"ms": float("nan")}, "latency.ms", "no number"),
+        ({"ms": 1e9}, "latency.ms", "at most 600000"),
+        ({"steps": 1, "ms": 50}, "latency", "it has steps and ms"),
+        ({"meanwhile": "hold"}, "latency", "it has none of them"),
+        ({"step": 1}, "latency.step", "did you mean 'steps'?"),
+        ({"steps": 1, "meanwhile": "hodl"}, "latency.meanwhile", "did you mean 'hold'?"),
+        ({"measured": False, "steps": None}, "latency.measured", "is not true"),
+        ({"file": 3}, "latency.file", "is no file name"),
+        ("mesured", "latency", "not 'measured'"),
+    ],
+)
+def test_what_cannot_be_a_latency_is_refused_with_its_key(value, key, why):
+    fields = {"name": "late", "arena_env_args": {"environment": "reach"}, "policy_type": "zero", "latency": value}
+    job, (problem,) = read_job(fields, index=0, label="late", defaults=JobDefaults())
+    assert job is not None
+    assert job.latency is None
+    assert (problem.job, problem.key) == ("late", key)
+    assert why in problem.message
+
+
+def test_latency_can_be_swept():
+    job = {
+        "name": "late",
+        "arena_env_args": {"environment": "reach"},
+        "policy_type": "zero_action",
+        "latency": {"meanwhile": "hold"},
+        "sweep": {"latency.steps": [0, 4]},
+    }
+    jobs = read_jobs({"jobs": [job]}, source="jobs.yaml").jobs
+    assert [(each.name, each.latency, each.swept) for each in jobs] == [
+        (f"late-steps{steps}", LatencyConfig(steps=(steps, steps)), {"latency.steps": steps}) for steps in (0, 4)
+    ]
+
+
+def test_the_hash_tells_jobs_with_another_latency_apart_and_leaves_others_as_they_were():
+    def hash_of(latency: LatencyConfig | None) -> str:
+        return hash_jobs((JobConfig(index=0, name="late", environment="reach", policy_type="zero", latency=latency),))
+
+    assert len({hash_of(None), hash_of(LatencyConfig(steps=(1, 1))), hash_of(LatencyConfig(steps=(2, 2)))}) == 3
+    assert hash_of(None) == "00713920311338b9"

@@ -1,13 +1,26 @@
-"""When connections between ranks of one machine end; tests/training/learner/test_ranks shows what collectives give."""
+"""Collectives between ranks and between neighbours."""
 
+import os
+import signal
+import socket
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, connect_neighbours
+from isaaclab_arena.distributed.ranks import DistributedError, Neighbours, Ranks, between_neighbours, connect_neighbours
 from tests.distributed.threads import ranks_in_threads
+
+# When connections between ranks of one machine end; tests/training/learner/test_ranks shows what collectives give.
 
 
 def failure_of_rank_zero(error: Exception | None) -> str:
@@ -35,3 +48,161 @@ def test_a_training_that_is_over_closes_its_connections():
 
 def test_a_rank_that_failed_tells_its_launcher_before_the_others_notice():
     assert "without rank 1: nothing came for 0.5 s" in failure_of_rank_zero(ValueError("this rank has had enough"))
+
+
+# Ranks of one machine that exchange tensors over Unix sockets; they are threads of one process here.
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Make calls at the same time, one a thread, and return what they give, or the `DistributedError` they raise."""
+
+    def given(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except DistributedError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(given, calls))
+
+
+def connected(ranks: Sequence[Ranks], timeout_s: float = 20.0) -> list[Neighbours | None]:
+    return at_once([lambda rank=rank: connect_neighbours(rank, timeout_s=timeout_s) for rank in ranks])
+
+
+@pytest.fixture
+def connect():
+    """Connections of so many ranks, closed at the end."""
+    with ExitStack() as stack:
+
+        def connect(world_size: int, timeout_s: float = 20.0) -> list[Neighbours]:
+            neighbours = connected(ranks_in_threads(world_size), timeout_s)
+            return [stack.enter_context(closing(each)) for each in neighbours]  # type: ignore[type-var]
+
+        yield connect
+
+
+def gathered(neighbours: Sequence[Neighbours], values: Sequence[torch.Tensor]) -> list[Any]:
+    return at_once([lambda each=each, own=own: each.gather(own) for each, own in zip(neighbours, values, strict=True)])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_every_rank_gets_the_tensors_of_all_by_rank_whatever_their_size(connect, world_size):
+    neighbours = connect(world_size)
+    # Far more than the buffers of a socket hold, in both directions at once, and small ones again in between.
+    for count in (1, 9_219, 2_000_000, 3, 500_000):
+        values = [torch.randn(count) for _ in range(world_size)]
+        for of_all in gathered(neighbours, values):
+            assert all(map(torch.equal, of_all, values))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        torch.tensor(7),
+        torch.empty(0),
+        torch.ones(2, 3, dtype=torch.bfloat16),
+        torch.arange(12.0).reshape(3, 4).T,
+        torch.tensor([True, False]),
+        torch.ones(3, requires_grad=True),
+        torch.tensor([float("nan"), -0.0], dtype=torch.float64),
+    ],
+)
+def test_tensors_of_any_shape_and_type_arrive(connect, own):
+    for of_all in gathered(connect(2), [own, own]):
+        for each in of_all:
+            torch.testing.assert_close(each, own.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_rank_that_has_gone_is_named_at_once(connect):
+    neighbours = connect(3)
+    neighbours[1].close()
+    failures = at_once([lambda rank=rank: neighbours[rank].gather(torch.ones(2_000_000)) for rank in (0, 2)])
+    assert "rank 0 of 3 cannot go on without rank 1" in str(failures[0])
+    assert "rank 2 of 3 cannot go on without rank 1" in str(failures[1])
+
+
+def test_what_a_rank_sent_before_it_closed_arrives(connect):
+    first, second = connect(2)
+
+    def send_and_close() -> None:
+        second.gather(torch.ones(9_219))
+        second.close()
+
+    of_all, _ = at_once([lambda: (time.sleep(0.2), first.gather(torch.ones(9_219)))[1], send_and_close])
+    assert torch.equal(of_all[1], torch.ones(9_219))
+
+
+@pytest.mark.parametrize("count", [1, 2_000_000])
+def test_a_silent_rank_is_named_after_the_time_limit(connect, count):
+    first = connect(2, timeout_s=0.3)[0]
+    with pytest.raises(DistributedError, match=r"without rank 1: nothing came for 0\.3 s"):
+        first.gather(torch.ones(count))
+
+
+def test_ranks_that_take_part_in_different_exchanges_are_told_so(connect):
+    neighbours = connect(2, timeout_s=1.0)
+    failures = gathered(neighbours, [torch.ones(4), torch.ones(8)])
+    assert "another exchange" in str(failures[0])
+    assert "nothing came" in str(failures[1])
+
+
+def test_a_signal_while_waiting_does_not_disturb(connect):
+    first, second = connect(2)
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    values = torch.randn(2_000_000)
+
+    def be_late() -> None:
+        for _ in range(5):
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGUSR1)
+        second.gather(values)
+
+    late = threading.Thread(target=be_late)
+    try:
+        late.start()
+        of_all = first.gather(values)
+        late.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard
+    assert torch.equal(of_all[1], values)
+
+
+@pytest.fixture
+def short_path():
+    """An empty directory for sockets, whose names have at most 107 bytes; ``tmp_path`` may be longer."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_nothing_is_left_of_the_directories_of_sockets(connect, short_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    seen = []
+    listen = socket.socket.listen
+
+    def watched(self: socket.socket, backlog: int) -> None:
+        seen.append(stat.S_IMODE(Path(self.getsockname()).parent.stat().st_mode))
+        listen(self, backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", watched)
+    for each in connect(2):
+        each.close()
+    assert seen == [0o700, 0o700]
+    assert list(short_path.iterdir()) == []
+
+
+def test_ranks_with_a_gpu_and_too_many_ranks_and_a_single_one_use_the_process_group():
+    ranks = ranks_in_threads(2)
+    ranks[1].context = replace(ranks[1].context, device=torch.device("cuda"))
+    assert connected(ranks) == [None, None]
+    assert connected(ranks_in_threads(9)) == [None] * 9
+    assert connected(ranks_in_threads(1)) == [None]
+
+
+def test_where_sockets_cannot_have_a_name_all_ranks_use_the_process_group(tmp_path, monkeypatch):
+    long = tmp_path / ("d" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert connected(ranks_in_threads(2)) == [None, None]

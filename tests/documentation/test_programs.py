@@ -63,10 +63,10 @@ HERE = (
 NOT_RUN = {
     "how_to/cameras.md": {
         "isaaclab-arena view pick_and_place --object can": "opens a window",
-        "isaaclab-arena film": "tests/cli/commands/files/test_film.py films such runs; those of the page take minutes",
+        "isaaclab-arena film": "tests/cli/test_files.py films such runs; those of the page take minutes",
     },
     "how_to/report.md": {
-        "isaaclab-arena report": "tests/cli/commands/look/test_report.py writes pages of runs like these",
+        "isaaclab-arena report": "tests/cli/test_look.py writes pages of runs like these",
     },
     "how_to/distributed.md": {
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids 0 1": "needs two GPUs",
@@ -77,7 +77,7 @@ NOT_RUN = {
         "ray job submit": "needs a cluster with a dashboard; tests/evaluation/cluster has one without",
         "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --cluster": "needs GPUs",
         "srun": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
-        "mpirun": "needs MPI; tests/distributed/test_schedulers.py starts processes with its variables",
+        "mpirun": "needs MPI; tests/distributed/test_context.py starts processes with its variables",
         "sbatch": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
         "python -m torch.distributed.run ...": "a line of a batch script",
         "trap": "a line of a batch script",
@@ -110,7 +110,7 @@ NOT_RUN = {
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",
     },
     "how_to/watching.md": {
-        "isaaclab-arena watch": "needs a training; tests/cli/commands/evaluate/test_watch.py watches one, slowly",
+        "isaaclab-arena watch": "needs a training; tests/cli/test_watch.py watches one, slowly",
     },
     "bring_your_policy/lerobot.md": {
         "python3 -m venv": "is followed by packages from the network",

@@ -31,7 +31,7 @@ JOBS = [
     {
         "name": meanwhile,
         "arena_env_args": {"environment": "reach"},
-        "policy_type": "tests.evaluation.latency.plants.NoisyReaching",
+        "policy_type": "tests.evaluation.plants.NoisyReaching",
         "num_episodes": 8,
         "latency": {"steps": [0, 2], "meanwhile": meanwhile},
     }

@@ -1,13 +1,27 @@
-"""A GR00T model drives the Panda, from pictures and joints, through the program as a user starts it."""
+"""GR00T policies in whole runs."""
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from gr00t.data.types import ModalityConfig
 
-from isaaclab_arena.evaluation import policy_runner
+from isaaclab_arena.environments.robots.embodiment import PANDA
+from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena_gr00t.config import model_interface, stated_embodiments
-from tests.end_to_end.launching import episodes_table, jobs_table
-from tests.gr00t.panda_checkpoint import POLICY, save_panda_checkpoint, write_panda_yaml
+from tests.end_to_end.launching import command, episodes_table, jobs_table, run, write_jobs
+from tests.gr00t.fakes import write_yaml
+from tests.gr00t.panda_checkpoint import CONFIGS, POLICY, save_panda_checkpoint, write_panda_yaml
+from tests.gr00t.policy import model_servers, test_openpi_remote_policy
+from tests.gr00t.servers import serving
+from tests.outsiders.cables import Cable, cable
+
+# A GR00T model drives the Panda, from pictures and joints, through the program as a user starts it.
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +86,206 @@ def test_what_a_checkpoints_files_say_of_it_is_what_the_model_package_says(direc
     stated = stated_embodiments(str(directory / "checkpoint"))["new_embodiment"]
     said = model_interface(policy.get_modality_config(), policy.get_dimensions())
     assert model_interface(stated.modalities, stated.dimensions) == said
+
+
+# Jobs whose model is behind a server, through the program as a user starts it, also when the server dies.
+
+
+POLICIES = {
+    "gr00t": "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy",
+    "openpi": "isaaclab_arena_gr00t.policy.openpi_remote_policy.OpenpiRemotePolicy",
+    "vla_eval": "isaaclab_arena_gr00t.policy.vla_eval_remote_policy.VlaEvalRemotePolicy",
+}
+HORIZON = 5
+
+
+def home(batch_size: int) -> np.ndarray:
+    """Return the actions that send the Panda home. Shape: (batch_size, HORIZON, 8)."""
+    target = np.asarray([*PANDA.robot.home, 0.0], np.float32)
+    return np.broadcast_to(target, (batch_size, HORIZON, len(target))).copy()
+
+
+class Homesick:
+    """Sends the Panda home, whatever it sees.
+
+    Args:
+        asked: Called before each answer.
+    """
+
+    def __init__(self, asked: Callable[[], None] = lambda: None) -> None:
+        self.asked = asked
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        joints = ["arm", "gripper"]
+        return {
+            "video": ModalityConfig(delta_indices=[0], modality_keys=[]),
+            "state": ModalityConfig(delta_indices=[0], modality_keys=joints),
+            "action": ModalityConfig(delta_indices=list(range(HORIZON)), modality_keys=joints),
+            "language": ModalityConfig(delta_indices=[0], modality_keys=["annotation.human.task_description"]),
+        }
+
+    def get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.asked()
+        actions = home(len(observation["state"]["arm"]))
+        return {"arm": actions[..., :-1].copy(), "gripper": actions[..., -1:].copy()}, {}
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {}
+
+
+class HomesickPi(test_openpi_remote_policy.Pi):
+    """The same behind openpi's protocol."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def infer(self, request: dict[str, Any]) -> Any:
+        self.asked()
+        return {"actions": home(1)[0]}
+
+
+class HomesickModel(model_servers.Model):
+    """The same behind vla-eval's protocol."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__()
+        self.answers = self.going_home
+        self.asked = asked
+
+    def going_home(self, message: dict[str, Any], asked: int) -> list[bytes]:
+        del asked
+        self.asked()
+        return [model_servers.packed("action", {"actions": model_servers.array(home(1)[0])}, message["seq"])]
+
+
+@contextmanager
+def served(wire: str, port: int = 0, *, dies_at: int = -1, hangs_at: int = -1) -> Iterator[tuple[int, list[int]]]:
+    """Serve on a port; yield it and a list that grows with each query. At one of them the server dies, or hangs."""
+    queries: list[int] = []
+    is_over = threading.Event()
+    line: list[Cable] = []
+
+    def asked() -> None:
+        queries.append(len(queries))
+        if len(queries) == dies_at:
+            threading.Thread(target=line[0].close).start()
+            time.sleep(0.2)
+        if 0 < hangs_at <= len(queries):
+            is_over.wait(120)
+
+    if wire == "gr00t":
+        server: Any = serving(Homesick(asked))
+    elif wire == "openpi":
+        server = test_openpi_remote_policy.talking(test_openpi_remote_policy.conversation(HomesickPi(asked)))
+    else:
+        server = model_servers.serving(HomesickModel(asked).talk)
+    with server as found, cable(found.port if wire == "gr00t" else found, port) as made:
+        line.append(made)
+        try:
+            yield made.port, queries
+        finally:
+            is_over.set()
+
+
+def options_of(wire: str, directory: Path) -> dict[str, Any]:
+    if wire != "gr00t":
+        return {"states": {"state": ["robot_joint_pos"]}, "action_chunk_length": HORIZON}
+    yaml = write_yaml(
+        directory / "panda.yaml",
+        {
+            "action_horizon": HORIZON,
+            "action_chunk_length": HORIZON,
+            "pov_cam_name_sim": {},
+            "state_names_sim": ["robot_joint_pos", "gripper_pos"],
+            "policy_joints_config_path": str(CONFIGS / "panda_joints.yaml"),
+        },
+    )
+    return {"policy_config_yaml_path": yaml}
+
+
+def jobs(directory: Path, port: int, wire: str = "gr00t", **options: str | float) -> Path:
+    server = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 10.0, "wait_for_server_s": 0.5, **options}
+    reach = {"arena_env_args": {"environment": "reach", "num_envs": 1}, "num_episodes": 3}
+    served_by = {"policy_type": POLICIES[wire], "policy_config_dict": {**options_of(wire, directory), **server}}
+    return write_jobs(
+        directory / "jobs.json",
+        [{"name": "served", **reach, **served_by}, {"name": "other", **reach, "policy_type": "zero_action"}],
+    )
+
+
+def remote_evaluate(path: Path, *options: str) -> int:
+    return eval_runner.main(["--eval_jobs_config", str(path), "--device", "cpu", *options])
+
+
+def jobs_by_name(output: Path) -> dict[str, dict[str, Any]]:
+    return {str(job["name"]): job for job in jobs_table(output).to_dict("records")}
+
+
+@pytest.mark.parametrize(
+    ("wire", "says"),
+    [
+        ("gr00t", "no GR00T policy server answers at 127.0.0.1:"),
+        pytest.param("openpi", "no openpi policy server answers at ws://127.0.0.1:", marks=pytest.mark.slow),
+        pytest.param("vla_eval", "the vla-eval model server at ws://127.0.0.1:", marks=pytest.mark.slow),
+    ],
+)
+def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_back(tmp_path, capfd, wire, says):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    with served(wire) as (port, queries):
+        path = jobs(tmp_path, port, wire)
+        assert remote_evaluate(path, "--output_dir", str(whole)) == 0
+    with served(wire, port, dies_at=len(queries) // 2):
+        assert remote_evaluate(path, "--output_dir", str(cut)) == 1
+    found = jobs_by_name(cut)["served"]
+    # The first episode had ended, the second was under way, the third had not begun.
+    assert (found["status"], found["episodes"], found["errors"], found["missing"]) == ("failed", 2, 1, 1)
+    said = f"{says}{port}"
+    assert said in str(found["error"])
+    assert said in capfd.readouterr().out
+    lost = episodes_table(cut).set_index(["job", "episode_index"]).loc["served", 1]
+    assert (lost["outcome"], lost["termination"]) == ("error", "policy_lost")
+    assert str(lost["error"]).startswith(f"the policy was lost: {said}")
+    other = jobs_by_name(cut)["other"]
+    assert (other["status"], other["episodes"]) == ("completed", 3)
+
+    with served(wire, port):
+        assert remote_evaluate(path, "--resume", str(cut)) == 0
+    found = jobs_by_name(cut)["served"]
+    assert (found["status"], found["episodes"], found["errors"]) == ("completed", 3, 1)
+    with served(wire, port):
+        assert remote_evaluate(path, "--resume", str(cut), "--retry_errors") == 0
+    found = jobs_by_name(cut)["served"]
+    assert (found["status"], found["episodes"], found["errors"], found["retried"]) == ("completed", 3, 0, 1)
+    assert found["reproducible"] == "plan"
+    assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")
+
+
+@pytest.mark.parametrize("wire", ["gr00t", "openpi", "vla_eval"])
+def test_a_server_that_hangs_costs_its_job_and_not_the_rank_whatever_its_time_outs_say(tmp_path, wire):
+    output = tmp_path / "out"
+    with served(wire, hangs_at=3) as (port, _):
+        path = jobs(tmp_path, port, wire, timeout_s=600.0, wait_for_server_s=600.0)
+        line = command("--eval_jobs_config", path, "--output_dir", output, "--step_timeout_s", "6", "--device", "cpu")
+        assert run(line).returncode == 1
+    found = jobs_by_name(output)
+    assert (found["served"]["status"], found["served"]["errors"]) == ("failed", 1)
+    assert "it did not answer within" in str(found["served"]["error"]) or "after waiting" in str(
+        found["served"]["error"]
+    )
+    assert (found["other"]["status"], found["other"]["episodes"]) == ("completed", 3)
+    assert set(episodes_table(output).query("outcome == 'error'")["termination"]) == {"policy_lost"}
+    assert not (output / "logs" / "rank0.watchdog.txt").exists()
+
+
+def test_a_token_gets_into_nothing_that_a_run_writes(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("open sesame\n")
+    with serving(Homesick(), api_token="open sesame") as server:
+        path = jobs(tmp_path, server.port, remote_api_token_file=str(token))
+        assert remote_evaluate(path, "--output_dir", str(tmp_path / "out")) == 0
+    written = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert tmp_path / "out" / "run.json" in written
+    assert not [file for file in written if b"sesame" in file.read_bytes()]

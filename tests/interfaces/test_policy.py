@@ -1,13 +1,21 @@
+"""What a policy promises."""
+
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
+from isaaclab_arena.interfaces.connections import Connections, entries, set_entries
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits, refuse_misread, seen_by
+from isaaclab_arena.interfaces.specs import Pictures, in_colours, picture_layout
 from isaaclab_arena.policy import policy_base
 from tests.fakes import ShrugPolicy
+from tests.gr00t.fakes import LimbEnvironment
+from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 
 def test_the_import_path_of_arenas_classes_gives_the_same_base():
@@ -58,3 +66,133 @@ def test_a_class_that_derives_from_one_that_asks_a_server_asks_one_too_with_prom
 
     assert Quiet.traits == PolicyTraits(reproducible=True, pictures="none", remote=True)
     assert not ShrugPolicy.traits.remote
+
+
+# Pictures of some env slots, read as those of all are, and pictures in any layout, in colours.
+
+
+ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
+
+
+def of_slots_1_and_3() -> Pictures:
+    return Pictures((1, 3), ALL[[1, 3]], "eye", "Looker")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [1, np.int64(3), [3, 1, 3], torch.tensor([1, 3]), torch.tensor([False, True, False, True]), np.array([3]), []],
+)
+def test_they_are_read_by_env_slot_as_those_of_all_env_slots_are(index):
+    assert torch.equal(of_slots_1_and_3()[index], ALL[index])
+
+
+@pytest.mark.parametrize("index", [0, [1, 0, 2], torch.tensor([0, 1])])
+def test_a_look_that_was_not_announced_is_refused_by_name(index):
+    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*how_to/cameras.md"):
+        of_slots_1_and_3()[index]
+
+
+def test_who_takes_them_for_the_tensor_of_all_env_slots_is_told_so():
+    with pytest.raises(AttributeError) as caught:
+        of_slots_1_and_3().float()  # pyright: ignore[reportAttributeAccessIssue]  the mistake that is tested
+    with pytest.raises(UnannouncedPictureError, match="Looker looks at 'eye' as a tensor of all env slots"):
+        refuse_misread(caught.value)
+    refuse_misread(AttributeError("another one"))
+
+
+def test_what_is_read_belongs_to_the_reader():
+    pictures = of_slots_1_and_3()
+    pictures[1].zero_()
+    pictures[[3]].zero_()
+    assert torch.equal(pictures[[1, 3]], ALL[[1, 3]])
+
+
+@pytest.mark.parametrize("cameras", [{"eye": of_slots_1_and_3()}, {"eye": ALL}])
+def test_a_reader_sees_what_it_announced_of_what_was_drawn(cameras):
+    seen = seen_by("Other", cameras, np.array([False, True, False, False]))["eye"]
+    assert seen.env_ids == (1,)
+    assert torch.equal(seen.frames, ALL[[1]])
+    with pytest.raises(UnannouncedPictureError, match="Other looks at 'eye' of env slots 3 "):
+        seen[3]
+
+
+@pytest.mark.parametrize(("shown", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_pictures_have_their_colours_in_whichever_layout_an_environment_shows_them(shown, colours):
+    assert picture_layout(shown.shape, shown.dtype).shape == colours.shape
+    batch = np.stack([shown, 255 - shown])
+    found = in_colours(batch)
+    assert found.flags.c_contiguous
+    assert found.tolist() == np.stack([colours, 255 - colours]).tolist()
+    tensors = in_colours(torch.from_numpy(batch))
+    assert tensors.is_contiguous()
+    assert tensors.tolist() == found.tolist()
+
+
+def test_pictures_that_lie_as_all_readers_want_them_are_not_copied():
+    assert in_colours(ALL) is ALL
+
+
+@pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
+def test_a_layout_that_is_not_certain_is_refused_with_what_would_be(shape, reason):
+    with pytest.raises(ValueError, match=f"{reason}; show it as") as refusal:
+        picture_layout(shape, torch.uint8)
+    assert str(shape) in str(refusal.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, np.dtype(np.float32), np.dtype(np.int32)])
+def test_what_is_not_in_bytes_is_no_picture_in_colours(dtype):
+    with pytest.raises(ValueError, match=r"is no colour picture: .*32 of shape \(6, 8, 3\)"):
+        picture_layout(COLOURS.shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        ([0, 1, 2, 3, 4], "arm + hand (a to e)"),
+        ([0, 1], "arm[0:2] (a to b)"),
+        ([4, 0, 1, 2], "hand[1] + arm (e to c)"),
+        ([2, 0], "arm[2, 0] (c to a)"),
+        ([3], "hand[0] (d)"),
+        ([], "nothing"),
+    ],
+)
+def test_entries_are_told_as_they_would_be_written(places, told):
+    assert entries(places, {"arm": 3, "none": 0, "hand": 2}, "abcde") == told
+
+
+def test_columns_of_a_policys_action_are_told_with_what_they_set():
+    environment = LimbEnvironment(1)
+    (size,) = environment.action_spec.shape
+    assert list(set_entries(environment)) == ["action"]
+    assert list(set_entries(environment, [6, *range(size - 1)])) == [f"action[6, 0:{size - 1}]"]
+
+
+def test_connections_are_one_line():
+    connections = Connections(pictures={"front": "front_cam"}, states={"state": "arm + hand"}, actions={"a": "action"})
+    assert str(connections) == "front <- front_cam; state <- arm + hand; a -> action"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "cameras", "doubt"),
+    [
+        ({"ego_view": "wrist_cam_rgb", "wrist_view": "ego_cam_rgb"}, (), "by their names it is the other way round"),
+        ({"left": "cam_right", "right": "cam_left", "top": "cam_top"}, (), "'left' by camera 'cam_right' and 'right'"),
+        ({"image2": "front", "wrist": "cam2"}, (), "other way round"),
+        ({"wristImage": "front_cam"}, ("wrist_cam",), "by its name camera 'wrist_cam' is meant"),
+        ({"ego_view": "ego_cam_rgb", "wrist_view": "wrist_cam_rgb"}, (), None),
+        ({"exterior_image_1_left": "external_camera_rgb", "wrist_image_left": "wrist_camera_rgb"}, (), None),
+        ({"image": "front_cam", "image_2": "wrist_cam"}, ("top_cam",), None),
+    ],
+)
+def test_pictures_whose_names_belong_to_other_cameras_are_doubted(pictures, cameras, doubt):
+    environment = LimbEnvironment(1, cameras=(*pictures.values(), *cameras))
+    doubts = Connections(pictures=pictures).doubts(environment)
+    assert [doubt in each for each in doubts] == [True] if doubt else doubts == []
+
+
+def test_another_rate_than_the_sources_is_doubted():
+    environment = LimbEnvironment(1)
+    rate = 1 / environment.control_dt
+    assert Connections(source="demos", control_hz=rate * 1.0001).doubts(environment) == []
+    (doubt,) = Connections(source="demos", control_hz=2 * rate).doubts(environment)
+    assert doubt.startswith(f"demos has {2 * rate:g} control steps per second, the environment {rate:g}")

@@ -1,4 +1,4 @@
-"""A trained checkpoint acts as it learned to, in env slots that start and finish at different times."""
+"""Policies trained with rsl_rl."""
 
 import dataclasses
 import itertools
@@ -15,13 +15,17 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.action_chunking import FrameHistory
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, network_inputs
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
-from tests.models.test_agent_settings import MJLAB
+from tests.models.test_rsl_rl_checkpoint import MJLAB
 from tests.models.trainings import trained
 from tests.policy.checkpoints import expected_mean, write_checkpoint, write_torchscript
+from tests.pretend_gpu import GPU
+
+# A trained checkpoint acts as it learned to, in env slots that start and finish at different times.
 
 
 def policy_of(path: Path, **options: Any) -> RslRlPolicy:
@@ -326,3 +330,55 @@ def test_torchscript_is_a_program_and_not_loaded_with_no_import(tmp_path):
     with pytest.raises(ConfigError, match=r"policy_config_dict\.checkpoint_path: .* is a program; .*--no_import"):
         resolve_jobs([job(checkpoint_path=str(program))], may_import=False)
     resolve_jobs([job(checkpoint_path=str(write_checkpoint(tmp_path, num_inputs=26, num_actions=8)))], may_import=False)
+
+
+def test_a_group_without_terms_stands_beside_the_others_on_a_gpu_too(gpu):
+    inputs = network_inputs({"policy": {"place": ArraySpec(shape=(2,))}, "goal": {}}, ["policy", "goal"], {})
+    seen = inputs.flat({"policy": {"place": torch.ones(3, 2, device=GPU)}, "goal": {}}, 3, GPU)
+    assert seen.device == GPU
+    assert seen.shape == (3, inputs.size)
+
+
+def test_a_group_that_the_network_was_shown_twice_counts_twice():
+    place = ArraySpec(shape=(2,))
+    inputs = network_inputs({"policy": {"place": place}, "goal": {"at": place}}, ["policy", "goal", "policy"], {})
+    observation = {"policy": {"place": torch.ones(1, 2)}, "goal": {"at": torch.zeros(1, 2)}}
+    seen = inputs.flat(observation, 1, torch.device("cpu"))
+    assert seen.tolist() == [[1, 1, 0, 0, 1, 1]]
+    assert inputs.size == 6
+
+
+# What is kept of the steps before, and how much of it.
+
+
+def frame(step: int, num_envs: int) -> dict[str, torch.Tensor]:
+    """Return a frame whose numbers say the step and the env slot: ``100 * env_id + step``."""
+    return {"a": (100 * torch.arange(num_envs) + step)[:, None].expand(-1, 2)}
+
+
+@pytest.mark.parametrize("steps", [(0,), (-3, 0), (-2, -1, 0), (-4, -2), (0, -1, -1)])
+def test_each_env_slot_sees_its_own_steps_and_before_the_first_the_first(steps):
+    history, begun = FrameHistory(steps, 3), [0, 0, 0]
+    for now in range(12):
+        for env_id, begins_at in ((1, (5, 6)), (2, (9,))):
+            if now in begins_at:
+                history.restart(torch.tensor([env_id]))
+                begun[env_id] = now
+        history.push(frame(now, 3), range(3))
+        expected = [[100 * env_id + max(begun[env_id], now + step) for step in steps] for env_id in (2, 0, 1, 2)]
+        assert history.frames([2, 0, 1, 2])["a"][..., 0].tolist() == expected
+
+
+def test_no_more_is_kept_than_the_earliest_step_needs():
+    history = FrameHistory((-15, 0), 4)
+    for step in range(100):
+        history.push(frame(step, 4), range(4))
+    assert [kept.shape for kept in history._kept.values()] == [(4, 16, 2)]
+
+
+def test_what_was_returned_does_not_change_when_the_next_frame_comes():
+    history = FrameHistory((-1, 0), 1)
+    history.push(frame(0, 1), [0])
+    returned = history.frames([0])["a"]
+    history.push(frame(1, 1), [0])
+    assert returned[0, :, 0].tolist() == [0, 0]

@@ -1,21 +1,42 @@
+"""The report's page."""
+
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.comparison import Question, compare_with_job
+from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.report.writing import html_of, write_report
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.heartbeat import in_a_thread, keep_writing
+from isaaclab_arena.report.jobs import job_on_page
+from isaaclab_arena.report.writing import (
+    AUTHORS,
+    PROGRAM,
+    PairOnPage,
+    chosen_films,
+    films_of_job,
+    html_of,
+    pairs_on_page,
+    texts,
+    write_report,
+)
 from isaaclab_arena.report.writing import page_of as page_of_runs
-from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.reports import ServerUsage, write_job_report
+from isaaclab_arena.report.writing import page_of as page_page_of
+from isaaclab_arena.results.merge import Tables, merge_results, records
+from isaaclab_arena.storage.layout import poster_file
+from isaaclab_arena.storage.reports import RunVerification, ServerUsage, write_job_report, write_verification
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader, unpacked_numbers
-from tests.report.test_films import write_films
-from tests.results.evidence import report
-from tests.results.test_suites import write_suites
+from tests.results.evidence import commit_lines, report, write_lines
+from tests.results.test_summary import write_suites
+from tests.tracking.runs import stopped_run
 
 HOSTILE = "</script><script>alert(1)</script>\"'<!--\u202e\u2028"
 
@@ -170,3 +191,267 @@ def test_a_job_with_a_policy_server_says_how_busy_it_kept_the_server(tmp_path: P
     html = write_report([tmp_path / "run"]).read_text(encoding="utf-8")
     assert html.count("policy server: offered load") == 1
     assert "batch fill <b>75 %</b>, queueing time <b>50.0 ms</b>, busy share <b>25 %</b>" in html
+
+
+def run_of(directory: Path, **jobs: str) -> dict[Path, Tables]:
+    write_run(directory, jobs)
+    return {directory: merge_results(directory)}
+
+
+def test_a_run_that_goes_on_says_how_far_it_is(tmp_path: Path):
+    run = run_of(tmp_path / "run", lift="ssf--", reach="----")
+    page = page_page_of(run, embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    assert page.runs[0].progress == "3 of 9"
+    assert page.runs[0].missing == ()
+    assert page.made_at == "2026-01-02 03:04 UTC"
+    assert Reader(html_of(page, tmp_path)).data["reloads"]
+
+
+def test_a_run_that_is_over_names_what_is_missing(tmp_path: Path):
+    page = page_page_of(run_of(tmp_path / "run", lift="ssf--"), embedded_bytes=0)
+    assert page.runs[0].progress is None
+    assert "lacks 2 episodes (3, 4)" in page.runs[0].missing[0]
+
+
+def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
+    run, directory = run_of(tmp_path / "run", lift="ssf"), tmp_path / "run"
+    found = RunVerification(
+        verified_at="2026-01-02T03:04:05.000+00:00",
+        sources=run[directory].sources,
+        num_episodes=3,
+        problems=("demo_2 is damaged",),
+        episodes=(),
+        is_sound=False,
+    )
+    assert page_page_of(run, embedded_bytes=0).runs[0].verified is None
+    write_verification(directory, found)
+    html = html_of(page_page_of(run, embedded_bytes=0), tmp_path)
+    assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
+    assert "Nothing failed, and nothing is missing." not in html
+    write_lines(directory, commit_lines("s", first=3))
+    (changed,) = page_page_of(run_of_existing(directory), embedded_bytes=0).runs
+    assert changed.verified is not None
+    assert changed.verified.endswith("The run has changed since.")
+    assert not changed.is_unsound
+
+
+def test_jobs_of_several_runs_are_named_after_them(tmp_path: Path):
+    page = page_page_of(run_of(tmp_path / "old", lift="s") | run_of(tmp_path / "new", lift="f"), embedded_bytes=0)
+    assert [job.name for job in page.jobs] == ["old: lift", "new: lift"]
+    assert page.title == "old, new"
+
+
+def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "sf"})
+    write_films(tmp_path / "run", "lift", range(2))
+    page = page_page_of(run_of_existing(tmp_path / "run"), embedded_bytes=400)
+    films = Reader(html_of(page, tmp_path / "run")).data["films"]
+    assert [film["address"] for film in films] == ["lift/videos/viewport-env0-episode-0.mp4", None]
+
+
+def run_of_existing(directory: Path) -> dict[Path, Tables]:
+    return {directory: merge_results(directory)}
+
+
+NEW, OLD = "s" * 14 + "sfsf", "f" * 14 + "sffs"
+
+
+def pairs_of(directory: Path, **jobs: str) -> tuple[PairOnPage, ...]:
+    run = write_run(directory, jobs)
+    return pairs_on_page([read_run(run)], {(0, name): number for number, name in enumerate(jobs)})
+
+
+def test_a_pair_says_what_compare_says(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    (task,) = compare_with_job(read_run(tmp_path / "run"), "old", Question()).tasks
+    assert (pair.first, pair.second) == (1, 0)
+    assert pair.difference == task.difference
+    assert pair.interval == task.interval
+    assert pair.mid_p == task.mid_p
+    assert pair.verdict is None
+
+
+def test_the_episodes_that_came_out_differently_are_named(tmp_path: Path):
+    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert pair.discordant == (*range(14), 16, 17)
+
+
+def test_episodes_that_started_from_other_conditions_are_no_pairs(tmp_path: Path):
+    old = write_run(tmp_path / "old", {"lift": "ssff"})
+    new = write_run(tmp_path / "new", {"lift": "sfsf"}, moved={2: 0.9})
+    positions = {(0, "lift"): 0, (1, "lift"): 1}
+    (pair,) = pairs_on_page([read_run(old), read_run(new)], positions)
+    assert pair.episodes == (0, 1, 3)
+    assert pair.discordant == (1,)
+    (alike,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert alike.episodes is None
+
+
+def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
+    report = compare_with_job(read_run(run), "old", Question())
+    write_comparison(run, report)
+    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
+    verdicts = {(pair.first, pair.second): pair.verdict for pair in pairs_on_page([read_run(run)], positions)}
+    assert verdicts == {(1, 0): "better", (2, 0): "undecided"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"tasks": [1]}', '{"tasks": [{"candidate": {}}]}'])
+def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
+    (run / "comparison.json").write_text(content)
+    assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
+
+
+def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
+    assert pairs_of(tmp_path / "run", old="ee", new="sf") == ()
+
+
+def test_a_run_that_asked_shows_what_it_asked_and_that_it_could_stop_early(tmp_path: Path):
+    stopped_run(tmp_path)
+    merged = merge_results(tmp_path)
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merged.answers])
+    assert (pair.first, pair.second) == (1, 0)
+    assert pair.verdict == "better"
+    assert pair.could_stop == ("new", "old")
+    assert pair.evidence.answer == "better: decided after 7 of 12: new is better than old (e = 26.8)"
+    assert pairs_of(tmp_path / "other", old=OLD, new=NEW)[0].could_stop == ()
+
+
+def test_a_comparison_made_the_other_way_round_is_shown_once_with_the_evidence_of_the_run(tmp_path: Path):
+    stopped_run(tmp_path)
+    write_comparison(tmp_path, compare_with_job(read_run(tmp_path), "new", Question()))
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
+    assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
+    assert pair.evidence.answer is not None
+
+
+def test_pairs_that_repeat_conditions_are_those_that_compare_counts(tmp_path: Path):
+    run = read_run(write_run(tmp_path / "run", {"old": "f" * 40, "new": "s" * 40}, starts=2))
+    (pair,) = pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})
+    (task,) = compare_with_job(run, "old", Question()).tasks
+    assert (pair.distinct, pair.mid_p, pair.interval) == (2, task.mid_p, task.interval)
+    assert 10 ** pair.evidence.points[-1][1] < float(pair.evidence.needed)
+
+
+def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> None:
+    for episode in episodes:
+        path = directory / job / "videos" / f"viewport-env0-episode-{episode}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"v" * size)
+        poster_file(path).write_bytes(b"p" * 30)
+
+
+def test_films_are_found_by_episode_and_other_files_are_not(tmp_path: Path):
+    write_films(tmp_path, "lift", range(3))
+    (tmp_path / "lift" / "videos" / "notes.txt").write_text("no film")
+    assert [film.episode_index for film in films_of_job(tmp_path, "lift", job=0)] == [0, 1, 2]
+    assert films_of_job(tmp_path, "reach", job=1) == []
+
+
+def test_one_film_of_each_job_goes_in_first_and_failures_before_successes(tmp_path: Path):
+    write_films(tmp_path, "lift", range(4))
+    write_films(tmp_path, "reach", range(2))
+    films = films_of_job(tmp_path, "lift", job=0) + films_of_job(tmp_path, "reach", job=1)
+    chosen = chosen_films(films, {0: frozenset({2, 3}), 1: frozenset()}, budget_bytes=3 * 400)
+    assert [(film.job, film.episode_index) for film in chosen if film.embedded] == [(0, 2), (0, 3), (1, 0)]
+    assert all(film.poster for film in chosen)
+
+
+def test_films_that_show_a_reason_go_in_before_other_failures(tmp_path: Path):
+    write_films(tmp_path, "lift", range(6))
+    films, failed = films_of_job(tmp_path, "lift", job=0), {0: frozenset(range(1, 6))}
+    chosen = chosen_films(films, failed, budget_bytes=4 * 400, explaining={0: frozenset({3, 4, 5})})
+    assert [film.episode_index for film in chosen if film.embedded] == [1, 3, 4, 5]
+
+
+def test_a_budget_of_nothing_leaves_paths_that_the_page_finds(tmp_path: Path):
+    write_films(tmp_path, "lift", range(1))
+    (film,) = chosen_films(films_of_job(tmp_path, "lift", job=0), {}, budget_bytes=0)
+    assert not film.embedded
+    assert film.address(tmp_path) == "lift/videos/viewport-env0-episode-0.mp4"
+    assert film.address(tmp_path / "else where") == "../lift/videos/viewport-env0-episode-0.mp4"
+
+
+class FakeTime:
+    """Pauses that nobody waits for, and pages that cost what they are said to."""
+
+    def __init__(self, costs_s: list[float]) -> None:
+        self.costs_s = costs_s
+        self.cost_s = 0.0
+        self.pauses_s: list[float] = []
+        self.num_pages = 0
+
+    def pause(self, pause_s: float) -> bool:
+        self.pauses_s.append(pause_s)
+        return self.num_pages == len(self.costs_s)
+
+    def write(self) -> None:
+        self.cost_s += self.costs_s[self.num_pages]
+        self.num_pages += 1
+        if self.cost_s > 100:
+            raise ArenaError("the disk is full")
+
+    def goes_on(self) -> None:
+        keep_writing(self.write, self.pause, cost_clock=lambda: self.cost_s)
+
+
+def test_a_page_is_written_every_thirty_seconds():
+    time = FakeTime([0.1, 0.2, 0.05])
+    time.goes_on()
+    assert time.num_pages == 3
+    assert time.pauses_s == [30.0, 30.0, 30.0, 30.0]
+
+
+def test_pages_that_cost_much_come_more_rarely_so_that_they_take_one_percent():
+    time = FakeTime([0.1, 2.0, 2.0])
+    time.goes_on()
+    assert time.pauses_s[2:] == pytest.approx([200.0, 200.0])
+    assert sum(time.costs_s) <= 0.01 * sum(time.pauses_s)
+
+
+def test_a_page_that_cannot_be_written_ends_nothing():
+    time = FakeTime([200.0, 0.1])
+    time.goes_on()
+    assert time.num_pages == 2
+
+
+def test_closing_does_not_wait_for_the_next_page():
+    pages = []
+    with in_a_thread(lambda closing: keep_writing(lambda: pages.append(1), closing.wait), name="report"):
+        pass
+    assert pages == []
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_table_can_be_pasted_in_three_ways(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift_cube": "sssf"}))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift_cube")
+    found = dict(texts([job], [merged.plan]))
+    assert "| lift_cube |" in found["Markdown"]
+    assert "75.0 [30.1, 95.4]" in found["Markdown"]
+    assert r"lift\_cube & " in found["LaTeX"]
+    assert merged.plan.run_id in found["BibTeX"]
+    assert found["BibTeX"].startswith("@software{")
+
+
+def test_a_rate_that_is_pasted_says_how_many_conditions_it_has_where_some_repeat(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift_cube": "sssf"}, starts=2))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift_cube")
+    found = dict(texts([job], [merged.plan]))
+    assert all("3/4 (2 different conditions)" in found[name] for name in ("Markdown", "LaTeX"))
+
+
+def test_a_job_without_a_scored_episode_has_a_dash_and_no_share_of_none(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "---", "reach": "eee"}))
+    found = (merged.episodes_of[row["name"]] for row in merged.rows)
+    jobs = [job_on_page(row, own, run=0, label=row["name"]) for row, own in zip(merged.rows, found, strict=True)]
+    assert [line.split(" | ")[3:5] for line in dict(texts(jobs, []))["Markdown"].splitlines()[2:]] == [["-", "-"]] * 2
+
+
+def test_what_is_cited_is_what_the_citation_file_names():
+    said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert said["title"] == PROGRAM
+    assert said["authors"] == [{"name": AUTHORS}]

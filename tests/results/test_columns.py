@@ -1,13 +1,45 @@
-"""The tables of columns: names, places and values."""
+"""The columns of the tables."""
 
 import dataclasses
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from rich.console import Console
 
+from isaaclab_arena.api import Results
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.schema import SuiteMember
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.console import results_console, show_results
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, METRICS, SUITES, Show, table_of
+from isaaclab_arena.results.console import GROUPS_FILE, caveats, console_table, group_by, groups_table, print_summary
+from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence
-from tests.results.evidence import commit_lines, planned
+from isaaclab_arena.results.statistics import wilson_interval
+from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
+from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.reports import ReportedStatus
+from tests.results.evidence import (
+    EPISODE_COLUMNS,
+    GROUP_COLUMNS,
+    JOB_COLUMNS,
+    commit_lines,
+    planned,
+    report,
+    write_lines,
+    write_plan,
+    write_report,
+)
+from tests.results.late_runs import write_late_run
+from tests.results.reference_page import PAGE, written
+
+# The tables of columns: names, places and values.
 
 
 @pytest.mark.parametrize("columns", [JOBS, SUITES, METRICS, EPISODES, GROUPS])
@@ -36,3 +68,367 @@ def test_a_column_of_a_table_of_ones_own_is_one_line():
         "Int64",
         "sweep.seed",
     )
+
+
+def test_the_page_of_the_results_says_of_every_column_what_its_table_says():
+    page = PAGE.read_text()
+    assert page == written(page), "make columns writes it"
+
+
+# The one definition of equal conditions.
+
+
+def begun(outcomes: str, *starts: int | None, length: int = 10, total: float = 1.0):
+    """Return episodes with their first observations, which went alike as far as their outcomes do."""
+    lines = commit_lines(outcomes)
+    return [
+        dataclasses.replace(line, start=start, episode_length=length, episode_return=total)
+        for line, start in zip(lines, starts, strict=True)
+    ]
+
+
+def test_conditions_are_what_was_told_and_a_seed_stands_for_them_where_nothing_was():
+    key = condition_key("lift", "cube", '{"cube.x": 0.5}', 7)
+    assert key == condition_key("lift", "cube", '{"cube.x": 0.5}', 8)
+    assert key not in (
+        condition_key("push", "cube", '{"cube.x": 0.5}', 7),
+        condition_key("lift", "can", '{"cube.x": 0.5}', 7),
+    )
+    assert condition_key("lift", None, "{}", 7) != condition_key("lift", None, "{}", 8)
+
+
+def test_a_seed_is_the_same_draw_in_every_environment_and_a_position_is_not():
+    told = '{"gym.seed": 7, "gym.episode_index": 0}'
+    assert draw_of(condition_key("gym:a", None, told, 1)) == draw_of(condition_key("gym:b", None, told, 1))
+    assert draw_of(condition_key("a", None, "{}", 1)) == draw_of(condition_key("b", None, "{}", 1))
+    assert draw_of(condition_key("a", None, '{"x": 1}', 1)) != draw_of(condition_key("b", None, '{"x": 1}', 1))
+
+
+def test_episodes_that_began_and_went_alike_are_one_whatever_their_seeds():
+    assert alike_starts(begun("fff", 5, 5, 6)) == [5, 5, None]
+    assert alike_starts(begun("ffss", 5, 5, 6, 6)) == [5, 5, 6, 6]
+
+
+def test_what_came_after_the_start_makes_them_different():
+    """Such as ice on which one slips, or a policy's own noise."""
+    assert alike_starts(begun("fsf", 5, 5, 5)) == [None] * 3
+    lines = begun("fff", 5, 5, 5)
+    lines[2] = dataclasses.replace(lines[2], episode_return=0.5)
+    assert alike_starts(lines) == [None] * 3
+    lines[2] = dataclasses.replace(lines[0], checksum=3)
+    assert alike_starts(lines) == [None] * 3
+
+
+def test_an_environment_that_tells_its_conditions_needs_no_observation():
+    assert alike_starts(commit_lines("ffff")) == [None] * 4
+
+
+# Runs whose episodes tell how often actions lay at their bounds: all tables have it, and much of it is said.
+
+
+SHARE = "saturated_action_share"
+
+
+def write_run(directory: Path, jobs: Mapping[str, Sequence[float | None]]) -> Path:
+    """Write a run: name of a job to the share of each of its episodes, of 10, 11, 12 … steps."""
+    write_plan(
+        directory,
+        *(
+            planned(
+                name, index=index, num_episodes=len(told), suite=SuiteMember(name="both", suite="kitchen", task=name)
+            )
+            for index, (name, told) in enumerate(jobs.items())
+        ),
+    )
+    for name, told in jobs.items():
+        lines = zip(commit_lines("s" * len(told), job=name), told, strict=True)
+        write_lines(directory, [dataclasses.replace(line, saturated_action_share=share) for line, share in lines])
+        write_report(directory, report(name, cut_episodes=0))
+    return directory
+
+
+def said(directory: Path) -> list[str]:
+    return [line for line in caveats(merge_results(directory)) if "bounds" in line]
+
+
+def test_a_job_has_the_share_of_all_of_its_entries(tmp_path):
+    merged = merge_results(write_run(tmp_path, {"lift": [0.1, 0.4, None]}))
+    [row] = records(merged.jobs)
+    assert row[SHARE] == pytest.approx((10 * 0.1 + 11 * 0.4) / 21)
+    assert [each[SHARE] for each in records(merged.episodes)] == [0.1, 0.4, None]
+
+
+def test_every_table_has_it_and_can_be_read_again(tmp_path):
+    merged = merge_results(write_run(tmp_path, {"lift": [0.5, 0.0], "push": [None, None]}))
+    write_tables(tmp_path, merged)
+    share = pytest.approx(5 / 21)
+    for name, expected in {
+        "results": [share, None],
+        "episodes": [0.5, 0.0, None, None],
+        "suites": [share],
+    }.items():
+        assert list(pd.read_csv(tmp_path / f"{name}.csv").columns)[-1] == SHARE
+        assert [row[SHARE] for row in records(pd.read_parquet(tmp_path / f"{name}.parquet"))] == expected
+    assert records(group_by(merged, ["environment"]))[0][SHARE] == share
+    assert [row[SHARE] for row in records(group_by(merged, ["name"]))] == [share, None]
+    assert stale_tables(tmp_path, merged) == []
+    stored = stored_results(tmp_path)
+    assert stored is not None
+    for kind in ("jobs", "suites", "episodes"):
+        pd.testing.assert_frame_equal(getattr(stored, kind), getattr(merged, kind))
+    results = Results(merged, tmp_path)
+    assert (list(results.jobs.columns)[-1], list(results.episodes.columns)[-1]) == (SHARE, SHARE)
+
+
+def test_a_run_of_an_earlier_version_has_the_tables_that_it_always_had(tmp_path):
+    path = write_lines(write_run(tmp_path, {"lift": [None, None]}), commit_lines("ss"))
+    lines = path.read_text()
+    assert f'"{SHARE}":null' in lines.replace(" ", "")
+    for each in path.parent.glob("*.jsonl"):
+        without = each.read_text().replace(f'"{SHARE}":null,', "").replace(f'"{SHARE}": null, ', "")
+        assert SHARE not in without
+        each.write_text(without)
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, merged)
+    assert not merged.problems
+    assert list(pd.read_csv(tmp_path / "results.csv").columns) == list(JOB_COLUMNS)
+    assert list(pd.read_csv(tmp_path / "episodes.csv").columns) == list(EPISODE_COLUMNS)
+    assert list(group_by(merged, ["seed"]).columns) == ["seed", *GROUP_COLUMNS]
+    assert SHARE not in json_line(records(merged.suites))
+
+
+def test_more_than_a_twentieth_is_said_and_less_is_not(tmp_path):
+    assert said(write_run(tmp_path / "few", {"lift": [0.05] * 3, "push": [None]})) == []
+    directory = write_run(tmp_path / "many", {"lift": [0.37] * 3, "push": [0.0], "pull": [0.8], "roll": [None]})
+    line = "* action entries at or beyond their bounds: 80 % in job 'pull', 37 % in job 'lift'"
+    assert said(directory) == [line]
+    stream = io.StringIO()
+    print_summary(merge_results(directory), directory, Console(file=stream, width=160))
+    assert line in stream.getvalue()
+
+
+def test_of_many_jobs_the_worst_are_named(tmp_path):
+    shares = {f"job{number}": [number / 100] for number in range(3, 33)}
+    [line] = said(write_run(tmp_path, shares))
+    assert line.startswith("* action entries at or beyond their bounds: 32 % in job 'job32', 31 % in job 'job31', ")
+    assert line.endswith(", 25 % in job 'job25' and much in 19 others")
+
+
+def shown(directory, *, colour: bool = False) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, force_terminal=colour, color_system="standard" if colour else None)
+    console.print(console_table(merge_results(directory)))
+    return stream.getvalue()
+
+
+def test_a_job_is_one_line_with_its_interval(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ssssssssff"))
+    write_report(tmp_path, report())
+    (line,) = [line for line in shown(tmp_path).splitlines() if "lift_object" in line]
+    for part in ("lift", "zero_action", "10", "80.0 [49.0, 94.3]", "14.5", "200", "completed"):
+        assert part in line
+
+
+def test_it_fits_in_120_columns_with_long_names(tmp_path):
+    write_plan(
+        tmp_path,
+        planned("j" * 80, index=0, environment="e" * 60, policy_type="their.package.module.A" + "p" * 60),
+        planned("k", index=1),
+    )
+    write_lines(tmp_path, commit_lines("s" * 10, job="k"))
+    write_report(tmp_path, report("k", env_steps=99_999_999))
+    lines = shown(tmp_path).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert "100.0 [72.2, 100.0]" in "\n".join(lines)
+    assert "completed" in "\n".join(lines)
+
+
+def test_missing_episodes_and_errors_are_red(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("sse-------"))
+    write_report(tmp_path, report(status=ReportedStatus.FAILED))
+    text = shown(tmp_path, colour=True)
+    assert [match.strip() for match in re.findall(r"\x1b\[1;31m( *\d+)\x1b", text)] == ["1", "7"]
+    assert "3/10" in text
+
+
+def test_names_cannot_steer_the_terminal(tmp_path):
+    write_plan(tmp_path, planned("[red]x", environment="a\x1b[31m\u202eb"))
+    text = shown(tmp_path)
+    assert "[red]x" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def headings(directory, width: int) -> list[str]:
+    return [str(column.header) for column in console_table(merge_results(directory), width).columns]
+
+
+@pytest.mark.parametrize(
+    ("width", "absent"), [(200, set()), (90, {"steps/s", "rank"}), (66, {"return ±sd", "length ±sd", "environment"})]
+)
+def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path, width, absent):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ssssssssff"))
+    write_report(tmp_path, report())
+    shown_headings = headings(tmp_path, width)
+    assert not absent & set(shown_headings)
+    assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= set(shown_headings)
+    assert len(shown_headings) == 12 or width < 200
+
+
+def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("uuuu"))
+    write_report(tmp_path, report())
+    assert "return ±sd" in headings(tmp_path, 20)
+    assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
+    assert "success % [95 %]" in headings(tmp_path, 200)
+
+
+def test_the_spread_over_episodes_stands_beside_each_mean(tmp_path):
+    write_plan(tmp_path, planned("many", num_episodes=3), planned("one", index=1, num_episodes=1))
+    write_lines(tmp_path, commit_lines("ssf", job="many"))
+    write_lines(tmp_path, commit_lines("s", job="one"))
+    many, one = (line for line in shown(tmp_path).splitlines() if "lift_object" in line)
+    assert "11.0 ±1.0" in many
+    assert "1.00 ±1.00" in many
+    assert "±" not in one, "one episode tells nothing of a spread"
+
+
+def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
+    swept = [
+        {
+            "seed": seed,
+            "variations.cube.mass.high": 0.5,
+            "policy_type": policy,
+            "arena_env_args.camera_size": [size, 64],
+        }
+        for seed, policy, size in ((0, "zero_action", 64), (1, "scripted", 128))
+    ]
+    jobs = [planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)]
+    write_plan(tmp_path, *jobs)
+    shown_headings = headings(tmp_path, 200)
+    assert shown_headings[:6] == ["job", "environment", "policy", "seed", "camera_size", "episodes"]
+    lines = {line.split()[0]: line for line in shown(tmp_path).splitlines()}
+    assert "[64, 64]" in lines["job0"]
+    assert "[128, 64]" in lines["job1"]
+
+
+def test_values_of_a_sweep_that_look_alike_in_the_table_are_no_column(tmp_path):
+    swept = [{"labels.path": f"{'a' * 70}{end}"} for end in "xy"]
+    write_plan(tmp_path, *(planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)))
+    assert "path" not in headings(tmp_path, 300)
+
+
+def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
+    write_late_run(tmp_path)
+    columns = {
+        str(column.header): [str(cell) for cell in column.cells]
+        for column in console_table(merge_results(tmp_path), 1000).columns
+    }
+    assert columns["steps"] == ["0", "1", "2", "4", "8", "-"]
+    assert columns["stale %"] == ["0", "50", "67", "80", "89", "-"]
+    assert columns["queries/s"][:2] == ["20.00", "10.00"]
+    assert columns["measured ms"] == [*["62, 169"] * 5, "-"]
+
+
+def test_a_run_in_which_nothing_is_late_has_no_columns_for_that(tmp_path):
+    write_plan(tmp_path, planned())
+    assert "stale %" not in headings(tmp_path, 1000)
+
+
+def test_in_a_file_no_row_is_folded(tmp_path, monkeypatch):
+    write_plan(tmp_path, planned("j" * 80, environment="e" * 90))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.delenv("COLUMNS", raising=False)
+    merged = merge_results(tmp_path)
+    show_results(lambda console: print_summary(merged, tmp_path, console))
+    assert isinstance(sys.stdout, io.StringIO)
+    (line,) = [line for line in sys.stdout.getvalue().splitlines() if line.startswith("jjj")]
+    assert "j" * 80 in line
+    assert "e" * 90 in line
+
+
+def test_a_launcher_tells_its_ranks_how_wide_the_terminal_is(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "77")
+    assert results_console().width == 77
+
+
+def placed(line, place):
+    """Return an episode that starts from conditions that no other place has."""
+    return dataclasses.replace(line, variations={"place": place, **line.variations})
+
+
+HIGH = "variations.cube.mass.sampler_cfg.high"
+
+
+@pytest.fixture
+def merged(tmp_path):
+    strengths = {"weak-1": 0.2, "weak-2": 0.2, "strong": 2.0}
+    outcomes = {"weak-1": "ssf", "weak-2": "sse", "strong": "fts", "plain": "sss"}
+    jobs = [
+        planned(
+            name,
+            index=index,
+            num_episodes=3,
+            variations={"cube.mass.sampler_cfg.high": strengths[name]} if name in strengths else {},
+        )
+        for index, name in enumerate(outcomes)
+    ]
+    write_plan(tmp_path, *jobs)
+    for name, letters in outcomes.items():
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path, [placed(line, name) for line in commit_lines(letters, job=name)])
+        write_report(tmp_path, report(name))
+    return merge_results(tmp_path)
+
+
+def test_jobs_with_the_same_strength_are_pooled_and_strengths_are_in_order(merged):
+    groups = group_by(merged, [HIGH])
+    assert groups[HIGH].tolist() == [None, 0.2, 2.0]
+    assert groups["jobs"].tolist() == [1, 2, 1]
+    assert groups["episodes"].tolist() == [3, 6, 3]
+    assert groups["successes"].tolist() == [3, 4, 1]
+    assert groups["scored"].tolist() == [3, 5, 3]
+    assert groups["errors"].tolist() == [0, 1, 0]
+    interval = wilson_interval(4, 5)
+    assert interval is not None
+    assert (groups["success_low"][1], groups["success_high"][1]) == (interval.low, interval.high)
+
+
+def test_numbers_are_in_the_order_of_their_size_and_not_of_their_digits(tmp_path):
+    jobs = [planned(str(seed), index=index, seed=seed) for index, seed in enumerate((10, 9, 100, 2))]
+    write_plan(tmp_path, *jobs)
+    assert group_by(merge_results(tmp_path), ["seed"])["seed"].tolist() == [2, 9, 10, 100]
+
+
+def test_several_keys_make_a_row_per_combination(merged):
+    groups = group_by(merged, ["name", "seed"])
+    assert groups["name"].tolist() == ["plain", "strong", "weak-1", "weak-2"]
+    assert groups["seed"].tolist() == [3, 3, 3, 3]
+
+
+def test_a_key_that_no_job_has_is_refused_with_the_nearest_one(merged):
+    with pytest.raises(ConfigError, match=f"did you mean '{HIGH}'"):
+        group_by(merged, [HIGH.replace("mass", "mas")])
+
+
+def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
+    assert main(["merge", str(tmp_path), "--by", HIGH]) == 0
+    assert pd.read_csv(tmp_path / GROUPS_FILE)["successes"].tolist() == [3, 4, 1]
+
+
+def test_success_that_is_not_measured_is_no_zero(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=3))
+    write_lines(tmp_path, commit_lines("uuu"))
+    write_report(tmp_path, report())
+    groups = group_by(merge_results(tmp_path), ["seed"])
+    assert groups["scored"].tolist() == [0]
+    assert groups["successes"].isna().tolist() == [True]
+    assert groups["success_rate"].isna().tolist() == [True]
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(groups_table(groups, ["seed"]))
+    assert "0.0" not in stream.getvalue()

@@ -1,6 +1,11 @@
+"""One table from the files of all ranks."""
+
+import csv
 import dataclasses
+import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,8 +13,16 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import EpisodeEvents
-from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables
+from isaaclab_arena.results.merge import (
+    MergedResults,
+    csv_text,
+    merge_results,
+    stale_tables,
+    stored_results,
+    write_tables,
+)
 from isaaclab_arena.storage.ledger import read_commits, write_attempt
+from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     JOB_COLUMNS,
@@ -21,6 +34,9 @@ from tests.results.evidence import (
     write_plan,
     write_report,
 )
+from tests.results.late_runs import write_late_run
+from tests.security.test_names import WICKED, steers
+from tests.tracking.runs import stopped_run
 
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
 
@@ -240,3 +256,91 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
     assert json.loads(variations.tolist()[2]) == {"cube.mass.enabled": True}
     in_csv = pd.Series(pd.read_csv(tmp_path / "1" / "results.csv")["sweep.arena_env_args.object"])
     assert in_csv.tolist()[2] == "'=can", "no spreadsheet runs it"
+
+
+# Cells of tables, as a spreadsheet and a terminal take them.
+
+
+@pytest.mark.parametrize(
+    "cell", ["=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1dcmd()", "\uff20a", "\x00=1", *WICKED[:-1]]
+)
+def test_a_cell_neither_runs_in_a_spreadsheet_nor_steers_a_terminal(cell):
+    table = pd.DataFrame({"text": pd.array([cell], dtype="string"), "mixed": pd.Series([cell], dtype=object)})
+    text = csv_text(table)
+    [cells] = csv.DictReader(io.StringIO(text))
+    assert not steers(text)
+    assert all(value[0] not in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20" for value in cells.values())
+
+
+def test_numbers_in_a_table_are_no_formulas():
+    assert csv_text(pd.DataFrame({"a": [-1.5], "b": pd.array([-2], dtype="Int64")})) == "a,b\n-1.5,-2\n"
+
+
+RUNS = {
+    "complete": {"lift": "sssfte", "reach": "sf"},
+    "with episodes missing": {"lift": "ss-f", "reach": "--"},
+    "without success": {"lift": "uu"},
+    "with a suite": {"mine:0": "ssf", "mine:1": "sff", "reach": "sf"},
+}
+
+
+def without_tables(results: MergedResults) -> MergedResults:
+    return dataclasses.replace(results, jobs=pd.DataFrame(), episodes=pd.DataFrame(), suites=pd.DataFrame())
+
+
+@pytest.mark.parametrize("jobs", RUNS.values(), ids=RUNS)
+def test_tables_give_what_a_merge_gives(tmp_path: Path, jobs: dict[str, str]):
+    run = write_run(tmp_path / "run", jobs, swept={"variations.noise.high": 0.5})
+    write_all_tables(run)
+    merged, stored = merge_results(run), stored_results(run)
+    assert stored is not None
+    pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
+    pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
+    pd.testing.assert_frame_equal(stored.suites, merged.suites)
+    assert str(without_tables(stored)) == str(without_tables(merged))
+
+
+def test_tables_give_what_a_merge_gives_of_late_answers(tmp_path: Path):
+    run = write_late_run(tmp_path / "run")
+    write_all_tables(run)
+    stored = stored_results(run)
+    assert stored is not None
+    pd.testing.assert_frame_equal(stored.jobs, merge_results(run).jobs, check_like=True)
+
+
+def test_tables_give_what_a_merge_gives_of_events(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"lift": "sff"}, events={1: failed_by("dropped"), 2: failed_by(None)})
+    write_all_tables(run)
+    merged, stored = merge_results(run), stored_results(run)
+    assert stored is not None
+    assert stored.episodes["decisive_event"].tolist()[1] == "dropped"
+    pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
+    pd.testing.assert_frame_equal(stored.episodes, merged.episodes)
+
+
+def test_remarks_in_reports_of_another_run_do_not_count(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"lift": "sf"})
+    for run_id, remark in ((merge_results(run).plan.run_id, "ours"), ("other", "theirs")):
+        write_report(run, report(run=run_id, remarks=(remark,)))
+    write_all_tables(run)
+    stored = stored_results(run)
+    assert stored is not None
+    assert stored.remarks == merge_results(run).remarks == ("job 'lift': ours",)
+
+
+def test_tables_that_are_missing_old_or_damaged_are_not_believed(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"lift": "sf--"})
+    assert stored_results(run) is None
+    write_all_tables(run)
+    assert stored_results(run) is not None
+    (run / "timing.parquet").write_bytes(b"PAR1")
+    assert stored_results(run) is None
+    write_all_tables(run)
+    write_lines(run, commit_lines("s", first=2))
+    assert stored_results(run) is None
+
+
+def test_answers_are_found_by_a_merge_alone(tmp_path: Path):
+    stopped_run(tmp_path)
+    write_all_tables(tmp_path)
+    assert stored_results(tmp_path) is None

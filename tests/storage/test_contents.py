@@ -1,4 +1,22 @@
-from isaaclab_arena.storage.contents import UNKNOWN, Contents, changes, differences_of_contents, one_hash
+"""Hashes of contents."""
+
+import hashlib
+import os
+import socket
+import time
+
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.contents import (
+    UNKNOWN,
+    Contents,
+    Provenance,
+    changes,
+    content_hash,
+    differences_of_contents,
+    one_hash,
+)
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -33,3 +51,116 @@ def test_each_change_is_told_with_what_it_was_and_what_it_is():
 def test_what_is_not_known_differs_from_nothing():
     assert list(changes({"server": UNKNOWN}, {"server": ONE})) == []
     assert list(changes({"server": ONE}, {"server": UNKNOWN})) == []
+
+
+def test_a_file_is_known_by_the_sha_256_that_every_other_program_gives(tmp_path):
+    content = b"weights" * 500_000
+    (tmp_path / "model.pt").write_bytes(content)
+    assert content_hash(tmp_path / "model.pt") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_link_is_what_it_leads_to(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    (tmp_path / "link.pt").symlink_to("model.pt")
+    (tmp_path / "nowhere.pt").symlink_to("gone.pt")
+    assert content_hash(tmp_path / "link.pt") == content_hash(tmp_path / "model.pt")
+    assert content_hash(tmp_path / "nowhere.pt") == "absent"
+
+
+def test_a_directory_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
+    def made(name: str, files: dict[str, str]) -> str:
+        for file, content in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return content_hash(tmp_path / name)
+
+    files = {"config.json": "{}", "deep/model.safetensors": "weights"}
+    first = made("first", files)
+    assert made("second", dict(reversed(files.items()))) == first
+    assert made("edited", {**files, "config.json": "{ }"}) != first
+    assert made("more", {**files, "a": ""}) != first
+    assert made("renamed", {"config.json": "{}", "deep/model2.safetensors": "weights"}) != first
+    assert made("hidden", {**files, ".lock": "now", ".cache/lock": "now", "__pycache__/x.pyc": "b"}) == first
+
+
+def test_names_do_not_run_into_contents(tmp_path):
+    for directory, name in (("one", "ab"), ("two", "a")):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / name).write_text("c")
+    assert content_hash(tmp_path / "one") != content_hash(tmp_path / "two")
+
+
+def test_what_is_no_regular_file_is_never_opened(tmp_path):
+    # Opening a pipe that nobody writes to would wait for ever.
+    os.mkfifo(tmp_path / "pipe")
+    assert content_hash(tmp_path / "pipe") == "no regular file"
+    assert len(content_hash(tmp_path)) == 64
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        assert content_hash(tmp_path / "s") == "no regular file"
+
+
+def test_links_in_a_circle_come_to_an_end(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "model.pt").write_bytes(b"weights")
+    (tmp_path / "below" / "up").symlink_to(tmp_path)
+    assert len(content_hash(tmp_path)) == 64
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"weights")
+    path.chmod(0)
+    with pytest.raises(StorageError, match=r"model\.pt"):
+        content_hash(path)
+
+
+def test_a_file_is_read_again_only_after_a_change_even_one_that_keeps_its_size_and_time(tmp_path, monkeypatch):
+    path, now = tmp_path / "model.pt", time.time_ns
+    path.write_bytes(b"weights")
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 10_000_000_000)
+    known = content_hash(path)
+    sums, real = [], hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda *given: sums.append(given) or real(*given))
+    assert (content_hash(path), len(sums)) == (known, 0)
+    before = path.stat()
+    # The clock of a file system may be as coarse as the ticks of the kernel.
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(b"WEIGHTS")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (content_hash(path), len(sums)) == (real(b"WEIGHTS").hexdigest(), 1)
+
+
+def test_a_file_that_was_just_written_is_read_each_time(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"weights")
+    status = path.stat()
+    assert content_hash(path) == hashlib.sha256(b"weights").hexdigest()
+    sums, real = [], hashlib.sha256
+    monkeypatch.setattr(time, "time_ns", lambda: status.st_ctime_ns)
+    monkeypatch.setattr(hashlib, "sha256", lambda *given: sums.append(given) or real(*given))
+    content_hash(path)
+    content_hash(path)
+    assert len(sums) == 2
+
+
+RECORDED = {"mujoco": "3.3.1", "cpu": "A", "config_hash": "1", "policy_type": "scripted", "gone": "2", "same": "x"}
+NOW = {"mujoco": "4.0.0", "cpu": "A", "config_hash": "2", "policy_type": "replay", "same": "x", "new": "y"}
+
+
+def test_what_was_other_is_named_and_what_does_not_matter_is_not():
+    recorded, now = Provenance(facts=RECORDED), Provenance(facts=NOW)
+    told = ["gone was 2, is now absent", "mujoco was 3.3.1, is now 4.0.0", "new was absent, is now y"]
+    assert [str(change) for change in recorded.differences(now)] == told
+
+
+def test_what_a_recording_does_not_say_cannot_have_been_other():
+    told = Provenance(facts=RECORDED).told_differences(Provenance(facts=NOW))
+    assert told == ("gone was 2, is now absent", "mujoco was 3.3.1, is now 4.0.0")
+
+
+@pytest.mark.parametrize("facts", [{}, NOW])
+def test_a_provenance_does_not_differ_from_itself(facts):
+    assert Provenance(facts=facts).differences(Provenance(facts=facts)) == ()

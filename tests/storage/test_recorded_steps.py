@@ -1,14 +1,26 @@
-from pathlib import Path
+"""Steps of an episode, as recordings hold them."""
 
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
 import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
+from isaaclab_arena.storage.disk import FileThereError
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
+from isaaclab_arena.storage.ledger import CommitLine, attributes_of, contradiction
+from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded, write_parts
+from tests.storage.recovery.crashed_runs import JobOnDisk
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -62,3 +74,152 @@ def test_what_is_not_there_is_named(tmp_path):
         RecordedSteps().array(RecordedArray(file=tmp_path / "e.h5", episode_index=0, name="obs/nothing"))
     with pytest.raises(StorageError, match="holds no demo_4"):
         RecordedSteps().names(tmp_path / "e.h5", 4)
+
+
+@pytest.fixture
+def line(tmp_path) -> CommitLine:
+    return dataclasses.replace(JobOnDisk(tmp_path).line(1), metrics={"force": 0.1, "none": None})
+
+
+@pytest.fixture
+def attributes(tmp_path, line):
+    """What is read back from the recording of an episode."""
+    path = JobOnDisk(tmp_path).write_part(line)
+    return hdf5.read_attributes(path, 1)
+
+
+def test_a_line_and_its_recording_say_the_same(line, attributes):
+    assert contradiction(line, attributes) is None
+
+
+def test_where_a_recording_lies_may_change(line, attributes):
+    assert contradiction(dataclasses.replace(line, dataset_file="other.hdf5", episode_file=None), attributes) is None
+
+
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(CommitLine) if not field.name.endswith("_file")]
+)
+def test_whatever_else_was_changed_in_a_line_is_named(line, attributes, field):
+    changed = dataclasses.replace(line, **{field: "changed"})
+    assert str(contradiction(changed, attributes)).startswith(f"its commit line says {field} changed, its recording ")
+
+
+@pytest.mark.parametrize("name", ["success", "outcome", "episode_return", "conditions", "metrics", "episode_seed"])
+def test_whatever_was_changed_in_a_recording_is_named(line, attributes, name):
+    assert name in attributes_of(line)
+    found = contradiction(line, {**attributes, name: "changed"})
+    assert found is not None
+    assert f" says {name} " in found
+    assert found.endswith("its recording changed")
+
+
+def test_a_recording_with_another_number_of_steps_is_named(line, attributes):
+    assert (
+        contradiction(line, {**attributes, "num_samples": 4})
+        == "its commit line says episode_length 5, its recording 4"
+    )
+
+
+def test_a_recording_whose_line_is_none_is_named(line, attributes):
+    assert (
+        contradiction(line, {**attributes, COMMIT_ATTRIBUTE: "{"}) == "its recording holds a commit line that is none"
+    )
+
+
+def test_a_recording_without_a_line_is_compared_by_its_attributes(line, attributes):
+    del attributes[COMMIT_ATTRIBUTE]
+    assert contradiction(line, attributes) is None
+    assert contradiction(dataclasses.replace(line, success=False), attributes) is not None
+
+
+ENV_ARGS = {"env_name": "lift", "type": 2, "env_kwargs": {}}
+
+
+def observed(index: int, length: int = 4, more: Mapping[str, np.ndarray] | None = None):
+    """Return an episode whose policy saw two terms."""
+    episode = recorded(index, length=length)
+    seen = {
+        "obs/height": np.linspace(0, 1, length),
+        "obs/above": np.arange(2 * length, dtype=np.float32).reshape(length, 2),
+    }
+    return dataclasses.replace(episode, arrays={**episode.arrays, **seen, **(more or {})})
+
+
+def test_what_comes_next_is_what_is_seen_a_step_later(tmp_path):
+    write_robomimic_file(tmp_path / "lift.hdf5", [observed(3)], ENV_ARGS)
+    with h5py.File(tmp_path / "lift.hdf5") as file:
+        demo: Any = file["data/demo_3"]
+        for name in ("height", "above", "flat", "front"):
+            now, after = demo["obs"][name][:], demo["next_obs"][name][:]
+            np.testing.assert_array_equal(after, np.concatenate([now[1:], now[-1:]]))
+        assert demo["dones"][:].tolist() == [0, 0, 0, 0]  # as recorded
+        assert (file["data"].attrs["total"], demo.attrs["num_samples"]) == (4, 4)
+        assert json.loads(str(file["data"].attrs["env_args"])) == ENV_ARGS
+
+
+def test_a_recording_without_ends_ends_at_its_last_step(tmp_path):
+    episode = observed(0)
+    arrays = {name: array for name, array in episode.arrays.items() if name != "dones"}
+    write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(episode, arrays=arrays)], ENV_ARGS)
+    with h5py.File(tmp_path / "lift.hdf5") as file:
+        demo: Any = file["data/demo_0"]
+        assert demo["dones"][:].tolist() == [0, 0, 0, 1]
+
+
+def test_observations_have_names_without_directories_and_vectors_at_least():
+    more = {"obs_critic/height": np.ones((4, 1)), "camera_obs/above": np.ones((4, 2))}
+    seen = observations_of(observed(0, more=more).arrays)
+    assert {name: array.shape for name, array in seen.items()} == {
+        "height": (4, 1),
+        "above": (4, 2),
+        "flat": (4, 3),
+        "front": (4, 6, 6, 3),
+        "critic_height": (4, 1),
+        "camera_obs_above": (4, 2),
+    }
+    assert seen["front"].dtype == np.uint8
+    np.testing.assert_array_equal(seen["flat"], np.hstack([seen["above"], seen["height"]]).astype(np.float32))
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_pictures_are_in_colours_in_whichever_layout_they_were_recorded(lies, colours):
+    seen = observations_of(observed(0, more={"camera_obs/front": np.stack([lies] * 4)}).arrays)
+    np.testing.assert_array_equal(seen["front"], np.stack([colours] * 4))
+
+
+def masks_of(path: Path, success: Mapping[int, bool | None]) -> dict[str, list[int]]:
+    """Return the masks of a file of short episodes with these successes."""
+    said = {index: {} if each is None else {"success": each} for index, each in success.items()}
+    episodes = (dataclasses.replace(observed(index, 1), attributes=each) for index, each in said.items())
+    return write_robomimic_file(path, episodes, ENV_ARGS)
+
+
+def test_every_tenth_index_is_for_validation_however_many_there_are(tmp_path):
+    some, more = (
+        masks_of(tmp_path / f"{count}.hdf5", {index: index % 2 == 0 for index in range(count)}) for count in (12, 31)
+    )
+    assert (some["valid"], more["valid"]) == ([0, 10], [0, 10, 20, 30])
+    assert set(some["train"]) < set(more["train"])
+    assert sorted(some["train"] + some["valid"]) == list(range(12))
+    assert some["successful"] == [0, 2, 4, 6, 8, 10]
+    assert (some["successful_train"], some["successful_valid"]) == ([2, 4, 6, 8], [0, 10])
+
+
+def test_a_key_that_would_name_none_is_left_out(tmp_path):
+    assert masks_of(tmp_path / "one.hdf5", {0: None}) == {"train": [0]}
+    assert masks_of(tmp_path / "two.hdf5", {3: False, 4: None}) == {"train": [3, 4]}
+
+
+def test_without_observations_there_is_nothing_to_learn_from_and_no_file(tmp_path):
+    blind = recorded(1)
+    arrays = {name: array for name, array in blind.arrays.items() if name != "camera_obs/front"}
+    with pytest.raises(StorageError, match=r"demo_1 was recorded without observations.*--record_observations"):
+        write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(blind, arrays=arrays)], ENV_ARGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_stays(tmp_path):
+    (tmp_path / "lift.hdf5").write_text("mine")
+    with pytest.raises(FileThereError):
+        write_robomimic_file(tmp_path / "lift.hdf5", [observed(0)], ENV_ARGS)
+    assert (tmp_path / "lift.hdf5").read_text() == "mine"

@@ -1,13 +1,23 @@
+"""Series that trackers receive."""
+
 import importlib.util
 import json
+import logging
+import threading
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.tracking.trackers import check_trackers
-from isaaclab_arena.tracking.watched_run import job_keys
+from isaaclab_arena.storage.ledger import read_run_plan
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, check_trackers
+from isaaclab_arena.tracking.watched_run import checkpoint_step, job_keys, live_tracking
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.tracking.runs import NotingTracker
 
 MISSING = [name for name in TrackerName if importlib.util.find_spec(name) is None]
 
@@ -40,3 +50,204 @@ def test_in_wandb_a_job_shares_no_key_with_the_table_or_the_checkpoints():
     names = ["lift", "jobs", "jobs_", "checkpoints", "checkpoint_step"]
     keys = job_keys(names)
     assert [keys[name] for name in names] == ["lift", "jobs__", "jobs_", "checkpoints_", "checkpoint_step_"]
+
+
+# A curve that one process after the other goes on with: services have each point once.
+
+
+class Service:
+    """A service with a server, or one whose files are written anew each time.
+
+    Attributes:
+        points: Series and step of each point that it shows, in the order in which it was told.
+        run_ids: Under which it was told of runs.
+        fails: Whether it is away.
+    """
+
+    def __init__(self, *, has_server: bool) -> None:
+        self.has_server = has_server
+        self.points: list[tuple[str, int]] = []
+        self.run_ids: set[str] = set()
+        self.fails = False
+
+    def open(self, name: str, run: TrackedRun) -> "Telling":
+        del name
+        if self.fails:
+            raise ConnectionError("the server is away")
+        self.run_ids.add(run.run_id)
+        return Telling(self)
+
+
+class Telling(NotingTracker):
+    """One time that a service is told something."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__()
+        self._service = service
+        self.keeps_series = service.has_server
+
+    def close(self) -> str:
+        told = [(each.series, each.step) for each in self.checkpoints]
+        self._service.points = self._service.points + told if self.keeps_series else told
+        return "here"
+
+
+def series_in(directory: Path, service: Service, **options) -> TrackedSeries:
+    directory.mkdir(exist_ok=True)
+    options = {"opened": service.open, **options}
+    return TrackedSeries(["tensorboard"], record=directory / "told.json", **options)
+
+
+def points(*steps: int, rate: float = 0.5) -> list[CheckpointMeasures]:
+    return [CheckpointMeasures(series="reach", step=step, values={"success_rate": rate}) for step in steps]
+
+
+RUN = TrackedRun(run_id="", name="watch", directory=Path(), settings={}, jobs={}, series=["reach"])
+
+
+def test_a_server_gets_each_point_once_from_watches_that_know_more_and_more(tmp_path):
+    service = Service(has_server=True)
+    for _ in range(2):
+        mine = series_in(tmp_path / "tracking", service)
+        for count in range(1, 6):
+            mine.tell(RUN, points(*range(count)))
+    assert sorted(service.points) == [("reach", step) for step in range(5)]
+    assert len(service.run_ids) == 1
+
+
+def test_files_have_all_points_in_the_order_of_their_steps_also_of_an_earlier_watch(tmp_path):
+    service = Service(has_server=False)
+    series_in(tmp_path / "tracking", service).tell(RUN, points(200, 100))
+    series_in(tmp_path / "tracking", service).tell(RUN, points(150))
+    assert service.points == [("reach", 100), ("reach", 150), ("reach", 200)]
+
+
+def test_a_point_that_was_measured_anew_is_told_again(tmp_path):
+    service = Service(has_server=True)
+    series_in(tmp_path / "tracking", service).tell(RUN, points(100, 200))
+    series_in(tmp_path / "tracking", service).tell(RUN, [*points(100, rate=0.7), *points(200)])
+    assert service.points == [("reach", 100), ("reach", 200), ("reach", 100)]
+
+
+def test_a_service_that_was_away_gets_everything_when_it_is_back(tmp_path, caplog):
+    service = Service(has_server=True)
+    series = series_in(tmp_path / "tracking", service)
+    service.fails = True
+    series.tell(RUN, points(100))
+    assert "tensorboard has not taken the curve, and the watch goes on: the server is away" in caplog.text
+    service.fails = False
+    series.tell(RUN, points(100, 200))
+    assert service.points == [("reach", 100), ("reach", 200)]
+
+
+def test_a_service_that_does_not_answer_keeps_no_watch_from_going_on(tmp_path, caplog):
+    service, answer = Service(has_server=True), threading.Event()
+
+    def open_slowly(name: str, run: TrackedRun) -> Telling:
+        answer.wait(60.0)
+        return service.open(name, run)
+
+    series = series_in(tmp_path / "tracking", service, longest_wait_s=0.05, opened=open_slowly)
+    series.tell(RUN, points(100))
+    assert "services have not taken the curve" in caplog.text
+    series.tell(RUN, points(100, 200))
+    assert service.points == []
+    answer.set()
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_plan(tmp_path, planned("lift", num_episodes=4))
+    return tmp_path
+
+
+def following(run, tracker, **settings) -> AbstractContextManager[None]:
+    return live_tracking(run, read_run_plan(run), ["wandb"], opened=lambda name, shown: tracker, **settings)
+
+
+def wait_until(happened) -> None:
+    deadline_s = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_results_are_told_while_the_run_goes_on_and_the_last_ones_at_its_end(run):
+    tracker = NotingTracker()
+    with following(run, tracker, interval_s=0.01):
+        write_lines(run, commit_lines("sf"))
+        wait_until(lambda: tracker.jobs and tracker.jobs[-1].episodes == 2)
+        write_lines(run, commit_lines("ss", first=2))
+        write_report(run, report())
+    assert tracker.jobs[-1].episodes == 4
+    assert [row["status"] for row in tracker.tables[-1]] == ["completed"]
+    assert tracker.is_closed
+
+
+def test_a_tracker_that_cannot_be_opened_is_warned_of_once_and_the_run_goes_on(run, caplog):
+    def refuse(name, shown):
+        raise TimeoutError("nobody answers")
+
+    write_lines(run, commit_lines("sf"))
+    with (
+        caplog.at_level(logging.WARNING, logger="isaaclab_arena"),
+        live_tracking(run, read_run_plan(run), ["wandb"], interval_s=0.01, opened=refuse),
+    ):
+        wait_until(lambda: caplog.messages)
+        write_lines(run, commit_lines("ss", first=2))
+    assert caplog.messages == ["wandb gets no more results of this run, which goes on: nobody answers"]
+
+
+def test_files_that_cannot_be_read_end_the_tracking_and_not_the_run(run, caplog):
+    tracker = NotingTracker()
+    with caplog.at_level(logging.WARNING, logger="isaaclab_arena"), following(run, tracker):
+        (run / "run.json").unlink()
+    [warning] = caplog.messages
+    assert warning.startswith("tracking has stopped, and the run goes on: ")
+
+
+def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
+    answer = threading.Event()
+
+    class Silent(NotingTracker):
+        def log_job(self, measures):
+            answer.wait(60)
+
+    write_lines(run, commit_lines("sf"))
+    with (
+        caplog.at_level(logging.WARNING, logger="isaaclab_arena"),
+        following(run, Silent(), interval_s=0.01, longest_close_s=0.2),
+    ):
+        pass
+    answer.set()
+    assert caplog.messages[0] == "tracking has not ended after 0 s and is left behind"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "step"),
+    [
+        ("policy_config_dict.checkpoint_path", "runs/2026-01-01/model_2000.pt", 2000),
+        ("policy_config_dict.checkpoint_path", "outputs/train/checkpoints/002000/pretrained_model", 2000),
+        ("policy_config_dict.model_path", "finetuned/checkpoint-500", 500),
+        ("policy_config_dict.checkpoint_step", 30, 30),
+        ("checkpoint_step", 30, 30),
+        ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
+    ],
+)
+def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, step):
+    assert checkpoint_step({"seed": 3, key: value}) == (key, step)
+
+
+@pytest.mark.parametrize(
+    "swept",
+    [
+        {},
+        {"seed": 3},
+        {"policy_config_dict.checkpoint_path": "models/best"},
+        {"policy_config_dict.checkpoint_path": True},
+        {"policy_config_dict.speed": 2},
+        {"arena_env_args.checkpoint": 4},
+    ],
+)
+def test_what_is_no_checkpoint_has_no_step(swept):
+    assert checkpoint_step(swept) is None

@@ -1,15 +1,33 @@
+"""A run that trackers follow."""
+
+import importlib.util
 import logging
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.storage.reports import ReportedStatus
-from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB, OpenedTracker, WatchedRun, tracked_run
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
+from isaaclab_arena.tracking.watched_run import (
+    MAX_FILMS_OF_A_JOB,
+    OpenedTracker,
+    WatchedRun,
+    export_mlflow,
+    export_wandb,
+    tracked_run,
+)
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
-from tests.tracking.runs import NotingTracker, finished_run, stopped_run, write_film
+from tests.tracking.runs import NotingTracker, finished_run, series_run, stopped_run, write_film
 
 
 def watched(directory, *trackers) -> WatchedRun:
@@ -142,3 +160,236 @@ def test_a_job_that_stopped_at_its_answer_is_complete_while_the_run_goes_on(tmp_
     told = [(row["name"], row["status"], row["episodes"], row["decided_at"]) for row in rows]
     assert told == [("new", "completed", 7, 7), ("old", "completed", 7, 7)]
     assert rows[0]["decision"] == "better: new is better than old"
+
+
+# Tests of what W&B and MLflow are told, by fakes of their surface, where the libraries are not installed.
+
+
+class Service(ModuleType):
+    """A library that is not installed here, with what is used of it."""
+
+    def __init__(self, name: str, **surface: Any) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        vars(self).update(surface)
+
+
+class WandbRun:
+    """Keeps what is logged in a run of W&B."""
+
+    url = None
+    settings = SimpleNamespace(sync_dir="offline-run")
+
+    def __init__(self) -> None:
+        self.axes: dict[str, str | None] = {}
+        self.history: list[dict[str, Any]] = []
+        self.is_finished = False
+
+    def define_metric(self, name: str, step_metric: str | None = None, *, hidden: bool = False) -> None:
+        del hidden
+        self.axes[name] = step_metric
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.history.append(values)
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+class Wandb:
+    """Keeps how W&B's runs were begun."""
+
+    def __init__(self, *, has_key: bool, mode: str = "online", error: str | None = None) -> None:
+        self.run, self.begun = WandbRun(), {}
+        self._has_key, self._mode, self._error = has_key, mode, error
+
+    def setup(self, settings: Any) -> Any:
+        del settings
+        return SimpleNamespace(settings=SimpleNamespace(mode=self._mode, project=None))
+
+    def login(self, *, prompt: bool, verify: bool) -> bool:
+        assert not prompt, "a run has nobody who types a key"
+        assert not verify, "a server that is away must not stop a run"
+        return self._has_key
+
+    def init(self, **begun: Any) -> WandbRun:
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        self.begun = begun
+        return self.run
+
+    def module(self) -> Service:
+        kept = {"Settings": dict, "Video": lambda path, **said: path, "Table": lambda **said: said}
+        return Service("wandb", setup=self.setup, login=self.login, init=self.init, **kept)
+
+
+class Page(list[Any]):
+    """Some of the runs of a store; ``token`` leads to the next ones."""
+
+    token: str | None = None
+
+
+class MlflowClient:
+    """Keeps the runs of an MLflow store, and returns one of them a page."""
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.uri, self.runs = tracking_uri, {}
+        self.num_searches = 0
+        self.metrics: list[tuple[str, str, float, int]] = []
+        self.files: list[tuple[str, str]] = []
+        self.ended: list[str] = []
+
+    def get_experiment_by_name(self, name: str) -> None:
+        del name
+
+    def create_experiment(self, name: str, location: str | None) -> str:
+        del location
+        return name
+
+    def search_runs(
+        self, experiments: Sequence[str], *, filter_string: str, max_results: int, page_token: str | None = None
+    ) -> Page:
+        del experiments, filter_string, max_results
+        self.num_searches += 1
+        found, at = list(self.runs.values()), int(page_token or 0)
+        page = Page(found[at : at + 1])
+        page.token = str(at + 1) if at + 1 < len(found) else None
+        return page
+
+    def create_run(self, experiment: str, *, tags: dict[str, str], run_name: str) -> Any:
+        data = SimpleNamespace(tags={**tags, "experiment": experiment}, params={})
+        self.runs[run_name] = SimpleNamespace(info=SimpleNamespace(run_id=run_name), data=data)
+        return self.runs[run_name]
+
+    def log_param(self, run: str, key: str, value: str) -> None:
+        self.runs[run].data.params[key] = value
+
+    def log_metric(self, run: str, name: str, value: float, *, step: int) -> None:
+        self.metrics.append((run, name, value, step))
+
+    def log_artifact(self, run: str, path: str, directory: str) -> None:
+        self.files.append((run, f"{directory}/{path.rpartition('/')[2]}"))
+
+    def log_dict(self, run: str, table: dict[str, Any], name: str) -> None:
+        assert set(table) == {"columns", "data"}
+        self.files.append((run, name))
+
+    def set_tag(self, run: str, key: str, value: str) -> None:
+        self.runs[run].data.tags[key] = value
+
+    def set_terminated(self, run: str) -> None:
+        self.ended.append(run)
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def put(module: Service) -> None:
+        if importlib.util.find_spec(module.__name__) is not None:
+            pytest.skip(f"{module.__name__} itself is installed here, and tested")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("has_key", "asked", "mode"),
+    [
+        (True, "online", "online"),
+        (False, "online", "offline"),
+        (True, "offline", "offline"),
+        (False, "disabled", "disabled"),
+    ],
+)
+def test_wandb_sends_only_with_a_key_and_as_its_user_asked(install, tmp_path, has_key, asked, mode):
+    service = Wandb(has_key=has_key, mode=asked)
+    install(service.module())
+    assert export_wandb(finished_run(tmp_path / "run"), tmp_path / "there") == ["wandb sync offline-run"]
+    assert (service.begun["mode"], service.begun["id"]) == (mode, "run")
+    assert service.begun["resume"] == ("allow" if mode == "online" else None)
+    assert service.run.is_finished
+
+
+def test_wandb_gets_rates_films_and_the_table(install, tmp_path):
+    service = Wandb(has_key=False)
+    install(service.module())
+    export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
+    told = service.run.history
+    [early] = [line for line in told if "early/success_rate" in line]
+    assert (early["early/success_rate"], early["early/episodes"]) == (pytest.approx(2 / 3), 4)
+    steps = [line["checkpoint_step"] for line in told if "checkpoint_step" in line]
+    assert steps == [100, 200]
+    assert [line["early/films"].rpartition("/")[2] for line in told if "early/films" in line] == [
+        "viewport-env1-episode-1.mp4"
+    ]
+    assert "success_rate" in told[-1]["jobs"]["columns"]
+    assert service.run.axes["early/*"] == "early/episodes"
+    assert "hush" not in str(service.begun)
+
+
+@pytest.mark.parametrize(("has_key", "resume", "told"), [(True, "allow", [100, 200]), (False, None, [100, 100, 200])])
+def test_wandb_goes_on_in_the_run_of_a_watch_with_the_points_that_its_server_does_not_have(
+    install, tmp_path, has_key, resume, told
+):
+    service = Wandb(has_key=has_key)
+    install(service.module())
+    ids = []
+    for steps in ((100,), (100, 200)):
+        points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
+        series = TrackedSeries(["wandb"], record=tmp_path / "told.json")
+        series.tell(series_run(tmp_path), points)
+        ids.append((service.begun["id"], service.begun["resume"]))
+    assert ids[0] == ids[1]
+    assert ids[0][1] == resume
+    assert service.run.axes["checkpoints/*"] == "checkpoint_step"
+    assert [line["checkpoint_step"] for line in service.run.history] == told
+
+
+def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsys):
+    install(Wandb(has_key=True, error="the project is read-only").module())
+    with pytest.raises(ArenaError, match="wandb did not take the run: the project is read-only"):
+        export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
+    assert main(["export", str(tmp_path / "run"), "--wandb"]) == 1
+    assert "wandb did not take the run" in capsys.readouterr().err
+
+
+def mlflow_with(connect: Callable[..., MlflowClient], server: str | None = None) -> Service:
+    return Service(
+        "mlflow",
+        is_tracking_uri_set=lambda: server is not None,
+        get_tracking_uri=lambda: server,
+        environment_variables=SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None)),
+        MlflowClient=connect,
+    )
+
+
+def test_mlflow_goes_on_in_the_runs_of_before_however_many_pages_they_take(install, tmp_path):
+    client = MlflowClient("somewhere")
+    install(mlflow_with(lambda **_: client))
+    finished_run(tmp_path / "run")
+    export_mlflow(tmp_path / "run", tmp_path)
+    assert client.num_searches == 1
+    export_mlflow(tmp_path / "run", tmp_path)
+    assert len(client.runs) == 3
+    assert client.num_searches == 1 + 3, "each page is asked for once, and not for each job"
+
+
+@pytest.mark.parametrize("server", [None, "http://mlflow.example"])
+def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole(install, tmp_path, capsys, server):
+    clients: list[MlflowClient] = []
+
+    def connect(tracking_uri: str) -> MlflowClient:
+        clients.append(MlflowClient(tracking_uri))
+        return clients[-1]
+
+    install(mlflow_with(connect, server))
+    assert main(["export", str(finished_run(tmp_path / "run")), "--mlflow", "--output", str(tmp_path / "there")]) == 0
+    [client] = clients
+    store = f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}"
+    assert client.uri == (server or store)
+    assert client.uri in capsys.readouterr().out
+    assert [run.data.tags.get("mlflow.parentRunId") for run in client.runs.values()] == [None, "run", "run"]
+    assert client.runs["early"].data.params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
+    assert ("early", "success_rate", pytest.approx(2 / 3), 4) in client.metrics
+    assert ("run", "checkpoints/lift_object/success_rate", 1.0, 200) in client.metrics
+    assert client.files == [("early", "films/viewport-env1-episode-1.mp4"), ("run", "jobs.json")]
+    assert sorted(client.ended) == ["early", "late.v2", "run"]

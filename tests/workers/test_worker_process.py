@@ -1,4 +1,4 @@
-"""Workers answer in time or are stopped, need little, and leave nothing behind."""
+"""Worker processes and the frames they exchange."""
 
 import ast
 import os
@@ -6,14 +6,29 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from isaaclab_arena.distributed.context import process_is_running, process_start_ticks, variables_of_child
-from isaaclab_arena.workers import RequestError, WorkerError, WorkerProcess, program
+from isaaclab_arena.workers import (
+    _KEPT,
+    RequestError,
+    WorkerError,
+    WorkerProcess,
+    ask_kept_worker,
+    program,
+    stop_kept_workers,
+    taken_worker,
+    which_worker,
+)
+
+# Workers answer in time or are stopped, need little, and leave nothing behind.
+
 
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).parent / "fake" / "answers.py"
@@ -217,3 +232,165 @@ def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(fil
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
             assert {name.partition(".")[0] for name in names} <= allowed, path.name
+
+
+def read_from(data: bytes) -> Callable[[int], bytes]:
+    """Reader that returns as many bytes as `program.decode` asks for."""
+    position = 0
+
+    def read_exactly(size: int) -> bytes:
+        nonlocal position
+        position += size
+        return data[position - size : position]
+
+    return read_exactly
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f4", ">f8", "?"])
+def test_a_frame_brings_arrays_as_they_were(dtype):
+    sent = (np.arange(12).reshape(3, 4) % 7).astype(dtype)
+    message, arrays = program.decode(read_from(program.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]})))
+    assert message == {"a": [1, None]}
+    assert np.array_equal(arrays["x"], sent)
+    assert arrays["x"].dtype == np.dtype(dtype).newbyteorder("<")
+    assert arrays["empty"].shape == (0, 4)
+
+
+def test_a_frame_that_says_nothing_is_always_the_same():
+    assert program.encode({}, {}) == program.EMPTY
+    assert program.decode(read_from(program.EMPTY)) == ({}, {})
+
+
+def test_only_numbers_travel():
+    with pytest.raises(program.FrameError, match="only numbers travel"):
+        program.encode({}, {"x": np.array([None])})
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [(["|O", [1]], "claims to be"), (["<f4", [-1]], "claims to be"), (["<f8", [1 << 20, 1 << 20]], "are allowed")],
+)
+def test_a_frame_that_lies_is_refused(layout, message):
+    honest = program.encode({}, {"x": np.zeros(1, np.float32)})
+    header = honest[8:].replace(b'["x", "<f4", [1]]', f'["x", "{layout[0]}", {layout[1]}]'.encode())
+    size = header.index(b"}", header.index(b"arrays")) + 1
+    lying = honest[:4] + size.to_bytes(4, "little") + header
+    with pytest.raises(program.FrameError, match=message):
+        program.decode(read_from(lying))
+
+
+def test_something_else_on_the_pipe_is_refused():
+    with pytest.raises(program.FrameError, match="where a frame should begin"):
+        program.decode(read_from(b"Traceback (most recent call last)"))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 200_000,
+        b'{"message": {}, "arrays": [["x", "<U4", [1]]]}',
+        b'{"message": {}, "arrays": [["x", "V8", [1]]]}',
+        b'{"message": {}, "arrays": [["x", [["a", "O"]], [1]]]}',
+        b'{"message": {}, "arrays": [["x", "<f4", [true]]]}',
+        b'{"message": {}, "arrays": [["x", "<f4", [1e3]]]}',
+        b'{"message": {}, "arrays": [["x", "<f4", [0, 1000000000000000000000000]]]}',
+        b'{"message": {}, "arrays": 3}',
+        b"not json",
+        b"\x80\x04\x95",
+    ],
+)
+def test_a_frame_of_nonsense_is_refused_and_nothing_is_unpickled(header):
+    frame = b"ARN1" + len(header).to_bytes(4, "little") + header + b"\0" * 64
+    with pytest.raises((program.FrameError, ValueError, KeyError, TypeError)):
+        program.decode(read_from(frame))
+
+
+def test_a_frame_larger_than_any_header_is_not_waited_for():
+    with pytest.raises(program.FrameError):
+        program.decode(read_from(b"ARN1" + np.uint32(program.MAX_HEADER_BYTES + 1).tobytes()))
+
+
+def asked(request: str, python: str = sys.executable) -> dict:
+    return ask_kept_worker(FAKE, python, {}, {"request": request}, timeout_s=60)
+
+
+def handed_on(request: str) -> WorkerProcess | None:
+    return taken_worker(which_worker(FAKE, sys.executable, {}), {"request": request})
+
+
+def kept() -> list[int]:
+    return [kept.worker.pid for kept in _KEPT]
+
+
+def test_one_worker_of_an_interpreter_answers_all_questions_until_it_is_stopped():
+    stop_kept_workers()
+    assert asked("repeat") == {"request": "repeat"}
+    before = kept()
+    with pytest.raises(RequestError, match="the floor gave way"):
+        asked("raise")
+    assert asked("repeat") == {"request": "repeat"}
+    assert kept() == before
+    os.kill(before[0], signal.SIGKILL)
+    assert asked("repeat") == {"request": "repeat"}
+    assert len(kept()) == 1
+    assert kept() != before
+    stop_kept_workers()
+    assert kept() == []
+
+
+def test_only_workers_that_answer_by_what_is_named_are_stopped(tmp_path):
+    stop_kept_workers()
+    asked("repeat")
+    [pid] = kept()
+    stop_kept_workers(tmp_path)
+    assert kept() == [pid]
+    stop_kept_workers(FAKE)
+    assert kept() == []
+
+
+def test_an_interpreter_that_cannot_answer_is_not_kept():
+    with pytest.raises(WorkerError):
+        asked("repeat", python="/bin/false")
+    assert kept() == []
+
+
+def test_a_worker_that_was_asked_one_thing_alone_is_handed_on_to_whoever_goes_on_with_that():
+    stop_kept_workers()
+    assert handed_on("repeat") is None
+    for _ in range(2):
+        asked("repeat")
+    [pid] = kept()
+    worker = handed_on("repeat")
+    assert worker is not None
+    assert worker.pid == pid
+    assert handed_on("repeat") is None
+    stop_kept_workers()
+    assert worker.ask({"request": "repeat"}, 60)[0] == {"request": "repeat"}
+    worker.close()
+
+
+def test_a_worker_that_was_asked_something_else_too_is_not_handed_on():
+    stop_kept_workers()
+    asked("repeat")
+    with pytest.raises(RequestError, match="the floor gave way"):
+        asked("raise")
+    assert handed_on("repeat") is None
+    assert handed_on("raise") is None
+    assert len(kept()) == 1
+    stop_kept_workers()
+
+
+def test_a_worker_that_died_or_that_another_thread_started_is_not_handed_on():
+    stop_kept_workers()
+    asked("repeat")
+    [started] = [each.worker for each in _KEPT]
+    found: list[WorkerProcess | None] = []
+    other = threading.Thread(target=lambda: found.append(handed_on("repeat")))
+    other.start()
+    other.join()
+    assert found == [None]
+    os.kill(started.pid, signal.SIGKILL)
+    while started.is_running:
+        pass
+    assert handed_on("repeat") is None
+    assert kept() == []

@@ -1,22 +1,34 @@
-"""What is wrong with an environment made elsewhere is told before anything runs."""
+"""Gymnasium environments by name, and those that misbehave."""
 
 import importlib.util
 import logging
 import re
+import signal
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
-from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
+from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig, RobosuiteConfig
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, Failures
+from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, StorageError
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
+from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
-from tests.environments.gym.gym_running import IN_WORKERS, build
+from tests.environments.gym.gym_mischief import ID as MISCHIEF_ID
+from tests.environments.gym.gym_mischief import MischiefEnvironment
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+
+# What is wrong with an environment made elsewhere is told before anything runs.
+
 
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
 MODULE = ID.partition(":")[0]
@@ -167,3 +179,260 @@ def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypat
     finally:
         monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
     assert noted.read_text() == "2\n"
+
+
+# Whatever an environment made elsewhere does wrong is an error of its episode, or refused, and no success.
+
+
+NAME = f"gym:{MISCHIEF_ID}"
+
+
+def outcomes(mischief: str = "", **options) -> list[tuple[Outcome | None, int]]:
+    records = run(
+        NAME, num_envs=2, num_episodes=4, make_kwargs={"mischief": mischief}, success_key="success", **options
+    )
+    return [(record.outcome, record.length) for _, record in sorted(records.items())]
+
+
+@pytest.fixture
+def _where_it_was(monkeypatch):
+    monkeypatch.chdir(Path.cwd())
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.usefixtures("_where_it_was")
+@pytest.mark.parametrize(
+    "mischief",
+    [
+        "",
+        "print",
+        "move",
+        "steal signals",
+        "doubles",
+        "numpy success",
+        "success in an array",
+        "discrete action",
+        "dict action",
+        "tuple action",
+    ],
+)
+def test_what_does_no_harm_to_an_episode_leaves_its_outcome(mischief):
+    assert outcomes(mischief) == [(Outcome.SUCCESS, 3)] * 4
+
+
+def test_an_episode_of_one_step_is_an_episode():
+    assert outcomes("one step") == [(Outcome.SUCCESS, 1)] * 4
+
+
+def test_an_episode_that_is_terminated_and_truncated_at_once_counts_as_terminated():
+    assert outcomes("both ends") == [(Outcome.SUCCESS, 3)] * 4
+
+
+@pytest.mark.parametrize("mischief", ["leave", "words"])
+def test_what_an_environment_breaks_is_an_error_of_its_episode(mischief):
+    assert outcomes(mischief) == [(Outcome.ERROR, 2)] * 4
+
+
+@pytest.mark.parametrize("mischief", ["two successes", "success in words", "no success"])
+def test_a_success_that_is_no_single_number_is_an_error_and_no_success(mischief):
+    assert outcomes(mischief) == [(Outcome.ERROR, 3)] * 4
+
+
+def test_half_a_success_is_refused():
+    with pytest.raises(ArenaError, match="neither true nor false"):
+        outcomes("half a success")
+
+
+def test_an_environment_that_brings_its_process_down_costs_its_episode_only():
+    records = run(NAME, num_envs=2, num_episodes=2, make_kwargs={"mischief": "segfault"}, **IN_WORKERS)
+    assert {record.error for record in records.values()} == {f"the worker died by signal {int(signal.SIGSEGV)}"}
+
+
+@pytest.mark.parametrize("mischief", ["text action", "sequence observation"])
+def test_spaces_that_have_no_flat_form_are_refused_by_name(mischief):
+    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made.* not supported"):
+        build(NAME, make_kwargs={"mischief": mischief})
+
+
+def test_whatever_an_environment_raises_while_it_is_made_here_names_it(monkeypatch):
+    def fail(self):
+        raise StorageError("no disk")
+
+    monkeypatch.setattr(MischiefEnvironment, "__init__", fail)
+    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made: StorageError: no disk"):
+        build(NAME)
+
+
+def test_an_environment_in_this_process_is_made_with_the_arguments_themselves(monkeypatch):
+    made, make = [], MischiefEnvironment.__init__
+
+    def keep(self, mischief):
+        made.append(mischief)
+        make(self)
+
+    monkeypatch.setattr(MischiefEnvironment, "__init__", keep)
+    given = object()
+    build(NAME, make_kwargs={"mischief": given}).close()
+    assert made == [given]
+
+
+def test_an_action_space_without_bounds_has_none_and_is_clipped_by_nobody():
+    assert build(NAME, make_kwargs={"mischief": "unbounded action"}).action_spec.low is None
+
+
+@pytest.mark.parametrize(
+    ("mischief", "group", "shape"),
+    [("float picture", "policy", (1, 4, 4, 3)), ("empty picture", "camera_obs", (1, 0, 4, 3))],
+)
+def test_a_picture_of_another_kind_reaches_the_policy_as_it_is_and_is_never_filmed(mischief, group, shape):
+    environment = build(NAME, make_kwargs={"mischief": mischief})
+    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
+    assert observation[group]["obs"].shape == shape
+    assert environment.filmable == ()
+
+
+def test_an_environment_that_resets_itself_loses_neither_its_last_observation_nor_its_success():
+    plain, automatic = Trace(), Trace()
+    run(NAME, num_envs=2, observer=plain, success_key="success")
+    records = run(NAME.replace("Env-v0", "Automatic-v0"), num_envs=2, observer=automatic, success_key="success")
+    assert automatic.steps == plain.steps
+    assert {record.outcome for record in records.values()} == {Outcome.SUCCESS}
+
+
+def test_a_traceback_is_logged_once_and_then_counted(caplog):
+    failures = Failures("Arm-v0")
+    for slot in range(12):
+        failures.tell(f"env slot {slot}", f"Traceback:\n  line 7\nRuntimeError: renderer {slot} lost")
+    failures.tell("env slot 3", "Traceback:\n  line 8\nRuntimeError: renderer 3 lost")
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "'Arm-v0' failed in env slot 0: Traceback:\n  line 7\nRuntimeError: renderer 0 lost",
+        "'Arm-v0' failed in env slot 9 as before, 10 times by now: RuntimeError: renderer 9 lost",
+        "'Arm-v0' failed in env slot 3: Traceback:\n  line 8\nRuntimeError: renderer 3 lost",
+    ]
+
+
+# Tasks of robosuite run in workers, with what robomimic's users expect of them; a stand-in has robosuite's names.
+
+
+ROOT = Path(__file__).parents[3]
+VARIABLES = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/environments/elsewhere"}
+IN_ROBOSUITE: dict[str, Any] = {"python": sys.executable, "environment_variables": VARIABLES}
+CAMERAS = {"enable_cameras": True, "cameras": ("agentview",), "camera_size": 6}
+
+
+def first(environment, seed: int = 5):
+    return environment.reset(torch.tensor([0]), [{"gym.seed": seed}])
+
+
+def test_a_task_has_robomimics_horizon_rate_and_observations():
+    environment = build("robosuite:Lift", **IN_ROBOSUITE)
+    observation = first(environment)
+    assert (environment.max_episode_length, environment.control_dt) == (400, 0.05)
+    assert environment.action_spec.shape == (7,)
+    assert set(observation) == {"policy"}
+    assert {"robot0_eef_pos", "robot0_gripper_qpos", "cube_pos", "object"} <= set(observation["policy"])
+    assert not any(name.endswith("-state") for name in observation["policy"])
+    environment.close()
+
+
+def test_a_task_that_robomimic_does_not_have_has_robosuites_horizon_and_two_arms_get_two_pandas():
+    environment = build("robosuite:TwoArmLift", **IN_ROBOSUITE)
+    assert environment.max_episode_length == 1000
+    assert environment.action_spec.shape == (14,)
+    environment.close()
+
+
+def test_pictures_stand_upright_and_only_where_they_are_asked_for():
+    environment = build("robosuite:Lift", **CAMERAS, **IN_ROBOSUITE)
+    picture = first(environment)["camera_obs"]["agentview_image"][0].numpy()
+    assert picture.shape == (6, 6, 3)
+    assert not picture[:-1].any()
+    assert picture[-1].any()
+    environment.close()
+
+
+def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same():
+    shown = {}
+    for period in (1, 4):
+        environment = build("robosuite:Lift", **CAMERAS, **IN_ROBOSUITE)
+        first(environment)
+        for number in range(1, 9):
+            environment.draw_pictures_of([0] if number % period == 0 else [])
+            step = environment.step(torch.full((1, 7), 0.1 * number))
+            if number % 4 == 0:
+                shown[period, number] = step.observation["camera_obs"]["agentview_image"][0].numpy()
+        shown[period, "drawn"] = environment.pictures_drawn
+        environment.close()
+    assert (shown[1, "drawn"], shown[4, "drawn"]) == (9, 3)
+    assert all(np.array_equal(shown[1, number], shown[4, number]) for number in (4, 8))
+    assert not np.array_equal(shown[1, 4], shown[1, 8])
+
+
+def test_an_episode_follows_from_its_seed_whatever_ran_before():
+    environment = build("robosuite:Stack", **IN_ROBOSUITE)
+    again = [first(environment, seed)["policy"]["object"][0].tolist() for seed in (3, 4, 3)]
+    assert again[0] == again[2] != again[1]
+    environment.close()
+
+
+def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
+    def started(task: str) -> tuple[int, dict[str, bytes]]:
+        environment = build(f"robosuite:{task}", **CAMERAS, **IN_ROBOSUITE)
+        observation = first(environment)
+        assert isinstance(environment._slots, EnvSlots)
+        process = environment._slots.workers[0].process
+        assert process is not None
+        shown = {**observation["policy"], **observation["camera_obs"]}
+        found = process.pid, {name: values.numpy().tobytes() for name, values in shown.items()}
+        environment.close()
+        return found
+
+    expected = [started(task)[1] for task in ("Lift", "Stack")]
+    with spare_workers_kept():
+        found = [started(task) for task in ("Lift", "Stack", "Lift")]
+    assert len({pid for pid, _ in found}) == 1
+    assert [observed for _, observed in found] == [*expected, expected[0]]
+
+
+def test_success_is_what_the_task_says():
+    records = run("robosuite:Lift", policy=RandomActionPolicy(), max_episode_length=5, **IN_ROBOSUITE)
+    assert {record.outcome for record in records.values()} == {Outcome.TIMEOUT}
+
+
+def test_arguments_of_ones_own_reach_robosuite():
+    with pytest.raises(Exception, match="seed"):
+        build("robosuite:Lift", make_kwargs={"seed": "a word"}, **IN_ROBOSUITE)
+
+
+def test_a_camera_costs_nothing_unless_cameras_are_enabled():
+    assert RobosuiteConfig().maker_arguments()["cameras"] == []
+    assert RobosuiteConfig(enable_cameras=True).maker_arguments()["cameras"] == ["agentview", "robot0_eye_in_hand"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("robosuite:Lfit", {}, "environment: robosuite has no task 'Lfit'; did you mean 'Lift'?"),
+        ("robosuite:Lift", {"robots": ["Pander"]}, "robots: robosuite has no robot 'Pander'; did you mean 'Panda'?"),
+        ("robosuite:Lift", {"camera_size": 0}, "camera_size"),
+    ],
+)
+def test_what_robosuite_does_not_have_is_told_with_a_suggestion(name, options, message):
+    assert message in problems(name, **options, **IN_ROBOSUITE)
+
+
+def test_another_version_is_told_with_the_interpreter_and_the_way_out():
+    variables = {**VARIABLES, "FAKE_ROBOSUITE_VERSION": "1.4.0"}
+    told = problems("robosuite:Lift", python=sys.executable, environment_variables=variables)
+    assert "robosuite 1.4.0 is installed, and 1.5.2 is needed" in told
+    assert f"for {sys.executable}: pip install robosuite==1.5.2" in told
+
+
+@pytest.mark.parametrize("place", [{}, {"python": sys.executable}], ids=["here", "in_workers"])
+def test_robosuite_missing_is_told_with_how_to_install_it(place):
+    told = problems("robosuite:Lift", **place)
+    assert "No module named 'robosuite'" in told
+    assert "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium" in told

@@ -1,16 +1,40 @@
-"""LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts."""
+"""LIBERO's suites and protocols, and the environments built for them."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.catalog import SUITES as SUITES_SUITES
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
-from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig
+from isaaclab_arena.environments.gym.environment import GymTraits, SuccessRule
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import HOLD
+from isaaclab_arena.environments.libero import (
+    PROTOCOLS,
+    Gripper,
+    LiberoCheckout,
+    LiberoConfig,
+    LiberoEnvironment,
+    Protocol,
+    Seeding,
+)
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.workers import spare_workers_kept
+from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_running import build
 from tests.environments.gym.test_builder import problems
+from tests.environments.libero import checkouts
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
+
+# LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts.
+
 
 TASK = "libero:libero_spatial/0"
 FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
@@ -211,3 +235,158 @@ def test_a_file_of_initial_states_without_an_array_is_refused(checkout):
     inside = checkout / "libero" / "libero"
     write_states(inside / "init_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.pruned_init", {"a": 1})
     assert "holds no array of initial states" in problems(TASK, **in_checkout(checkout))
+
+
+# The conditions of an episode follow from its index as the protocol says.
+
+
+TRAITS = GymTraits(
+    name="libero:libero_spatial/0",
+    task_name="bowl",
+    task_description="take the bowl",
+    max_episode_length=220,
+    control_dt=0.05,
+    seed_bits=32,
+    reproducible=True,
+    success=SuccessRule(key="success"),
+    metric_keys=(),
+)
+
+
+DESCRIPTION = {
+    "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
+    "action_low": [-1.0] * 7,
+    "action_high": [1.0] * 7,
+    "action_names": None,
+    "info_keys": ["success"],
+    "renders": False,
+    "hold_action": None,
+    "draws_on_demand": True,
+    "versions": {"robosuite": "1.4.0"},
+}
+
+
+def environment(protocol: str) -> LiberoEnvironment:
+    facts = {"protocol": protocol}
+    slots: Any = SimpleNamespace(description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
+    return LiberoEnvironment(slots, 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts)
+
+
+def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:
+    played, episode = environment(protocol), Episode(job="bowl", episode_index=index, seed=seed)
+    found = played.vary_conditions(played.draw_conditions(episode.conditions_generator()), episode)
+    return {key.removeprefix("libero."): value for key, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        ("openpi", {"fixture_seed": 7, "reset_index": 4, "init_state": 4}),
+        ("openvla", {"fixture_seed": 0, "reset_index": 4, "init_state": 4}),
+        ("lerobot", {"fixture_seed": 1004, "reset_index": 5, "init_state": 4}),
+        ("gr00t", {"fixture_seed": 0, "reset_index": 4, "init_state": 4}),
+        ("vla_eval", {"fixture_seed": 7, "reset_index": 4, "init_state": 4}),
+    ],
+)
+def test_a_harness_has_the_same_conditions_for_every_seed_of_a_job(protocol, expected):
+    assert conditions(protocol, 4) == conditions(protocol, 4, seed=9) == expected
+
+
+def test_strict_fixtures_belong_to_the_episode_and_follow_the_seed_of_the_job():
+    first, other, again = conditions("strict", 4), conditions("strict", 5), conditions("strict", 4)
+    assert first == again
+    assert (first["reset_index"], other["reset_index"]) == (0, 0)
+    assert first["fixture_seed"] not in (other["fixture_seed"], conditions("strict", 4, seed=9)["fixture_seed"])
+
+
+def test_the_protocol_stands_beside_the_versions():
+    assert environment("gr00t").provenance() == {
+        "environment": "libero:libero_spatial/0",
+        "robosuite": "1.4.0",
+        "protocol": "gr00t",
+    }
+
+
+# LIBERO's suites in a job file are those of the checkout.
+
+
+def jobs_of(suite: str, libero_path: Any) -> list[tuple[str, str]]:
+    options = {} if libero_path is None else {"libero_path": libero_path}
+    job = {"name": "mine", "suite": suite, "policy_type": "zero_action", "arena_env_args": options}
+    found = read_jobs({"jobs": [job]}, source="jobs.yaml", suites=SUITES_SUITES).jobs
+    return [(job.name, job.environment) for job in found]
+
+
+@pytest.mark.parametrize("name", ["libero_spatial", "libero:libero_spatial"])
+def test_a_suite_is_one_job_per_task_called_by_its_index(checkout: Path, name: str):
+    numbers = range(len(checkouts.SUITES["libero_spatial"]))
+    assert jobs_of(name, str(checkout)) == [(f"mine-{each}", f"libero:libero_spatial/{each}") for each in numbers]
+
+
+@pytest.mark.parametrize(
+    ("suite", "path", "told"),
+    [
+        ("libero:libero_spatail", "checkout", r"suite: this checkout has no suite 'libero_spatail'; did you mean"),
+        ("libero_spatial", "nowhere", r"arena_env_args.libero_path: 'nowhere' is no checkout of LIBERO"),
+        ("libero_spatial", 3, r"arena_env_args.libero_path: is not the path of a checkout"),
+    ],
+)
+def test_what_a_checkout_does_not_have_is_told_with_its_key(checkout: Path, suite, path, told):
+    with pytest.raises(ConfigError, match=told):
+        jobs_of(suite, str(checkout) if path == "checkout" else path)
+
+
+# How many steps a protocol gives a suite; `test_documented_protocols` has what else it decides.
+
+
+@pytest.mark.parametrize(("suite", "steps"), [("libero_goal_task", 300), ("libero_10_temp", 520), ("libero_100", 520)])
+def test_a_suite_made_from_another_has_its_steps(suite, steps):
+    assert PROTOCOLS["strict"].steps_in(suite) == steps
+
+
+# A protocol does what docs/how_to/libero.md says of it.
+
+
+TEXT = (ROOT / "docs" / "how_to" / "libero.md").read_text()
+PROTOCOL_TEXT = TEXT.replace("\N{MINUS SIGN}", "-").partition("## Protocols")[2].partition("\n## ")[0]
+SEEDS = {
+    (Seeding.EPISODE, 0): "one for each episode",
+    (Seeding.ONCE, 0): "{seed}, once",
+    (Seeding.EVERY_RESET, 1): "{seed} + episode, at each reset",
+}
+GRIPPERS = {Gripper.RAW: "-1 opens, 1 closes", Gripper.OPEN_IS_ONE: "1 opens, 0 closes", Gripper.SIGN: "below 0 opens"}
+
+
+def columns() -> dict[str, list[str]]:
+    """Rows of the page's table of protocols, from top to bottom."""
+    head, _, *lines = [
+        line.strip("| ").split(" | ") for line in PROTOCOL_TEXT.strip().splitlines() if line.startswith("|")
+    ][:8]
+    said = {name.strip("`"): [line[number + 1] for line in lines] for number, name in enumerate(head)}
+    return {
+        name: ["-1 opens, 1 closes" if each == "the same" else each for each in lines] for name, lines in said.items()
+    }
+
+
+def in_words(protocol: Protocol) -> list[str]:
+    """Expected row of a protocol."""
+    drawn, shown = protocol.camera_size, protocol.picture_size
+    return [
+        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("spatial", "object", "goal")),
+        ", ".join(str(protocol.steps_in(f"libero_{suite}")) for suite in ("10", "90")),
+        str(protocol.num_episodes),
+        SEEDS[protocol.seeding, protocol.resets_before].format(seed=protocol.seed),
+        str(drawn) if shown is None else f"{drawn}, {shown}",
+        GRIPPERS[protocol.gripper],
+    ]
+
+
+def test_the_page_says_of_each_protocol_what_it_does():
+    assert columns() == {name: in_words(protocol) for name, protocol in PROTOCOLS.items()}
+
+
+def test_all_hold_still_for_as_long_as_the_page_says_and_with_the_action_it_names():
+    found = re.search(r"holds still for (\d+) steps, `\[(.*?)\]`", PROTOCOL_TEXT)
+    assert found is not None
+    assert {protocol.wait_steps for protocol in PROTOCOLS.values()} == {int(found.group(1))}
+    assert tuple(map(float, found.group(2).split(", "))) == HOLD

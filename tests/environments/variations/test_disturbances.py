@@ -1,21 +1,33 @@
-"""Noise, blur and exposure of what is observed: the same for an episode whatever its neighbours do."""
+"""Disturbances, and pictures that are worse than perfect."""
 
+import hashlib
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from benchmarks.simulation.varied_steps import OperationCount
 from isaaclab_arena.environments.variations.varied_world import (
+    NOISE_STEPS,
+    ActionNoise,
     Disturbance,
     Disturbances,
+    ObservationDelay,
     blurred_pictures,
     compressed_pictures,
     exposure_table,
     noise_of,
     quantisation_tables,
 )
-from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
+from tests.environments.building import hold_still, steps_of
+from tests.environments.variations.varying import begin, build_varied, conditions_of, fixed, simulation
+
+# Noise, blur and exposure of what is observed: the same for an episode whatever its neighbours do.
+
 
 CPU = torch.device("cpu")
 RGB = "head_rgb"
@@ -118,3 +130,257 @@ def test_a_new_episode_begins_with_its_own_first_noise():
     assert torch.equal(again["policy"]["joint_pos"], first["policy"]["joint_pos"])
     made.begin(torch.tensor([0]), [Disturbance()])
     assert torch.equal(made.disturbed(observed(1), moved(True))[CAMERAS][RGB], observed(1)[CAMERAS][RGB])
+
+
+# Noise and delay of each env slot for itself, in numbers.
+
+
+SPEC = ArraySpec(shape=(2,), low=(-1.0, 0.0), high=(3.0, 0.5))
+ALL = torch.tensor([True, True, True])
+MAX_STEPS = 2 * NOISE_STEPS + 3
+
+
+def imperfections_noise_of(strengths: list[float], seeds: list[int]) -> ActionNoise:
+    noise = ActionNoise(SPEC, len(strengths), device=CPU)
+    noise.begin(range(len(strengths)), strengths, seeds)
+    return noise
+
+
+def test_noise_is_a_share_of_each_actions_range_drawn_from_the_episodes_seed():
+    noise = imperfections_noise_of([0.1, 0.0, 0.2], [5, 6, 7])
+    first, second = (noise.added(torch.zeros(3, 2), ALL) for _ in range(2))
+    streams = {slot: np.random.default_rng(seed).standard_normal((2, 2)) for slot, seed in ((0, 5), (2, 7))}
+    ranges = np.array([4.0, 0.5])
+    for step, added in enumerate((first, second)):
+        np.testing.assert_allclose(added[0], 0.1 * ranges * streams[0][step], rtol=1e-6)
+        np.testing.assert_allclose(added[2], 0.2 * ranges * streams[2][step], rtol=1e-6)
+        assert added[1].tolist() == [0.0, 0.0]
+
+
+def test_noise_has_the_bits_of_draws_that_are_made_step_by_step():
+    noise, stream = imperfections_noise_of([0.3], [11]), np.random.default_rng(11)
+    for step in range(MAX_STEPS):
+        action = torch.full((1, 2), 0.7 * step)
+        drawn = stream.standard_normal(2) * np.array([4.0, 0.5]) * 0.3
+        assert torch.equal(noise.added(action, torch.tensor([True]))[0], action[0] + torch.from_numpy(drawn).float())
+
+
+def test_an_action_without_noise_keeps_its_bits_beside_others_that_have_some():
+    noise = imperfections_noise_of([0.1, 0.0], [5, 6])
+    added = noise.added(torch.full((2, 2), -0.0), torch.tensor([True, True]))
+    assert torch.signbit(added[1]).all()
+
+
+def test_an_env_slot_that_rests_draws_nothing():
+    resting, busy = imperfections_noise_of([0.1] * 3, [5, 6, 7]), imperfections_noise_of([0.1] * 3, [5, 6, 7])
+    for _ in range(3):
+        added = resting.added(torch.zeros(3, 2), torch.tensor([False, True, True]))
+        assert added[0].tolist() == [0.0, 0.0]
+    assert torch.equal(resting.added(torch.zeros(3, 2), ALL)[0], busy.added(torch.zeros(3, 2), ALL)[0])
+
+
+def test_an_env_slot_goes_on_with_its_noise_however_long_others_run_and_whenever_they_begin():
+    noise, alone = imperfections_noise_of([0.1, 0.2], [5, 6]), imperfections_noise_of([0.1], [5])
+    for step in range(MAX_STEPS):
+        if step in (7, NOISE_STEPS + 7):
+            noise.begin([1], [0.3], [step])
+        rests = step % 5 == 3
+        added = noise.added(torch.zeros(2, 2), torch.tensor([not rests, True]))
+        if not rests:
+            assert torch.equal(added[0], alone.added(torch.zeros(1, 2), torch.tensor([True]))[0])
+
+
+def test_an_episode_has_the_same_noise_in_any_env_slot():
+    one, other = imperfections_noise_of([0.1, 0.3], [5, 9]), imperfections_noise_of([0.3, 0.1], [9, 5])
+    running = torch.tensor([True, True])
+    assert torch.equal(one.added(torch.zeros(2, 2), running)[0], other.added(torch.zeros(2, 2), running)[1])
+
+
+def test_the_next_episode_begins_with_the_first_of_its_own_noise():
+    noise, fresh = imperfections_noise_of([0.1, 0.3], [5, 9]), imperfections_noise_of([0.2, 0.3], [8, 9])
+    running = torch.tensor([True, True])
+    noise.added(torch.zeros(2, 2), running)
+    noise.begin([0], [0.2], [8])
+    assert torch.equal(noise.added(torch.zeros(2, 2), running)[0], fresh.added(torch.zeros(2, 2), running)[0])
+    noise.begin([0], [0.0], [8])
+    assert noise.added(torch.zeros(2, 2), running)[0].tolist() == [0.0, 0.0]
+
+
+def delay_of(*delays: int) -> ObservationDelay:
+    delay = ObservationDelay(len(delays), CPU)
+    delay.begin(torch.arange(len(delays)), delays)
+    return delay
+
+
+def seen(delay: ObservationDelay, values: list[float], moved: list[int]) -> list[float]:
+    observed = {"policy": {"clock": torch.tensor(values)[:, None]}}
+    mask = torch.zeros(len(values), dtype=torch.bool)
+    mask[moved] = True
+    return delay.delayed(observed, mask)["policy"]["clock"][:, 0].tolist()
+
+
+def test_an_observation_is_as_many_steps_old_as_its_delay_and_first_the_episodes_first():
+    delay = delay_of(0, 1, 2, 3)
+    told = [seen(delay, [float(step)] * 4, [0, 1, 2, 3]) for step in range(6)]
+    assert [column[0] for column in told] == [0, 1, 2, 3, 4, 5]
+    assert [column[1] for column in told] == [0, 0, 1, 2, 3, 4]
+    assert [column[2] for column in told] == [0, 0, 0, 1, 2, 3]
+    assert [column[3] for column in told] == [0, 0, 0, 0, 1, 2]
+
+
+def test_neither_the_steps_nor_the_resets_of_neighbours_age_an_observation():
+    delay = delay_of(1, 1)
+    assert seen(delay, [10.0, 20.0], [0, 1]) == [10.0, 20.0]
+    assert seen(delay, [11.0, 21.0], [0]) == [10.0, 20.0]
+    assert seen(delay, [12.0, 22.0], [0]) == [11.0, 20.0]
+    delay.begin(torch.tensor([0]), [1])
+    assert seen(delay, [0.0, 23.0], [0]) == [0.0, 20.0]
+    assert seen(delay, [1.0, 24.0], [0, 1]) == [0.0, 20.0]
+    assert seen(delay, [2.0, 25.0], [0, 1]) == [1.0, 24.0]
+
+
+def test_an_episode_with_a_longer_delay_leaves_what_the_others_remember():
+    delay = delay_of(0, 1, 2)
+    for step in range(5):
+        seen(delay, [step, 10.0 + step, 20.0 + step], [0, 1, 2])
+    delay.begin(torch.tensor([0]), [4])
+    assert seen(delay, [0.0, 14.0, 24.0], [0]) == [0.0, 13.0, 22.0]
+    told = [seen(delay, [step, 10.0 + step, 20.0 + step], [0, 1, 2]) for step in range(5, 10)]
+    assert [column[0] for column in told] == [0, 0, 0, 0, 5]
+    assert [column[1] for column in told] == [14, 15, 16, 17, 18]
+    assert [column[2] for column in told] == [23, 24, 25, 26, 27]
+
+
+def test_without_a_delay_an_observation_is_handed_on_untouched():
+    observed = {"policy": {"clock": torch.zeros(2, 1)}}
+    assert delay_of(0, 0).delayed(observed, torch.tensor([True, True])) is observed
+
+
+# Colour, light and cameras vary in the picture, and nowhere else.
+
+
+HEAD = "robot_head_cam_rgb"
+
+
+def test_pictures_show_colour_light_and_camera_and_the_physics_does_not():
+    overrides = {
+        **fixed("cube.position", [0.5, 0.0]),
+        **fixed("cube.yaw", 0.0),
+        **fixed("robot.joint_position", [0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.8]),
+        **fixed("cube.color", [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1], [0.8, 0.1, 0.1]),
+        **fixed("light.intensity", 1.0, 1.0, 0.3, 1.0),
+        **fixed("robot_head_cam.position", [0, 0, 0], [0, 0, 0], [0, 0, 0], [0.2, 0, 0]),
+    }
+    env = build_varied(
+        "lift_object", overrides, num_envs=4, enable_cameras=True, camera_size=64, camera_segmentation=True
+    )
+    begin(env)
+    seen = steps_of(env, hold_still(env), 1)[0].observation["camera_obs"]
+    pictures = seen[HEAD].numpy().astype(float)
+    cube = simulation(env).model.body("object/body").id
+    shows_cube = seen["robot_head_cam_segmentation"].numpy()[..., 0] == cube
+    colours = np.array([pictures[env_id][shows_cube[env_id]].mean(axis=0) for env_id in range(4)])
+    assert colours[0, 0] > 2 * colours[0, 2]
+    assert colours[1, 2] > 2 * colours[1, 0]
+    assert pictures[2].mean() < 0.85 * pictures[0].mean()
+    assert np.array_equal(shows_cube[0], shows_cube[2])
+    assert not np.array_equal(shows_cube[0], shows_cube[3])
+    states = [state["integration_state"] for state in env.episode_states(range(4))]
+    assert all(np.array_equal(state, states[0]) for state in states)
+
+
+def test_policies_are_shown_disturbed_pictures_and_films_what_is_there():
+    overrides = {**fixed("picture.noise", 12.0), **fixed("picture.exposure", 1.0), **fixed("picture.blur", 1.0)}
+    plain, disturbed = (
+        build_varied("lift_object", own, num_envs=2, enable_cameras=True, camera_size=32)
+        for own in (fixed("cube.yaw", 0.5), {**fixed("cube.yaw", 0.5), **overrides})
+    )
+    seen = [env.reset(torch.arange(2), [conditions_of(env, index) for index in range(2)]) for env in (plain, disturbed)]
+    one, other = (each["camera_obs"][HEAD].numpy().astype(float) for each in seen)
+    assert other.mean() > one.mean() + 20
+    filmed = [env.film([0, 1], [HEAD])[HEAD] for env in (plain, disturbed)]
+    assert np.array_equal(filmed[0], filmed[1])
+    for name, value in seen[0]["policy"].items():
+        assert torch.equal(value, seen[1]["policy"][name])
+
+
+# Pictures after JPEG: close to what a library makes of them, and the same bits wherever they are computed.
+
+
+LEAST_ALIKE = 1.0
+"""Mean difference of colours, of 255: libraries round their transforms a little differently."""
+
+
+def scene(height: int, width: int) -> np.ndarray:
+    """Return a picture with edges, slopes and colours, made of whole numbers."""
+    y, x = np.mgrid[:height, :width]
+    table = np.stack([120 + x, 90 + y, 200 - x // 2], axis=-1)
+    table[(x - 20) ** 2 + (y - 24) ** 2 < 90] = (200, 30, 30)
+    table[(x + y) % 17 == 0] //= 2
+    return table.clip(0, 255).astype(np.uint8)
+
+
+def compressed(pictures: np.ndarray, *qualities: int) -> np.ndarray:
+    tables = torch.from_numpy(np.stack([quantisation_tables(quality) for quality in qualities]))
+    return compressed_pictures(torch.from_numpy(pictures), tables).numpy()
+
+
+def by_pillow(picture: np.ndarray, quality: int) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(io.BytesIO(file.getvalue())))
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one.astype(int) - other).mean())
+
+
+@pytest.mark.parametrize("size", [(64, 64), (45, 83)], ids=str)
+@pytest.mark.parametrize("quality", [1, 10, 28, 50, 82, 95])
+def test_it_looks_like_what_a_library_reads_back(size, quality):
+    picture = scene(*size)
+    (seen,) = compressed(picture[None], quality)
+    read = by_pillow(picture, quality)
+    assert apart(seen, read) < LEAST_ALIKE
+    assert apart(seen, read) < apart(picture, read) / 3
+
+
+def test_the_pixels_are_the_same_on_every_machine():
+    digest = hashlib.sha256(compressed(scene(50, 70)[None], 28).tobytes()).hexdigest()
+    assert digest == "538fe7e71c6872f09fba3d5a0aa7dce0db2a7f280122ac5c3b7d54057686d2c1"
+
+
+def test_a_picture_is_the_same_beside_others_of_other_qualities():
+    one, other = scene(48, 64), scene(48, 64)[::-1]
+    together = compressed(np.stack([other, one, one]), 5, 28, 90)
+    assert np.array_equal(together[1], compressed(one[None], 28)[0])
+    assert apart(together[1], one) > apart(together[2], one)
+
+
+def test_it_takes_as_many_operations_for_any_number_of_pictures():
+    counts = []
+    for num in (1, 7):
+        tables = torch.ones(num, 2, 8, 8, dtype=torch.float64)
+        with OperationCount() as count:
+            compressed_pictures(torch.zeros(num, 32, 32, 3, dtype=torch.uint8), tables)
+        counts.append(count.number)
+    assert counts[0] == counts[1]
+
+
+def test_less_quality_loses_more():
+    picture = scene(64, 64)
+    lost = [apart(compressed(picture[None], quality)[0], picture) for quality in (95, 82, 64, 46, 28, 10)]
+    assert lost == sorted(lost)
+
+
+def test_an_even_picture_stays_what_it_is_to_a_step_of_its_mean():
+    for grey in (0, 128, 255):
+        even = np.full((1, 32, 32, 3), grey, np.uint8)
+        assert np.abs(compressed(even, 50).astype(int) - grey).max() <= 1
+
+
+def test_the_tables_are_those_of_the_standard():
+    assert quantisation_tables(50)[0, 0].tolist() == [16, 11, 10, 16, 24, 40, 51, 61]
+    assert quantisation_tables(50)[1, 3].tolist() == [47, 66, *(99,) * 6]
+    assert quantisation_tables(100).max() == 1
+    assert quantisation_tables(1).max() == 255

@@ -9,7 +9,7 @@ from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.results import merge_results
-from tests.evaluation.cluster.test_rank_process import REACH, ClaimServerNextDoor, run_alone
+from tests.evaluation.cluster.test_driver import REACH, ClaimServerNextDoor, run_alone
 from tests.faults.invariants import committed
 
 CUTS = {

@@ -1,12 +1,45 @@
-"""What is refused before a cluster is asked for anything."""
+"""The program that starts ranks on a Ray cluster, and such a rank."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
 
 import pytest
 
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import ClaimsLostError, ranks_of_one
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.cluster import execute_on_cluster
-from isaaclab_arena.evaluation.eval_runner import asked_for
+from isaaclab_arena.evaluation.cluster.claim_server import (
+    Call,
+    ClaimServer,
+    Life,
+    RemoteLedger,
+    RunOrders,
+    answered,
+    directory_of_process,
+    needs_of,
+    run_rank,
+)
+from isaaclab_arena.evaluation.eval_runner import asked_for, main
 from isaaclab_arena.evaluation.options import ClusterOptions
-from tests.end_to_end.launching import write_jobs
+from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
+from isaaclab_arena.evaluation.start_up import start_run
+from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.storage.disk import adapter, json_line
+from isaaclab_arena.storage.episodes import list_episodes
+from isaaclab_arena.storage.ledger import read_attempt, read_commits
+from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
+from tests.end_to_end.launching import ROOT, write_jobs
+from tests.evaluation.cluster.test_claim_server import ORDERS
+
+# What is refused before a cluster is asked for anything.
+
 
 JOB = {
     "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
@@ -34,3 +67,212 @@ def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out
     assert first.startswith(f"{file}: job 'served': policy_server.shared: 'node': ranks of a cluster share no policy ")
     assert "leave policy_server out, and each rank has the network itself, or run this job under torchrun" in first
     assert second.startswith(f"{file}: job 'served by one': policy_server.shared: 'run': ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--num_ranks", "2"], "--num_ranks: says how to use a cluster; add --cluster ray"),
+        (["--cluster", "ray", "--nproc_per_node", "2"], "--nproc_per_node: starts ranks on this node"),
+        (["--cluster", "ray", "--assignment", "split"], "--assignment: ranks of a cluster claim work as they go"),
+        (["--cluster", "ray", "--gpus_per_rank", "2"], "--gpus_per_rank: a rank simulates on one GPU"),
+        (["--cluster", "ray", "--device", "cuda"], "--device: 'cuda' needs --gpus_per_rank 1"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(capsys, words, said):
+    assert main(["--eval_jobs_config", "jobs.json", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cluster", [[], ["--cluster", "ray"]])
+def test_an_unknown_assignment_is_refused_with_and_without_a_cluster(capsys, cluster):
+    assert main(["--eval_jobs_config", "jobs.json", "--assignment", "dinamic", *cluster]) == 2
+    assert "--assignment: there is no 'dinamic'; did you mean 'dynamic'?" in capsys.readouterr().err
+
+
+def test_a_rank_of_torchrun_starts_no_cluster(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    assert main(["--eval_jobs_config", "jobs.json", "--cluster", "ray"]) == 2
+    assert "--cluster: starts the ranks itself" in capsys.readouterr().err
+
+
+def test_without_ray_the_message_names_the_extra(capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["--eval_jobs_config", "jobs.json", "--cluster", "ray"]) == 2
+    assert "pip install 'isaaclab-arena-mujoco[ray]'" in capsys.readouterr().err
+
+
+# What a rank of a cluster runs, and the directories that ranks make on their nodes.
+
+
+DIES = """
+import os, pathlib, sys
+from isaaclab_arena.evaluation.cluster.claim_server import directory_of_process
+with directory_of_process(pathlib.Path(sys.argv[1]), 3) as own:
+    (own / "episode").touch()
+    os._exit(9)
+"""
+
+
+def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else(tmp_path):
+    assert subprocess.run([sys.executable, "-c", DIES, tmp_path], cwd=ROOT, check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    elsewhere = tmp_path / left.name.replace(left.name.split("_")[3], "00000000")
+    elsewhere.mkdir()
+    (tmp_path / "isaaclab_arena_ranking").mkdir()
+    with directory_of_process(tmp_path, 0) as mine, directory_of_process(tmp_path, 1) as other:
+        assert {*tmp_path.iterdir()} == {mine, other, elsewhere, tmp_path / "isaaclab_arena_ranking"}
+    assert {*tmp_path.iterdir()} == {elsewhere, tmp_path / "isaaclab_arena_ranking"}
+
+
+class ClaimServerNextDoor:
+    """A claim server in this process, which answers one rank at a time, as an actor does."""
+
+    def __init__(self, claim_server: ClaimServer) -> None:
+        self._claim_server = claim_server
+        self._lock = Lock()
+        self.calls: list[Call] = []
+
+    def ask(self, calls: Sequence[Call]):
+        with self._lock:
+            self.calls += calls
+            return answered(self._claim_server, calls)
+
+    def asked(self, name: str) -> list[Call]:
+        """Return the calls of a method."""
+        return [call for call in self.calls if call[0] == name]
+
+
+class DyingClaimServer(ClaimServerNextDoor):
+    """Dies once it has been told that episodes begin."""
+
+    def ask(self, calls: Sequence[Call]):
+        if calls[0][0] == "begin":
+            raise ClaimsLostError("the run's claim server does not answer")
+        return super().ask(calls)
+
+
+class ClaimServerWithoutReports(ClaimServerNextDoor):
+    """Keeps what a rank has delivered that died just before its report arrived."""
+
+    def ask(self, calls: Sequence[Call]):
+        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][1]])
+
+
+def run_alone(
+    directory: Path,
+    job: dict[str, object],
+    *,
+    node: Path | None,
+    claim_server_class: Callable[[ClaimServer], ClaimServerNextDoor] = ClaimServerNextDoor,
+) -> tuple[str, ClaimServerNextDoor]:
+    """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
+    jobs = write_jobs(directory / "jobs.json", [job])
+    words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
+    request = asked_for((*words, "--cluster", "ray"), may_import=True)
+    started = start_run(request, ranks_of_one(DistributedContext()), devices_to_come=["cpu"])
+    assert started.attempt is not None
+    with started.lock:
+        orders = RunOrders(
+            run="run",
+            needs=needs_of(request, ClusterOptions(cluster="ray"), working_directory=None),
+            config_hash=started.plan.config_hash,
+            output_directory=str(started.output_directory),
+            attempt=started.attempt,
+            num_ranks=1,
+            node_directory=None if node is None else str(node),
+        )
+        received = adapter(RunOrders).validate_json(json_line(orders))
+        claim_server = claim_server_class(ClaimServer(request, started.attempt, started.output_directory))
+        return run_rank(received, Life(rank=0), claim_server.ask), claim_server
+
+
+REACH = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach", "num_envs": 2},
+    "policy_type": "random_action",
+    "num_episodes": 2,
+}
+
+
+def test_a_job_whose_latency_was_measured_at_the_start_runs_with_it(tmp_path):
+    end, _ = run_alone(tmp_path, {**REACH, "latency": "measured"}, node=tmp_path / "node")
+    (report,), _ = read_job_reports(tmp_path / "out" / "reach", "reach")
+    assert (end, report.status, report.error) == ("finished", ReportedStatus.COMPLETED, None)
+    assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
+
+
+def test_a_rank_that_sees_the_directory_of_the_run_sends_no_file_there(tmp_path):
+    end, claim_server = run_alone(tmp_path, REACH, node=None)
+    assert end == "finished"
+    assert claim_server.asked("commit") + claim_server.asked("keep") == []
+    assert len(read_commits(tmp_path / "out" / "reach", "reach").lines) == 2
+    assert json.loads((tmp_path / "out" / "logs" / "rank0.status.json").read_text())["state"] == "finished"
+
+
+def test_a_rank_with_a_disk_of_its_own_leaves_nothing_there(tmp_path):
+    end, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
+    assert end == "finished"
+    assert len(claim_server.asked("commit")) == 2
+    assert list((tmp_path / "node").iterdir()) == []
+
+
+def test_a_rank_beats_until_all_that_it_has_written_is_delivered(tmp_path):
+    # What is left at the end may take longer than the silence after which a rank is taken for dead.
+    _, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
+    kept = claim_server.asked("keep")
+    statuses = [json.loads(content or b"") for _, arguments, content in kept if "status" in arguments[1]]
+    assert statuses[-1]["state"] == "finished"
+    assert not any(status["exited"] for status in statuses)
+
+
+def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
+    log = bytes(range(250)) * 140_000
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank0.log").write_bytes(log)
+    parts: list[bytes] = []
+
+    def ask(calls: Sequence[Call]):
+        parts.extend(content for _, _, content in calls if content is not None)
+        return None, []
+
+    RemoteLedger(ORDERS, Life(rank=0), [], ask, tmp_path, is_own=True).deliver()
+    assert len(parts) > 2
+    assert b"".join(parts) == log
+
+
+def ended_by_the_driver(directory: Path) -> MergedResults:
+    """Do what the program that drives a run does once its ranks have gone."""
+    consolidate_what_ranks_left(read_attempt(directory, 1), directory, is_all=True)
+    return merge_results(directory)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_claim_server_that_dies_fails_no_job(tmp_path, is_own):
+    with pytest.raises(ClaimsLostError, match="does not answer"):
+        run_alone(tmp_path, REACH, node=tmp_path / "node" if is_own else None, claim_server_class=DyingClaimServer)
+    (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
+    assert row["status"] in ("interrupted", "missing")
+    assert not [*tmp_path.rglob("traceback_*"), *tmp_path.rglob("job_report_*")]
+
+
+def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
+    # Long enough that the rank's first word on the job arrives in a delivery before that of the last episodes.
+    job = {**REACH, "num_episodes": 80}
+    _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
+    assert any("job_begun" in arguments[1] for _, arguments, _ in claim_server.asked("keep"))
+    merged = ended_by_the_driver(tmp_path / "out")
+    assert merged.complete
+    (row,) = merged.jobs.to_dict("records")
+    assert (row["status"], row["reproducible"]) == ("completed", "bitwise")
+    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [*range(80)]
+    assert not [*(tmp_path / "out").rglob("job_report_*")]
+
+
+def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(tmp_path):
+    run_alone(tmp_path, REACH, node=tmp_path / "node")
+    shutil.rmtree(tmp_path / "out" / "reach" / "episodes")
+    (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
+    assert row["status"] == "failed"
+    told = "the recordings of demo_0 to demo_1 are damaged or gone since they finished; --resume runs them again"
+    assert row["error"] == told

@@ -1,8 +1,9 @@
-"""When a policy is asked whether it fits, and when it hears that episodes have ended."""
+"""Hooks and instructions that a job's policy receives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import SkipTest
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
@@ -19,9 +21,18 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policy.catalog import function_policy_class
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
+from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
+from isaaclab_arena.testing import EnvironmentConformance
 from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes_environment import episodes as own_names_episodes
+from tests.outsiders.test_another_model_behind_the_server import FIRST, OTHER, Served
+from tests.testing.one_rule import rule
+
+# When a policy is asked whether it fits, and when it hears that episodes have ended.
 
 
 class Listener(ShrugPolicy):
@@ -127,3 +138,178 @@ def test_an_object_may_promise_otherwise_than_its_class(tmp_path, number, promis
 
     report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Told, num_episodes=1))
     assert report.reproducible is promise
+
+
+# A policy that never reads what its episodes ask for is named, where they ask for different things.
+
+
+class Speaking(CoinEnvironment):
+    """Asks in each episode for a number of its own."""
+
+    def instruction(self, conditions):
+        return f"call {conditions['coin.number']}"
+
+
+class SpeakingBuilder(CoinBuilder):
+    def build(self, config, *, num_envs, device, num_threads):
+        return Speaking(config, num_envs)
+
+
+class ReadsTask(ShrugPolicy):
+    """Reads ``task_description``, as Isaac Lab Arena's policies do."""
+
+    start_episodes = PolicyBase.start_episodes
+
+
+class Insists(ReadsTask):
+    """Follows words of its own."""
+
+    def set_task_description(self, task_description):
+        return "do as I say"
+
+
+class ReadsStart(ShrugPolicy):
+    """Reads what an episode asks for when it begins."""
+
+    def start_episodes(self, env, starts):
+        assert all(start.language_instruction for start in starts)
+
+
+class ReadsLater(ShrugPolicy):
+    """Reads it when it first acts."""
+
+    def get_action(self, env, observation):
+        assert all(start.language_instruction for start in self.starts)
+        return super().get_action(env, observation)
+
+
+class Replays(ShrugPolicy):
+    """Plays four recorded episodes, whatever they ask for."""
+
+    def num_episodes(self):
+        return 4
+
+
+def act(observation):
+    return observation["policy"]["clock"].expand(-1, 2)
+
+
+def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
+    job = coin_job(builder=builder or SpeakingBuilder(), policy_class=policy_class, **config)
+    report = JobRunner(settings(tmp_path)).run(job)
+    assert report.error is None
+    return report.remarks
+
+
+@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act), ShrugPolicy])
+def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
+    [remark] = remarks(tmp_path, policy_class)
+    assert remark.startswith(f"policy '{policy_class.__qualname__}' never reads what an episode asks for")
+    assert "one asks 'call " in remark
+    assert "set_task_description said 'call the coin' for all" in remark
+    assert caplog.text.count(remark) == 1
+
+
+@pytest.mark.parametrize(
+    "policy_class", [ReadsStart, ReadsLater, Insists, Replays, ZeroActionPolicy, RandomActionPolicy]
+)
+def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
+    assert remarks(tmp_path, policy_class) == ()
+
+
+def test_nor_is_one_whose_episodes_all_ask_for_the_same(tmp_path):
+    assert remarks(tmp_path, ReadsTask, language_instruction="toss it") == ()
+    assert remarks(tmp_path / "coins", ReadsTask, builder=CoinBuilder()) == ()
+
+
+# A stranger's environment and policy may use names for themselves that are offers of this project's classes.
+
+
+class OwnEnvironment(CoinEnvironment):
+    def __init__(self, config: CoinConfig, num_envs: int) -> None:
+        super().__init__(config, num_envs)
+        self.background = "white.png"
+        self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _own(self, path):
+        raise AssertionError(f"{path} is of no concern to others")
+
+    # Each is one of two methods that are offered together.
+    try_step = restore = snapshot = _own  # pyright: ignore[reportAssignmentType]
+
+
+class OwnBuilder(CoinBuilder):
+    def build(self, config, *, num_envs, device, num_threads):
+        return OwnEnvironment(config, num_envs)
+
+
+class OwnPolicy(ShrugPolicy):
+    def __init__(self, config=None) -> None:
+        super().__init__(config)
+        self.network = torch.nn.Linear(1, 1)
+        taken = "planned look chunks chunk_traits connections slots_per_call fill_calls_up_to episode_metrics"
+        for name in f"{taken} act_in_some pictures_to_see".split():
+            setattr(self, name, [name])
+
+
+class Announcing(ShrugPolicy):
+    def pictures_to_see(self, env, starting):
+        raise AssertionError("there is no camera")
+
+
+def test_no_policy_is_asked_for_pictures_of_an_environment_without_a_renderer(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Announcing))
+    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
+def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
+    report = JobRunner(settings(tmp_path, pipeline=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
+    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
+def test_own_methods_of_any_name_are_not_called():
+    environment = OwnEnvironment(CoinConfig(), 1)
+    for each in (*own_names_episodes(1), replace(*own_names_episodes(1), start_state={})):
+        assert rollout(environment, ShrugPolicy(), [each], []).finished_episodes == 1
+
+
+def test_conformance_leaves_own_names_alone():
+    def made(name):
+        return rule(EnvironmentConformance, name, make=lambda _, num_envs: OwnEnvironment(CoinConfig(), num_envs))
+
+    made("steps_have_the_shapes_of_the_contract")()
+    for name in ("a_snapshot_brings_everything_back", "a_recorded_episode_starts_again_exactly"):
+        with pytest.raises(SkipTest, match="not offered"):
+            made(name)()
+
+
+# Which model the servers of a job serve.
+
+
+class Silent(ShrugPolicy):
+    """Asks a server, and knows no way to ask what it serves."""
+
+    @property
+    def is_remote(self) -> bool:
+        return True
+
+
+def test_a_server_that_states_nothing_is_unknown_and_that_is_said_once_it_matters(tmp_path, caplog):
+    silent = Silent()
+    assert settle_served_model(tmp_path, "coins", [silent]) == UNKNOWN
+    assert settle_served_model(tmp_path, "coins", [silent]) == UNKNOWN
+    assert caplog.text == ""
+    assert settle_served_model(tmp_path, "coins", [Served()]) == FIRST
+    assert "cannot be checked" in caplog.text
+
+
+def test_two_servers_of_one_job_must_serve_the_same(tmp_path):
+    other = Served()
+    other.states = OTHER  # pyright: ignore[reportAttributeAccessIssue]  of this one only
+    with pytest.raises(ConfigError, match="different models"):
+        settle_served_model(tmp_path, "coins", [Served(), other])
+
+
+def test_a_policy_in_this_process_leaves_no_word_of_a_server(tmp_path):
+    assert settle_served_model(tmp_path, "coins", [ShrugPolicy()]) is None
+    assert list(tmp_path.iterdir()) == []

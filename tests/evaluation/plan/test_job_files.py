@@ -1,14 +1,40 @@
-"""Tests that every job file of the project is good."""
+"""Job files that say what a run plays."""
 
+import json
 import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.main import main as command
+from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.config.schema import JobConfig, Question, SuiteMember
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.eval_runner import main as limit_main
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.planning import home_index, jobs_taking_turns, round_size, rounds_of
+from isaaclab_arena.evaluation.policy_runner import main as run_policy
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
+from isaaclab_arena.interfaces.episode import count_episodes
+from isaaclab_arena.storage.dataset import consolidate
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
+from isaaclab_arena.storage.layout import episode_file_name
+from tests.end_to_end.launching import write_jobs
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinConfig, ShrugPolicy
+from tests.machine import show_gpus
+from tests.outsiders.test_policies_written_for_arena import block
+
+# Tests that every job file of the project is good.
+
 
 JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
 ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
@@ -51,3 +77,296 @@ def test_the_sweep_makes_the_jobs_that_its_comment_promises():
     assert jobs[0].name == "lift-seed0-cube"
     assert jobs[0].language_instruction == "lift the cube and hold it"
     assert jobs[-1].name == "reach-zero_action-seed1"
+
+
+# What recordings say of themselves is held against the job that plays them.
+
+
+ACTION_DIM = 8
+LIFT: Mapping[str, Any] = {"env_name": "lift_object", "env_kwargs": {"object": "cube"}, "variations": {}}
+
+
+def recording(directory: Path, indices=(0, 1, 2), env_args: Mapping[str, Any] = LIFT, seed: int | None = 7) -> Path:
+    parts = []
+    for index in indices:
+        episode = RecordedEpisode(
+            episode_index=index,
+            arrays={"actions": np.zeros((2, ACTION_DIM), np.float32)},
+            attributes={"control_dt": 0.05} | ({} if seed is None else {"seed": seed}),
+            env_args=env_args,
+        )
+        parts.append(directory / episode_file_name(index))
+        write_episode(parts[-1], episode)
+    consolidate(parts, directory / "demos.hdf5")
+    return directory / "demos.hdf5"
+
+
+def played(path: Path, environment: str = "lift_object", episodes: Any = None, seed: int = 7, **more: Any) -> Job:
+    options = {"replay_file_path": str(path)} | ({} if episodes is None else {"episodes": episodes})
+    config = JobConfig(
+        index=0,
+        name="again",
+        environment=environment,
+        policy_type="replay",
+        policy_config_dict=options,
+        seed=seed,
+        **more,
+    )
+    (job,) = resolve_jobs([config])
+    return job
+
+
+def test_a_recording_that_is_played_as_it_was_made_raises_no_doubt(tmp_path):
+    job = played(recording(tmp_path))
+    assert job.doubts == ()
+    assert job.num_played == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        ({"environment": "reach"}, "was made in 'lift_object', and is used in 'reach'"),
+        ({"environment_args": {"object": "mug"}}, "was made otherwise: object was 'cube', and is 'mug'"),
+        ({"environment_args": {"camera_size": 32}}, None),
+        ({"variations": {"cube.mass.enabled": True}}, "was made otherwise: other variations were on"),
+        ({"seed": 8}, "episodes started from other conditions, with seed 7 and not 8"),
+        ({"seed": 8, "placement_seed": 7}, None),
+        ({"seed": 7, "placement_seed": 8}, "with seed 7 and not 8"),
+    ],
+)
+def test_another_environment_object_or_start_is_told_in_one_sentence(tmp_path, change, doubt):
+    doubts = played(recording(tmp_path), **change).doubts
+    assert [doubt in each for each in doubts] == [True] if doubt else doubts == ()
+
+
+def test_another_robot_is_told(tmp_path):
+    path = recording(tmp_path, env_args={"env_name": "lift_object", "env_kwargs": {"embodiment": "so101"}})
+    (doubt,) = played(path).doubts
+    assert "embodiment was 'so101', and is 'panda'" in doubt
+
+
+def test_a_recording_of_another_program_is_told_by_the_environment_that_it_names(tmp_path):
+    path = recording(tmp_path, env_args={"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}, seed=None)
+    assert played(path).doubts == (f"{path} was made in 'Lift', and is used in 'lift_object'",)
+
+
+def test_a_recording_that_says_nothing_is_played(tmp_path):
+    assert played(recording(tmp_path, env_args={}, seed=None)).doubts == ()
+
+
+@pytest.mark.parametrize("indices", [(0, 2, 5), (1, 2, 3)], ids=["gaps", "from 1"])
+def test_episodes_that_are_missing_are_told_before_anything_runs_with_the_way_out(tmp_path, indices):
+    path = recording(tmp_path, indices, seed=None)
+    with pytest.raises(ConfigError, match=r"holds 3 episodes, demo_.*: none for episode . of 3; .*episodes: present"):
+        played(path)
+    assert played(path, episodes="present").num_played == 3
+    assert played(path, episodes="present", num_episodes=2).num_played == 2
+    with pytest.raises(ConfigError, match="none for episode 3 of 4"):
+        played(path, episodes="present", num_episodes=4)
+
+
+def test_a_start_that_is_not_the_recorded_episodes_is_told(tmp_path):
+    (doubt,) = played(recording(tmp_path, (0, 2, 5)), episodes="present").doubts
+    assert "episode 1 starts from other conditions than the recorded episode 2" in doubt
+
+
+@pytest.mark.parametrize(
+    ("trained", "doubts"),
+    [
+        ({"environment": "reach", "num_envs": 128, "action_mode": "ee_delta"}, []),
+        (
+            {"environment": "reach", "embodiment": "so101"},
+            ["was made otherwise: embodiment was 'so101', and is 'panda'"],
+        ),
+        ({"environment": "lift_object"}, ["was made in 'lift_object', and is used in 'reach'"]),
+        # As another program writes it.
+        ({"scene": {"num_envs": 4}, "decimation": 4}, []),
+        ("- no mapping", []),
+    ],
+)
+def test_a_checkpoint_that_was_trained_in_another_environment_is_told(tmp_path, trained, doubts):
+    directory = shutil.copytree("models/reach", tmp_path / "reach")
+    (directory / "params/env.yaml").write_text(trained if isinstance(trained, str) else json.dumps(trained))
+    config = JobConfig(
+        index=0,
+        name="trained",
+        environment="reach",
+        environment_args={"action_mode": "ee_delta"},
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": str(directory)},
+        num_episodes=1,
+    )
+    (job,) = resolve_jobs([config])
+    assert [doubt.split("model_250.pt ")[1].split("; ")[0] for doubt in job.doubts] == doubts
+
+
+def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_against_them(tmp_path, capsys):
+    demos = recording(tmp_path, (1, 2, 3))
+    options = {"replay_file_path": str(demos), "episodes": "present"}
+    block = {"policy_type": "replay", "policy_config_dict": options, "arena_env_args": {"environment": "reach"}}
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [{"name": "one", **block}, {"name": "two", **block}]}))
+    assert main(["validate", str(path)]) == 0
+    first, *told = capsys.readouterr().out.splitlines()
+    assert "2 jobs, 6 episodes" in first
+    assert told == [
+        "  job 'one' and 1 more: action -> action (panda_joint1 to gripper_width)",
+        f"  job 'one' and 1 more: plays 3 episodes of {demos}, which holds 3 episodes, demo_1 to demo_3",
+        f"  job 'one' and 1 more: warning: {demos} was made in 'lift_object', and is used in 'reach'",
+    ]
+    assert main(["validate", str(path), "--json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert file["episodes"] == 6
+    assert ["one", "two"] in file["told"].values()
+
+
+# ``--limit``: trying a job file out on a few episodes of each job, and saying so.
+
+
+REACH = {"arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "scripted"}
+JOBS = [
+    {"name": "many", **REACH, "num_episodes": 7},
+    {"name": "rebuilt", **REACH, "num_episodes": 7, "num_rebuilds": 5},
+    {"name": "few", **REACH, "num_episodes": 2},
+    {"name": "steps", **REACH, "num_steps": 300},
+]
+LINE = "limited to 3 episodes a job: not the job file's numbers"
+
+
+def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_so(tmp_path, capsys):
+    path = write_jobs(tmp_path / "jobs.json", JOBS)
+    output = tmp_path / "out"
+    assert command(["validate", str(path), "--limit", "3"]) == 0
+    assert capsys.readouterr().out.strip().endswith(", limited to 3 episodes a job")
+    typed = ["--eval_jobs_config", str(path), "--output_dir", str(output)]
+    assert limit_main([*typed, "--limit", "3"]) == 0
+    assert LINE in capsys.readouterr().out.splitlines()
+    jobs = json.loads((output / "results.json").read_text())["jobs"]
+    assert [(job["name"], job["episodes"]) for job in jobs] == [("many", 3), ("rebuilt", 3), ("few", 2), ("steps", 3)]
+    assert json.loads((output / "run.json").read_text())["settings"]["limit"] == 3
+    assert command(["merge", str(output)]) == 0
+    assert LINE in capsys.readouterr().out.splitlines(), "whoever merges later is told too"
+    assert limit_main([*typed, "--resume", "--limit", "3"]) == 0
+    capsys.readouterr()
+    assert limit_main([*typed, "--resume"]) == 2
+    assert "--limit: was 3 when the run began, now null" in capsys.readouterr().err
+
+
+def test_one_policy_from_the_command_line_can_be_tried_out_too(tmp_path, capsys):
+    typed = ["--policy_type", "scripted", "--num_episodes", "20", "--limit", "1", "--output_dir", str(tmp_path / "out")]
+    assert run_policy([*typed, "reach"]) == 0
+    assert "limited to 1 episode a job: not the job file's numbers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("run", [command, limit_main])
+def test_a_limit_below_one_is_refused(tmp_path, capsys, run):
+    path = str(write_jobs(tmp_path / "jobs.json", JOBS))
+    assert (
+        run(["validate", path, "--limit", "0"] if run is command else ["--eval_jobs_config", path, "--limit", "0"]) == 2
+    )
+    assert "--limit: must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_a_policy_that_knows_its_number_of_episodes_is_cut_too(tmp_path):
+    class Ten(ShrugPolicy):
+        def num_episodes(self):
+            return 10
+
+    runner = JobRunner(settings(tmp_path))
+    cut = coin_job("cut", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=4)
+    whole = coin_job("whole", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=40)
+    assert [runner.run(job).num_episodes for job in (cut, whole)] == [4, 10]
+
+
+# Where policies written for Isaac Lab Arena are placed.
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local_rank", "options", "placed"),
+    [
+        (0, None, {}, "cpu"),
+        (0, "1", {}, "cpu"),
+        (4, "2", {}, "cuda:2"),
+        (4, None, {}, "cuda:0"),
+        (4, "2", {"device": "cuda:3"}, "cuda:3"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
+def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
+    show_gpus(monkeypatch, gpus)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    job = read_jobs({"jobs": [block(policy, {"push": 1, **options})]}, source="jobs.json").jobs[0]
+    [found] = resolve_jobs([job])
+    assert {**found.policy_options, **found.policy_placement}["device"] == placed
+    assert found.policy_options.get("device") == options.get("device")
+
+
+def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
+    show_gpus(monkeypatch, 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    jobs = read_jobs({"jobs": [block("SecondGpuPolicy")]}, source="jobs.json").jobs
+    [found] = resolve_jobs(jobs, device="cpu")
+    assert found.policy_placement == {"device": "cuda:1"}
+
+
+# Tests of telling once what is wrong with many tasks of a suite.
+
+
+def task(name: str, *, entry: str = "mine") -> JobConfig:
+    suite = SuiteMember(name=entry, suite="kitchen", task=name)
+    return JobConfig(
+        index=0, name=f"{entry}-{name}", environment=f"cook:{name}", policy_type="zero_action", suite=suite
+    )
+
+
+def problem(message: str, *, job: str = "mine-a", key: str | None = "environment") -> Problem:
+    return Problem(message, job=job, key=key)
+
+
+def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
+    found = [(task(name), problem(f"'{name}' needs cook", job=f"mine-{name}")) for name in ("open", "close", "pour")]
+    assert told_once(found) == [
+        problem("'open' needs cook (and so for 2 other tasks of suite 'kitchen')", job="mine-open")
+    ]
+    assert told_once(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
+
+
+def test_what_one_task_lacks_is_told_as_it_is():
+    found = [(task("open"), problem("no lid")), (task("close"), problem("no hinge"))]
+    assert told_once(found) == [problem("no lid"), problem("no hinge")]
+    twice = [(task("open"), problem("no lid")), (task("open"), problem("no lid", key="python"))]
+    assert told_once(twice) == [each for _, each in twice]
+
+
+def test_entries_and_jobs_in_no_suite_are_told_apart():
+    alone = JobConfig(index=0, name="alone", environment="reach", policy_type="zero_action")
+    found = [(task("open"), problem("no lid")), (task("open", entry="other"), problem("no lid"))]
+    found += [(alone, problem("no lid")), (alone, problem("no lid"))]
+    assert len(told_once(found)) == 4
+
+
+TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]
+QUESTIONS = (
+    Question(name="q", jobs=("job3", "job1"), max_episodes=10),
+    Question(name="b", jobs=("job0",), max_episodes=9),
+)
+
+
+def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
+    turns = jobs_taking_turns(TURNS_JOBS, QUESTIONS)
+    assert turns == {1: (1, 3), 3: (1, 3)}
+    assert [home_index(index, turns) for index in range(4)] == [0, 1, 2, 1]
+
+
+def test_a_round_has_an_episode_for_every_env_slot_of_the_ranks_that_share_it():
+    assert round_size(TURNS_JOBS[1:3], num_ranks=2) == 6
+
+
+def test_rounds_go_by_the_index_so_that_an_arm_that_lags_behind_catches_up_first():
+    rounds = rounds_of(((2, 5), (9, 14)), 4)
+    assert rounds == {0: ((2, 4),), 1: ((4, 5),), 2: ((9, 12),), 3: ((12, 14),)}
+    assert sum(map(count_episodes, rounds.values())) == 8
+    assert rounds_of((), 4) == {}
+    assert rounds_of(((0, 2), (3, 4)), 4) == {0: ((0, 2), (3, 4))}

@@ -1,5 +1,8 @@
-"""How an episode ended where several reasons come together, in every combination of them."""
+"""How episodes start and end."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -7,12 +10,224 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RunningEpisodes, ending_of
-from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.episode import Episode, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RolloutLimits, RunningEpisodes, ending_of
+from isaaclab_arena.interfaces.environment import Observation, Step
+from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
+from isaaclab_arena.interfaces.episode import Conditions, Episode, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.specs import ArraySpec
 from tests.environments.building import build, hold_still, start
+from tests.fakes import Notebook
+from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, episodes
+
+# Env slots that are reset elsewhere rest for a fixed number of the others' control steps, then begin.
+
+
+class Elsewhere(ScriptedEnvironment, Background):
+    """Says that its resets are made in other processes, and notes what it is asked for.
+
+    Attributes:
+        steps_while_starting: See `Background`.
+        said: What was asked, in order: ``begin``, ``finish`` with env slots, ``step``.
+    """
+
+    steps_while_starting = 2
+
+    def __init__(self, num_envs: int, *, endings: Sequence[str] = ("success", "failure", "timeout")) -> None:
+        super().__init__(num_envs, endings=endings)
+        self.said: list[tuple[str, list[int]]] = []
+        self._begun: dict[int, Conditions] = {}
+
+    @property
+    def background(self) -> Background:
+        return self
+
+    def begin_step(self, action) -> None:
+        self._action = action
+
+    def finish_step(self) -> Step:
+        return self.step(self._action)
+
+    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        self.said.append(("begin", env_ids.tolist()))
+        assert not self._begun.keys() & set(env_ids.tolist())
+        self._begun.update(zip(env_ids.tolist(), conditions, strict=True))
+
+    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
+        self.said.append(("finish", list(env_ids)))
+        conditions = [self._begun.pop(env_id) for env_id in env_ids]
+        return ScriptedEnvironment.reset(self, torch.tensor(env_ids), conditions)
+
+    def step(self, action):
+        self.said.append(("step", []))
+        return super().step(action)
+
+    @property
+    def starting(self) -> list[int]:
+        return sorted(self._begun)
+
+
+class Lasting(Elsewhere):
+    """The same, whose episodes take 3, 8, 3, 8 … steps."""
+
+    def draw_conditions(self, generator) -> Conditions:
+        return {**super().draw_conditions(generator), "script.ending": "timeout"}
+
+    def vary_conditions(self, conditions, episode) -> Conditions:
+        return {**conditions, "script.length": 8 if episode.episode_index % 2 else 3}
+
+
+class Wrapper(EnvironmentWrapper):
+    """Resets another environment."""
+
+    def reset(self, env_ids, conditions):
+        return self.real.reset(env_ids, conditions)
+
+    def step(self, action):
+        return self.real.step(action)
+
+
+def played(environment, number: int = 12, **options) -> tuple[dict[int, torch.Tensor], list]:
+    log, notebook = ActionLog(), Notebook()
+    rollout(environment, PushPolicy(), episodes(number), [log, notebook], **options)
+    return log.actions, sorted(notebook.records, key=lambda record: record.episode.episode_index)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+@pytest.mark.parametrize("steps", [1, 2, 30])
+def test_episodes_are_the_same_whatever_is_stepped_while_they_start(num_envs, steps):
+    environment = Elsewhere(num_envs)
+    environment.steps_while_starting = steps
+    actions, records = played(environment)
+    expected_actions, expected = played(ScriptedEnvironment(1, endings=("success", "failure", "timeout")))
+    assert [record.episode.episode_index for record in records] == list(range(12))
+    assert [(record.outcome, record.length) for record in records] == [(each.outcome, each.length) for each in expected]
+    assert all(torch.equal(actions[index], expected_actions[index]) for index in range(12))
+    assert environment.starting == []
+
+
+def test_others_make_the_same_number_of_steps_however_long_a_reset_takes_then_it_is_waited_for():
+    environment = Lasting(2)
+    rollout(environment, PushPolicy(), episodes(3), [])
+    step = ("step", [])
+    begun, waited = environment.said.index(("begin", [0])), environment.said.index(("finish", [0]))
+    assert environment.said[: begun + 1] == [("begin", [0, 1]), ("finish", [0, 1]), *[step] * 3, ("begin", [0])]
+    assert environment.said[begun + 1 : waited + 1] == [step, step, ("finish", [0])]
+
+
+def test_of_two_resets_that_were_begun_one_after_the_other_only_the_first_is_waited_for_in_its_turn():
+    class Later(Lasting):
+        """Episodes that take 3, 4, 8, 8 … steps."""
+
+        def vary_conditions(self, conditions, episode) -> Conditions:
+            return {**conditions, "script.length": {0: 3, 1: 4}.get(episode.episode_index, 8)}
+
+    environment = Later(3)
+    rollout(environment, PushPolicy(), episodes(5), [])
+    step, first = ("step", []), environment.said.index(("begin", [0]))
+    waited = ("begin", [1]), step, ("finish", [0]), step, ("finish", [1])
+    assert environment.said[first : first + 7] == [("begin", [0]), step, *waited]
+
+
+def test_nobody_waits_where_no_other_episode_is_under_way():
+    environment = Lasting(1)
+    rollout(environment, PushPolicy(), episodes(2), [])
+    step = ("step", [])
+    once = [("begin", [0]), ("finish", [0])]
+    assert environment.said == [*once, *[step] * 3, *once, *[step] * 8]
+
+
+def test_observers_see_an_episode_begin_when_it_is_its_turn_and_its_time_counts_from_there():
+    class Turns(Observer):
+        """Notes at which control step each episode begins."""
+
+        num_steps = 0
+
+        def __init__(self) -> None:
+            self.begun: dict[int, int] = {}
+
+        def on_episode_start(self, environment, starts, observation) -> None:
+            self.begun.update((start.episode.episode_index, self.num_steps) for start in starts)
+            assert [start.env_id for start in starts] == sorted(start.env_id for start in starts)
+
+        def on_step(self, environment, transition) -> None:
+            self.num_steps += 1
+
+    turns = Turns()
+    rollout(Lasting(2), PushPolicy(), episodes(4), [turns])
+    assert turns.begun == {0: 0, 1: 0, 2: 5, 3: 8}
+
+
+def test_an_episode_that_is_solved_where_it_starts_is_over_when_it_is_its_turn():
+    class SolvedElsewhere(Elsewhere):
+        """Episodes that would take `SOLVED_LENGTHS` are solved at their start."""
+
+        def solved_at_start(self, env_ids):
+            return [int(self._length[env_id]) in SOLVED_LENGTHS for env_id in env_ids]
+
+    _, records = played(SolvedElsewhere(2), 20)
+    assert [record.episode.episode_index for record in records] == list(range(20))
+    assert {record.length for record in records} >= {0, 5}
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_nothing_is_begun_early_where_steps_are_counted_or_a_wrapper_resets(wraps):
+    real = Lasting(2)
+    environment = Wrapper(real) if wraps else real
+    limits = RolloutLimits() if wraps else RolloutLimits(max_steps=12)
+    rollout(environment, PushPolicy(), episodes(40 if not wraps else 4), [], limits=limits)
+    assert {said for said, _ in real.said} == {"step"}
+
+
+def test_episodes_that_carry_a_state_start_at_once():
+    environment = Elsewhere(2)
+    saved = [replace(each, start_state={"integration_state": torch.ones(3).numpy()}) for each in episodes(4)]
+    rollout(environment, PushPolicy(), saved, [])
+    assert {said for said, _ in environment.said} == {"step"}
+
+
+class Leaves(PushPolicy):
+    """Is gone in the fifth step."""
+
+    num_asked = 0
+
+    def get_action(self, env, observation):
+        self.num_asked += 1
+        if self.num_asked == 5:
+            raise PolicyLostError("the server is gone")
+        return super().get_action(env, observation)
+
+
+def test_whoever_stops_waits_for_resets_that_were_begun():
+    environment, asked = Lasting(2), iter([False] * 4 + [True])
+    result = rollout(environment, PushPolicy(), episodes(4), [], stop_requested=lambda: next(asked))
+    assert result.interrupted
+    assert (result.finished_episodes, result.cut_episodes) == (1, 1)
+    assert environment.said[-1] == ("finish", [0])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_policy_that_is_lost_leaves_no_reset_unanswered(groups):
+    environments = [Lasting(2) for _ in range(groups)]
+    pairs = [EnvGroup(environment=each, policy=Leaves()) for each in environments]
+    play = partial(rollout, environments[0], pairs[0].policy) if groups == 1 else partial(pipelined_rollout, pairs)
+    with pytest.raises(PolicyLostError):
+        play(episodes(9), [])
+    assert [environment.starting for environment in environments] == [[]] * groups
+
+
+def test_groups_that_take_turns_start_episodes_beside_their_own_steps():
+    notebook, environments = Notebook(), [Lasting(2), Lasting(2)]
+    groups = [EnvGroup(environment=each, policy=PushPolicy()) for each in environments]
+    pipelined_rollout(groups, episodes(12), [notebook])
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(12))
+    assert [environment.starting for environment in environments] == [[], []]
+
+
+# How an episode ended where several reasons come together, in every combination of them.
+
 
 BOTH = (False, True)
 

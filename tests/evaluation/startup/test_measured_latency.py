@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.planning import (
     without_outliers,
 )
 from tests.evaluation.jobs import coin_job
-from tests.evaluation.latency.plants import NoisyChunks
+from tests.evaluation.plants import NoisyChunks
 from tests.evaluation.startup.test_backends_of_a_run import request_of, start_on
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 from tests.fakes_network import ServablePolicy

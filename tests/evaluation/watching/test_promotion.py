@@ -1,14 +1,32 @@
+"""The best checkpoint, scored again in fresh episodes."""
+
 import json
 import shutil
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from isaaclab_arena.checkpoints import look_at
-from isaaclab_arena.evaluation.learning_curve import Evaluated, scores_of
-from isaaclab_arena.evaluation.watch import content_of, promote
+from isaaclab_arena.checkpoints import Checkpoint, look_at
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
+from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of, write_curve
+from isaaclab_arena.evaluation.watch import (
+    OTHER_SEED,
+    WatchSettings,
+    content_of,
+    jobs_of_checkpoint,
+    promote,
+    run_checkpoint,
+    shift_seeds,
+)
+from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, find_agent_file
+from isaaclab_arena.results.statistics import wilson_interval
+from isaaclab_arena.storage.disk import json_text
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.points import point
 from tests.evaluation.watching.trainings import ARCHIVE, save
@@ -129,3 +147,197 @@ def test_the_tensors_beside_an_exported_network_come_along(promotion):
     target = promotion.act(50, 95, promotion.record(50, promotion.training / "policy_50.onnx"))
     assert target is not None
     assert target.with_name("policy_50.onnx.data").read_bytes() == b"tensors"
+
+
+def test_every_job_weighs_the_same_in_the_score():
+    score = scores_of([point(50, 10, 10), point(50, 0, 90, job="push")])[50]
+    assert (score.success_rate, score.scored) == (0.5, 100)
+    assert score.interval == wilson_interval(10, 100)
+
+
+def test_a_score_says_of_how_many_conditions_it_is():
+    twice = [point(50, 10, 10), point(50, 10, 10, job="push")]
+    same = [replace(each, episodes=twice[0].episodes) for each in twice]
+    assert [scores_of(points)[50].distinct for points in (twice, same)] == [20, 10]
+
+
+def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tmp_path):
+    first, later = point(50, 10, 10), point(100, 5, 10)
+    episodes = replace(later.episodes, conditions=["one"] * 5 + ["other"] * 5)
+    repeated = replace(later, episodes=episodes, distinct=2)
+    for points, told in (((first, later), ["10", "10"]), ((first, repeated), ["10", "10 (2 different conditions)"])):
+        header, *lines = write_curve(tmp_path, points).read_text().splitlines()
+        assert ("distinct_conditions" in header) is ("(" in told[1])
+        cells = [line.split(" | ")[-1].removesuffix(" |") for line in (tmp_path / "curve.md").read_text().splitlines()]
+        assert cells[2:] == told
+    assert [line.rpartition(",")[2] for line in lines] == ["10", "2"]
+
+
+def test_a_baseline_is_no_part_of_a_score():
+    with_baseline = [point(50, 10, 20), point(50, 90, 90, job="scripted", is_baseline=True)]
+    assert scores_of(with_baseline) == scores_of(with_baseline[:1])
+    assert scores_of(with_baseline[1:]) == {}
+
+
+def test_of_equal_checkpoints_the_earlier_is_the_best():
+    best = best_of(scores_of([point(150, 90), point(50, 80), point(100, 90)]))
+    assert best is not None
+    assert best.step == 100
+    assert best_of({}) is None
+
+
+def shifted(job: dict[str, Any], defaults: dict[str, Any] | None = None, **document: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = {"jobs": [job], "defaults": defaults or {}, **document}
+    shift_seeds(whole, 1000)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("job", "defaults", "job_then", "defaults_then"),
+    [
+        ({}, {}, {}, {"seed": 1000}),
+        ({"seed": 7}, {}, {"seed": 1007}, {"seed": 1000}),
+        ({}, {"seed": 7}, {}, {"seed": 1007}),
+        ({"seed": None}, {"seed": 7}, {}, {"seed": 1007}),
+        ({"seed": MAX_SEED}, {"seed": None}, {"seed": 999}, {"seed": 1000}),
+        ({"seed": "${variables.seed}"}, {}, {"seed": "${variables.seed}"}, {"seed": 1000}),
+        (
+            {"arena_env_args": {"placement_seed": 3}},
+            {"arena_env_args": {"placement_seed": 4}},
+            {"arena_env_args": {"placement_seed": 1003}},
+            {"arena_env_args": {"placement_seed": 1004}, "seed": 1000},
+        ),
+        ({"sweep": {"seed": [1, 2]}}, {}, {"sweep": {"seed": [1001, 1002]}}, {"seed": 1000}),
+    ],
+    ids=["none", "job", "defaults", "taken away", "beyond the last", "interpolated", "conditions", "swept"],
+)
+def test_every_seed_of_a_job_file_is_another(job, defaults, job_then, defaults_then):
+    assert shifted(job, defaults) == {"jobs": [job_then], "defaults": defaults_then}
+
+
+def test_the_seeds_that_all_jobs_sweep_are_others_too():
+    sweep = {"arena_env_args.placement_seed": [0], "policy_type": ["rsl_rl"]}
+    assert shifted({}, sweep=sweep)["sweep"] == {"arena_env_args.placement_seed": [1000], "policy_type": ["rsl_rl"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [
+        (("--placement_seed", "7", "--seed", "3"), ("--placement_seed", "1007", "--seed", "3")),
+        (("--device", "cpu", "--placement-seed=0"), ("--device", "cpu", "--placement-seed=1000")),
+        (("--placement_seed",), ("--placement_seed",)),
+    ],
+    ids=" ".join,
+)
+def test_the_seed_of_initial_conditions_on_the_command_line_is_another(tmp_path, options, then):
+    _, asked = run_again(tmp_path, {"jobs": [{}]}, *options)
+    assert tuple(asked[-len(then) :]) == then
+
+
+def run_again(tmp_path, document: dict[str, Any], *options: str) -> tuple[dict[str, Any], list[str]]:
+    """Score a checkpoint in other episodes; return its job file, and the arguments of the runner."""
+    settings = WatchSettings(training=tmp_path, eval_jobs_config=tmp_path / "jobs.json")
+    writes = f"import json, sys; open({str(tmp_path / 'asked')!r}, 'w').write(json.dumps(sys.argv[1:]))"
+    checkpoint = Checkpoint(step=50, path=tmp_path / "model_50.pt")
+    directory = tmp_path / "best_step_50"
+    run_checkpoint(
+        settings, document, options, checkpoint, directory, 1000, runner=[sys.executable, "-S", "-c", writes]
+    )
+    made = json.loads((tmp_path / "watch" / "best_step_50" / "jobs.json").read_text())
+    return made, json.loads((tmp_path / "asked").read_text())
+
+
+def unused(tmp_path, *, saved: int, **job: Any) -> tuple[str, list[float]]:
+    """Return the conditions that a job gets instead of saved ones, and what its episodes start from."""
+    places: list[dict[str, Any]] = [{"cube.x": float(number)} for number in range(saved)]
+    sets = [ConditionSet(job="lift", environment="lift_object", seed=0, episodes=places)]
+    file = tmp_path / "saved.json"
+    file.write_text(json_text(ConditionFile(sets=sets)))
+    made, _ = run_again(tmp_path, {"defaults": {"conditions": f"{file}#lift"}, "jobs": [job]})
+    name = made["jobs"][0].get("conditions", "")
+    (found,) = load_conditions(name or str(file), tmp_path)
+    return name, [float(str(each["cube.x"])) for each in found.episodes]
+
+
+def test_saved_conditions_are_those_that_no_checkpoint_has_begun_from(tmp_path):
+    name, places = unused(tmp_path, saved=5, num_episodes=2)
+    assert (name, places) == (str(tmp_path / "watch" / "best_step_50" / "conditions_0.json"), [2.0, 3.0])
+    assert json.loads(Path(name).read_text())["sets"][0]["job"] == "lift"
+
+
+@pytest.mark.parametrize("job", [{"num_episodes": 3}, {}], ids=str)
+def test_where_there_are_not_enough_or_nobody_says_how_many_are_played_they_stay(tmp_path, job):
+    assert unused(tmp_path, saved=5, **job) == ("", [0.0, 1.0, 2.0, 3.0, 4.0])
+
+
+REACH = {"name": "reach", "policy_type": "rsl_rl", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
+
+
+@pytest.fixture
+def training(tmp_path):
+    save(tmp_path / "go1", 0, 50)
+    return tmp_path / "go1"
+
+
+def jobs_of(training, *jobs, step=50, name="model_50.pt", seed_offset=0, directory=Path(), pattern=None):
+    settings = WatchSettings(training=training, eval_jobs_config=directory / "jobs.json", pattern=pattern)
+    checkpoint = Checkpoint(step=step, path=training / name)
+    made = jobs_of_checkpoint(settings, {"jobs": list(jobs)}, checkpoint, seed_offset)
+    return read_jobs(made, source="jobs.json").jobs
+
+
+def test_every_job_is_asked_of_that_checkpoint(training):
+    (job,) = jobs_of(training, REACH)
+    assert job.name == "reach-50"
+    assert job.policy_config_dict == {"checkpoint_path": str(training / "model_50.pt")}
+    assert job.swept == {"checkpoint_step": 50}
+
+
+def test_a_job_without_checkpoints_is_left_as_it_is(training):
+    scripted = {**REACH, "name": "scripted", "policy_type": "scripted", "checkpoints": None}
+    _, job = jobs_of(training, REACH, scripted)
+    assert (job.name, dict(job.policy_config_dict)) == ("scripted", {})
+
+
+def test_a_checkpoint_of_another_kind_goes_into_another_option(tmp_path):
+    write(tmp_path, lerobot(0))
+    (job,) = jobs_of(tmp_path, REACH, step=100, name="checkpoints/000100/pretrained_model")
+    assert [*job.policy_config_dict] == ["pretrained"]
+
+
+def test_a_job_that_names_the_option_keeps_it(training):
+    (job,) = jobs_of(training, {**REACH, "policy_config_dict": {"model_path": "anything", "speed": 2}})
+    assert job.policy_config_dict == {"model_path": str(training / "model_50.pt"), "speed": 2}
+
+
+def test_a_pattern_finds_it_again(training):
+    (training / "policy_7.onnx").write_bytes(b"graph")
+    (job,) = jobs_of(training, REACH, step=7, name="policy_7.onnx", pattern="policy_*.onnx")
+    assert job.policy_config_dict == {"checkpoint_path": str(training / "policy_7.onnx")}
+
+
+def test_other_episodes_are_those_of_another_seed(training):
+    first, second = jobs_of(training, REACH, {**REACH, "name": "seeded", "seed": 7}, seed_offset=OTHER_SEED)
+    assert (first.seed, second.seed) == (OTHER_SEED, OTHER_SEED + 7)
+
+
+def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training):
+    asked = {**REACH, "conditions": "saved.json#reach"}
+    (job,) = jobs_of(training, asked, directory=training)
+    assert job.conditions == f"{training / 'saved.json'}#reach"
+    (job,) = jobs_of(training, {**asked, "conditions": "/saved/all.json"}, directory=training)
+    assert job.conditions == "/saved/all.json"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "jobs: null is no list of jobs"),
+        ({"jobs": ["reach"]}, "is no list of jobs"),
+        ({"jobs": [], "defaults": 3}, "3 is not a mapping"),
+    ],
+)
+def test_what_is_no_job_file_is_refused(training, document, message):
+    settings = WatchSettings(training=training, eval_jobs_config=Path("jobs.json"))
+    with pytest.raises(ConfigError, match=message):
+        jobs_of_checkpoint(settings, document, Checkpoint(step=50, path=training / "model_50.pt"))

@@ -1,19 +1,49 @@
-"""A whole watch: the coins of later checkpoints show heads more often."""
+"""A directory of checkpoints that is followed."""
 
 import csv
 import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from isaaclab_arena.checkpoints import Checkpoint
+from isaaclab_arena.cli.main import main
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
-from isaaclab_arena.evaluation.watch import Watch, WatchSettings, jobs_of_checkpoint
-from tests.evaluation.watching.trainings import DONE, HEADS, INTERRUPTED, KILLED, CalledBuilder, Evaluations, save
+from isaaclab_arena.evaluation.learning_curve import (
+    BEST_FILE,
+    Best,
+    Evaluated,
+    checkpoint_measures,
+    points_of,
+    points_of_watch,
+    scores_of,
+)
+from isaaclab_arena.evaluation.watch import Watch, WatchSettings, jobs_of_checkpoint, run_checkpoint
+from isaaclab_arena.storage.disk import RunLock, json_text, write_text
+from tests.end_to_end.launching import wait_until
+from tests.evaluation.watching.points import point, write_run_of_checkpoint
+from tests.evaluation.watching.trainings import (
+    DONE,
+    HEADS,
+    INTERRUPTED,
+    KILLED,
+    CalledBuilder,
+    Evaluations,
+    KilledError,
+    save,
+)
+
+# A whole watch: the coins of later checkpoints show heads more often.
+
 
 COINS = {"environment": "coins", "num_envs": 8}
 JOB = {"name": "coins", "arena_env_args": COINS, "num_episodes": 40}
@@ -139,3 +169,188 @@ def test_a_baseline_shifts_neither_scores_nor_the_bar_nor_the_comparison(setting
     rates = {(line["job"], line["step"]): line["success_rate"] for line in lines}
     assert [rates["ten_heads-50", str(step)] for step in HEADS] == ["1.0"] * 3
     assert [job for job, _ in rates].count("coins") == 3
+
+
+# The runner is asked as a person would ask it; here a program of the test stands in its place.
+
+
+DOCUMENT = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "arena_env_args": {"environment": "reach"}}]}
+
+
+def program(ending: str) -> list[str]:
+    """Return a program that writes its arguments, and ends as it is told."""
+    return [sys.executable, "-c", f"import os, sys; open('asked', 'w').write(' '.join(sys.argv[1:])); {ending}"]
+
+
+@pytest.fixture
+def runner_settings(tmp_path, monkeypatch) -> WatchSettings:
+    monkeypatch.chdir(tmp_path)
+    save(Path("training"), 50)
+    return WatchSettings(
+        training=Path("training"), eval_jobs_config=Path("jobs.json"), output_dir=Path("watch"), once=True, poll_s=0.05
+    )
+
+
+def evaluated(runner_settings: WatchSettings, *options: str, ending: str = "sys.exit(0)") -> tuple[int, str]:
+    checkpoint = Checkpoint(step=50, path=Path("training/model_50.pt"))
+    code = run_checkpoint(runner_settings, DOCUMENT, options, checkpoint, Path("watch/step_50"), runner=program(ending))
+    return code, Path("asked").read_text()
+
+
+def test_the_runner_gets_the_jobs_of_the_checkpoint_and_the_other_options(runner_settings):
+    words = "--cluster ray --ray_address head:6379 --num_ranks 4 --gpus_per_rank 0.5"
+    asked = f"--eval_jobs_config watch/watch/step_50/jobs.json --output_dir watch/step_50 {words}"
+    assert evaluated(runner_settings, *words.split()) == (0, asked)
+    (job,) = json.loads(Path("watch/watch/step_50/jobs.json").read_text())["jobs"]
+    assert job["policy_config_dict"] == {"checkpoint_path": "training"}
+    assert job["checkpoints"]["steps"] == [50]
+
+
+def test_a_run_that_was_begun_is_gone_on_with(runner_settings):
+    Path("watch/step_50").mkdir(parents=True)
+    Path("watch/step_50/run.json").touch()
+    _, asked = evaluated(runner_settings)
+    assert asked == "--eval_jobs_config watch/watch/step_50/jobs.json --resume watch/step_50 --retry_errors"
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code", "told"),
+    [
+        ("sys.exit(1)", 1, "step 50 was not evaluated: not every job has all its episodes"),
+        ("sys.exit(2)", 2, ""),
+        ("sys.exit(130)", 130, ""),
+        ("os.kill(os.getpid(), 15)", 130, ""),
+        ("os.kill(os.getpid(), 9)", 1, "step 50 was not evaluated: its process ended with -9"),
+    ],
+)
+def test_the_exit_code_of_the_runner_decides(runner_settings, capsys, ending, exit_code, told):
+    evaluate = partial(run_checkpoint, runner_settings, DOCUMENT, (), runner=program(ending))
+    assert Watch(settings=runner_settings, evaluate=evaluate).run() == exit_code
+    assert told in capsys.readouterr().out
+
+
+def test_the_evaluation_can_leave_the_processor_to_the_training(runner_settings):
+    _, nice = evaluated(replace(runner_settings, nice=7), ending="open('asked', 'w').write(str(os.nice(0)))")
+    assert int(nice) >= 7
+
+
+def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings, caplog):
+    """The program that is asked ends, and leaves one that has all that it was given, as a killed watch does."""
+
+    def killed(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
+        evaluated(runner_settings, ending="os.fork() or __import__('time').sleep(2.0)")
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        Watch(settings=runner_settings, evaluate=killed).run()
+    assert not is_free()
+    evaluate = partial(run_checkpoint, runner_settings, DOCUMENT, (), runner=program("sys.exit(1)"))
+    assert Watch(settings=runner_settings, evaluate=evaluate).run() == 1
+    assert caplog.text.count("another watch is at work in watch/watch, or a run of one") == 1
+    wait_until(is_free)
+
+
+def is_free() -> bool:
+    with RunLock(Path("watch/watch")) as lock:
+        try:
+            lock.hold(alone=True)
+        except ConfigError:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class PageWatch:
+    """The directory of a watch, and how to write its page anew."""
+
+    directory: Path
+
+    def page(self, *options: str) -> str:
+        assert main(["report", str(self.directory), *options]) == 0
+        return (Path(options[1]) if options else self.directory / "report.html").read_text(encoding="utf-8")
+
+
+def write_record(directory: Path, record: Evaluated) -> None:
+    write_text(directory / "watch" / f"step_{record.step}" / "evaluated.json", json_text(record), overwrite=True)
+
+
+@pytest.fixture
+def watch(tmp_path) -> PageWatch:
+    """A watch of three checkpoints, the last of which could not be evaluated; the run of the first has no page."""
+    directory = tmp_path / "watch_go1"
+    for step, ends in ((0, "ffff"), (50, "sssf")):
+        write_run_of_checkpoint(directory / f"step_{step}", step, {"go1": ends, "flat": "ssff"})
+        write_record(directory, Evaluated(step=step, path=f"model_{step}.pt", fingerprint="", is_done=True))
+    (directory / "step_50" / "report.html").touch()
+    write_record(
+        directory, Evaluated(step=100, path="model_100.pt", fingerprint="", tries=1, reason="<it> was refused")
+    )
+    return PageWatch(directory)
+
+
+def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
+    html = watch.page()
+    assert html.count('<figure class="learning">') == 2
+    assert re.findall(r'<a href="([^"#]+)" aria-label="50: (\d) of 4"', html) == [
+        ("step_50/report.html", "3"),
+        ("step_50/report.html", "2"),
+    ]
+    assert "step_0/report.html" not in html
+    assert 'class="band"' in html
+    assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
+
+
+@pytest.mark.parametrize(
+    ("alike", "name", "advice"),
+    [
+        (0, "in other episodes", "Quote the score in other episodes."),
+        (8, "once more, from the same initial conditions", "it may look too good as well"),
+    ],
+    ids=["other episodes", "the same starts"],
+)
+def test_both_scores_of_the_best_are_shown_as_soon_as_there_are_two(watch, alike, name, advice):
+    assert "62.5 % [30.6, 86.3]" in watch.page()
+    assert name not in watch.page()
+    write_best(watch.directory, alike=alike)
+    html = watch.page()
+    assert "62.5 % [30.6, 86.3]" in html
+    assert re.search(rf"{name}.*?37.5 % \[13.7, 69.4\]", html, re.DOTALL)
+    assert advice in html
+
+
+def write_best(directory: Path, *, alike: int) -> None:
+    """Score the best checkpoint, that of step 50, again."""
+    run = directory / "best_step_50"
+    write_run_of_checkpoint(run, 50, {"go1": "ssff", "flat": "sfff"})
+    fresh, chosen = scores_of(points_of(run, 50))[50], scores_of(points_of_watch(directory))[50]
+    (directory / BEST_FILE).write_text(json_text(Best(chosen=chosen, fresh=fresh, alike=alike)))
+
+
+def test_services_get_each_job_as_a_series_over_the_steps_and_the_best_marked(watch):
+    points = points_of_watch(watch.directory)
+    assert {(each.series, each.step) for each in checkpoint_measures(watch.directory, points)} == {
+        (job, step) for job in ("go1", "flat") for step in (0, 50)
+    }
+    write_best(watch.directory, alike=0)
+    *_, best = checkpoint_measures(watch.directory, points)
+    assert (best.series, best.step) == ("best", 50)
+    assert (best.values["success_rate"], best.values["fresh_success_rate"], best.values["episodes"]) == (
+        0.625,
+        0.375,
+        8,
+    )
+    assert best.values["success_low"] < 0.625 < best.values["success_high"]
+    *_, best = checkpoint_measures(watch.directory, [*points, point(0, 0, job="best")])
+    assert best.series == "best_", "a job has the name"
+
+
+def test_a_page_elsewhere_has_no_links_that_lead_nowhere(watch, tmp_path):
+    assert "report.html" not in watch.page("--output", str(tmp_path / "mailed.html"))
+
+
+def test_a_watch_is_reported_alone_and_only_once_something_was_evaluated(watch, tmp_path, capsys):
+    assert main(["report", str(watch.directory), str(watch.directory / "step_50")]) == 2
+    assert "is a watch, which has a page of its own; name it alone" in capsys.readouterr().err
+    write_record(tmp_path / "new", Evaluated(step=0, path="model_0.pt", fingerprint=""))
+    assert main(["report", str(tmp_path / "new")]) == 2
+    assert "no checkpoint of this watch has been evaluated yet" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""From a run to a dataset and back."""
+"""Recordings written as a LeRobot dataset."""
 
 import json
 
@@ -8,11 +8,15 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
+from isaaclab_arena_gr00t.data.features import Column, whole_arrays
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
 from tests.layouts import LAYOUTS
+
+# From a run to a dataset and back.
+
 
 ORDER = [("lift", 0, 5), ("lift", 1, 4), ("lift", 2, 7), ("push", 0, 3), ("push", 1, 6)]
 VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
@@ -287,3 +291,42 @@ def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
     rewards = np.array([0, np.nan, 1], np.float32)
     with pytest.raises(StorageError, match=r"demo_0: 'next\.reward' holds values that are no finite numbers"):
         converted(record(tmp_path / "job", "lift", [3], rewards=rewards), tmp_path, no_videos=True)
+
+
+JOINTS = np.arange(14, dtype=np.float32).reshape(2, 7)
+FINGERS = np.array([[70, 71], [72, 73]], np.float32)
+ARRAYS = {"obs/joints": JOINTS, "obs/fingers": FINGERS}
+
+
+def reordered(**groups: tuple[int, ...]) -> Column:
+    sources = {"obs/joints": 7, "obs/fingers": 2}
+    return Column(sources=sources, groups=groups, names=tuple("abcdefghi"))
+
+
+def test_a_column_holds_its_groups_side_by_side_in_their_own_order():
+    column = reordered(hand=(8, 7), arm=(6, 0))
+    assert column.packed(ARRAYS).tolist() == [[71, 70, 6, 0], [73, 72, 13, 7]]
+    assert column.spans() == {"hand": (0, 2), "arm": (2, 4)}
+    assert column.size == 4
+
+
+def test_what_a_column_holds_whole_comes_back():
+    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1, 0))
+    arrays = column.unpacked(column.packed(ARRAYS))
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: array.tolist() for name, array in ARRAYS.items()
+    }
+    assert column.incomplete_groups() == ()
+
+
+def test_an_array_of_which_a_joint_is_missing_does_not_come_back_and_its_group_is_named():
+    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1))
+    assert list(column.unpacked(column.packed(ARRAYS))) == ["obs/fingers"]
+    assert column.incomplete_groups() == ("arm",)
+
+
+def test_whole_arrays_are_groups_of_their_own():
+    column = whole_arrays({"joints": ("obs/joints", 7), "fingers": ("obs/fingers", 2)})
+    assert column.spans() == {"joints": (0, 7), "fingers": (7, 9)}
+    assert column.names[6:8] == ("joints_6", "fingers_0")
+    assert column.packed(ARRAYS)[0].tolist() == [*range(7), 70, 71]

@@ -1,23 +1,29 @@
-"""Time-outs, lost servers and odd answers, over real sockets."""
+"""Connections to a policy server."""
 
 import json
 import socket as sockets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
 
-from arena_wire.messages import WireLimits
+from arena_wire.messages import DEFAULT_LIMITS, WireLimits
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, ServerAddress
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicyArgs
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicyCfg
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
+from isaaclab_arena_gr00t.remote.protocols import Codec, Gr00tCodec, ServerAddress, identity_line, server_address
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
+
+# Time-outs, lost servers and odd answers, over real sockets.
 
 
 @contextmanager
@@ -244,3 +250,153 @@ def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
     finally:
         if connection is not None:
             connection.close()
+
+
+# Where a policy server is, from the options of a job; both policies that ask one are told the same.
+
+
+OPTIONS = [Gr00tRemoteClosedloopPolicyArgs("policy.yaml"), OpenpiRemotePolicyCfg()]
+
+
+def changed(options: Any, **changes: Any) -> Any:
+    return type(options)(**{**vars(options), **changes})
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["gr00t", "openpi"])
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("remote_port", 0, "must be between 1 and 65535, got 0"),
+        ("remote_port", 70000, "must be between 1 and 65535, got 70000"),
+        ("remote_host", "", "must be the name of a machine, got ''"),
+        ("remote_host", "two words", "must be the name of a machine, got 'two words'"),
+        ("timeout_s", 0.0, "must be more than 0 s, got 0"),
+        ("wait_for_server_s", float("inf"), "must be more than 0 s, got inf"),
+        ("remote_api_token", "sesame", "is refused, since a run writes the options of its jobs into its output"),
+        ("remote_api_token_file", "none.txt", "cannot read 'none.txt': No such file or directory"),
+        (
+            "remote_api_token_file",
+            "empty.txt",
+            "'empty.txt' must hold the server's token on one line, it holds nothing",
+        ),
+        ("remote_api_token_file", "two.txt", "on one line, it holds several lines"),
+        ("remote_api_token_file", "picture.png", "'picture.png' is no text"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_its_key(tmp_path, monkeypatch, options, key, value, message):
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").write_text("\n")
+    Path("two.txt").write_text("open\nsesame\n")
+    Path("picture.png").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(ConfigError) as refused:
+        server_address(changed(options, **{key: value}))
+    [problem] = refused.value.problems
+    assert problem.key == key
+    assert message in problem.message
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["gr00t", "openpi"])
+def test_the_token_comes_from_its_file_and_is_not_shown(tmp_path, options):
+    file = tmp_path / "token"
+    file.write_text("sesame\n")
+    address = server_address(changed(options, remote_api_token_file=str(file)))
+    assert address.api_token == "sesame"
+    assert "sesame" not in repr(address)
+
+
+# What a server says of its model, as a line.
+
+
+def test_what_a_server_states_is_kept_short_harmless_and_in_order():
+    assert identity_line({"b": 1, "a": "x"}) == '{"a": "x", "b": 1}'
+    assert identity_line({}) == identity_line("no map") == identity_line(None) == UNKNOWN
+    assert "\x1b" not in identity_line({"name": "\x1b[2J", "\x1b": 1})
+    long = identity_line({"name": "x" * 100_000})
+    assert len(long) < 600
+    assert long != identity_line({"name": "x" * 99_999 + "y"})
+
+
+# All env slots are asked at once, and their answers have one time-out together.
+
+
+class SlowServer:
+    """Answers a question in its own time; of the questions that are under way, one after the other.
+
+    Args:
+        times_s: How long each answer takes, in the order in which they are waited for [s].
+    """
+
+    def __init__(self, *times_s: float) -> None:
+        self.times_s = list(times_s)
+        self.asked: list[str] = []
+
+    def codec(self, *, remembers: bool) -> "SlowCodec":
+        return SlowCodec(self, remembers=remembers)
+
+
+class SlowChannel:
+    def __init__(self, server: SlowServer) -> None:
+        self._server = server
+        self._said = [b"hello"]
+
+    def send(self, request: bytes, timeout_s: float) -> None:
+        self._server.asked.append(request.decode())
+
+    def receive(self, timeout_s: float) -> bytes:
+        if self._said:
+            return self._said.pop()
+        takes_s = self._server.times_s.pop(0)
+        time.sleep(min(takes_s, timeout_s))
+        if takes_s > timeout_s:
+            raise TimeoutError
+        return b"done"
+
+    def close(self) -> None: ...
+
+
+class SlowCodec(Codec):
+    server, policy_type = "slow server", "slow"
+
+    def __init__(self, server: SlowServer, *, remembers: bool) -> None:
+        super().__init__(DEFAULT_LIMITS)
+        self._server, self.remembers = server, remembers
+
+    def dial(self, address: ServerAddress, timeout_s: float) -> Any:
+        return SlowChannel(self._server)
+
+    def introduced(self, said: object) -> None: ...
+
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+        return f"{kind} {(payload or {})['slot']}".encode()
+
+    def decode(self, said: Any) -> str:
+        return said.decode()
+
+
+def connections(server: SlowServer, *, remembers: bool = False) -> SlotConnections[SlowCodec]:
+    address = ServerAddress(host="127.0.0.1", timeout_s=0.5, wait_for_server_s=1.0)
+    return SlotConnections(address, lambda: server.codec(remembers=remembers))
+
+
+def asked(made: SlotConnections[SlowCodec], num_slots: int) -> list[str]:
+    return made.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
+
+
+def test_answers_that_together_come_in_time_are_waited_for():
+    assert asked(connections(SlowServer(0.05, 0.05, 0.05)), 3) == ["done"] * 3
+
+
+def test_the_last_answer_has_to_come_no_later_than_the_first():
+    server = SlowServer(*[0.01] * 2, *[0.3] * 6)
+    made = connections(server, remembers=True)
+    asked(made, 2)
+    with pytest.raises(ServerUnreachableError, match=r"it did not answer within 0.5 s"):
+        asked(made, 6)
+    assert len(server.times_s) >= 4, "at most two of the six were waited for"
+
+
+def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
+    server = SlowServer(0.3, 0.3, 0.3, 0.1, 0.1)
+    assert asked(connections(server), 3) == ["done"] * 3
+    assert server.asked == ["look 0", "look 1", "look 2", "look 1", "look 2"]

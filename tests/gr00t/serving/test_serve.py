@@ -1,6 +1,7 @@
-"""The command, from what is typed to the exit code."""
+"""The program that serves a policy."""
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -8,12 +9,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from gr00t.policy.server_client import PolicyClient
 
-from isaaclab_arena_gr00t.serving.serve import main
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena_gr00t.serving.serve import ServeOptions, main, served_job
 from tests.end_to_end.launching import command, free_port, patience_s, start, wait_until
+
+# The command, from what is typed to the exit code.
 
 
 @contextmanager
@@ -88,3 +93,101 @@ def test_a_port_that_is_taken_is_said(capsys):
         port = taken.getsockname()[1]
         assert main(["zero_action", "reach", "--protocol", "vla_eval", "--port", str(port)]) == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+# What may be served is found, and what is wrong is refused before anything is built.
+
+
+JOB = {"policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "seed": 5}
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [{**JOB, "name": "still"}, {**JOB, "name": "reach"}]}))
+    return str(path)
+
+
+def options(**given: Any) -> ServeOptions:
+    return ServeOptions(protocol="vla_eval", **given)
+
+
+def test_a_message_may_be_as_large_as_for_the_protocols_own_server():
+    assert options().listen().max_message_bytes == 64 * 2**20
+    assert ServeOptions(protocol="gr00t").listen().max_message_bytes == 256 * 2**20
+    assert ServeOptions(protocol="gr00t", max_message_mb=1).listen().max_message_bytes == 2**20
+
+
+def test_a_port_for_health_is_for_the_protocol_that_is_no_http():
+    with pytest.raises(ConfigError, match="--health_port: is for gr00t; vla_eval answers GET /health on its own port"):
+        options(health_port=0).check()
+    ServeOptions(protocol="gr00t", health_port=0).check()
+
+
+def test_a_job_is_named_by_its_file_or_by_policy_and_environment(file):
+    assert served_job(options(), [f"{file}:still"]).config.name == "still"
+    assert served_job(options(job="reach"), [file]).config.seed == 5
+    job = served_job(options(), ["random_action", "lift_object", "--object", "can"])
+    assert (job.config.policy_type, job.config.environment) == ("random_action", "lift_object")
+    assert job.environment_config.object == "can"
+
+
+@pytest.mark.parametrize(
+    ("given", "rest", "message"),
+    [
+        ({}, [], "name JOBS_FILE:JOB, or a policy type and its environment"),
+        ({}, ["--port"], "name JOBS_FILE:JOB"),
+        ({}, ["FILE"], "name one of still, reach"),
+        ({}, ["FILE:stil"], "there is no job 'stil'; did you mean 'still'"),
+        ({}, ["FILE:still", "reach"], "a job file says all of its jobs"),
+        ({}, ["no.json:still"], "no.json"),
+        ({}, ["zero_actoin", "reach"], "did you mean 'zero_action'"),
+        ({}, ["zero_action"], "one environment is needed"),
+    ],
+)
+def test_a_job_that_is_not_there_is_refused(file, given, rest, message):
+    with pytest.raises(ConfigError, match=message):
+        served_job(options(**given), [word.replace("FILE", file) for word in rest])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_sessions": 0}, "max_sessions"),
+        ({"max_wait_ms": -1}, "max_wait_ms"),
+        ({"port": 70_000}, "port"),
+        ({"api_token": "a", "api_token_file": "b"}, "not both"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        options(**given).check()
+
+
+def test_names_are_read_as_pairs():
+    given = options(images=("a/b=front",), states=("s=x,y", "t.u=z"))
+    assert given.client_keys() == ({"a/b": "front"}, {"s": ["x", "y"], "t.u": ["z"]})
+    assert options().client_keys() == (None, None)
+    for wrong in ("front", "=front", "a="):
+        with pytest.raises(ConfigError, match=f"--images: must be like KEY=NAME, got '{wrong}'"):
+            options(images=(wrong,)).client_keys()
+
+
+def test_a_token_is_the_only_line_of_its_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    assert options(api_token_file=str(path)).listen().api_token == "secret"
+    for text in ("", "two\nlines"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="must hold the server's token on one line"):
+            options(api_token_file=str(path)).listen()
+    with pytest.raises(ConfigError, match="cannot read"):
+        options(api_token_file=str(tmp_path / "none")).listen()
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("machine", False), ("*", False)],
+)
+def test_only_this_machine_can_reach_a_loopback_address(host, local):
+    assert options(host=host).is_local() is local

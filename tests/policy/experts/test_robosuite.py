@@ -10,7 +10,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import build, run
-from tests.environments.gym.test_robosuite import IN_ROBOSUITE
+from tests.environments.gym.test_builder import IN_ROBOSUITE
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

@@ -13,7 +13,7 @@ from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
 from tests.sim.arm_and_cube import PARTS
 from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE, begin, drive
-from tests.sim.warp.test_batch_cameras import CLOSE, SAME_PIXELS
+from tests.sim.warp.test_cameras import CLOSE, SAME_PIXELS
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda:0")

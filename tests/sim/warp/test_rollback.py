@@ -1,17 +1,27 @@
-"""What is put back after a step is the same if it is replayed: worlds that rest, break down or find no room."""
+"""Worlds that start and that are set back."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import mujoco_warp
+import numpy as np
 import pytest
 import torch
+import warp
 
-from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.backend import StartState, model_names, resized
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StepRollback, WarpBackend
+from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StartSender, StepRollback, WarpBackend
 from isaaclab_arena.sim.warp_kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
+from tests.sim.warp.fake_streams import between, fake_streams
 from tests.sim.warp.test_backend import begin, everything
+
+# What is put back after a step is the same if it is replayed: worlds that rest, break down or find no room.
+
 
 CPU = torch.device("cpu")
 SUBSTEPS = 4
@@ -135,3 +145,139 @@ def test_worlds_that_are_closed_go_on(model):
                 each.close()
             step(each, number)
         assert_the_same(*both)
+
+
+def sent(parts, starts: list[StartState]) -> dict[str, torch.Tensor]:
+    model = compose_scene("scenes/table.xml", parts)
+    at_rest = {
+        "time": torch.zeros(1),
+        "qpos": torch.full((1, model.nq), 0.25),
+        "qvel": torch.zeros(1, model.nv),
+        "act": torch.zeros(1, model.na),
+        "ctrl": torch.zeros(1, model.nu),
+        "mocap_pos": torch.full((1, model.nmocap, 3), 0.75),
+        "mocap_quat": torch.ones(1, model.nmocap, 4),
+    }
+    arrays = dict(StartSender(model_names(model), at_rest).send(starts))
+    assert {name: values.shape[1:] for name, values in arrays.items()} == {
+        name: values.shape[1:] for name, values in at_rest.items()
+    }
+    return arrays
+
+
+def test_what_a_start_does_not_name_is_as_at_rest():
+    starts = [
+        StartState(joint_positions={"robot/panda_joint1": (0.5,)}),
+        StartState(mocap_positions={"target/body": (1.0, 2.0, 3.0)}),
+    ]
+    arrays = sent(PARTS, starts)
+    assert arrays["qpos"][:, :2].tolist() == [[0.5, 0.25], [0.25, 0.25]]
+    assert arrays["mocap_pos"].tolist() == [[[0.75] * 3], [[1.0, 2.0, 3.0]]]
+    assert arrays["mocap_quat"].tolist() == [[[1.0] * 4]] * 2
+    assert arrays["time"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("num_starts", [0, 3])
+def test_models_without_controls_or_mocap_bodies_start_too(num_starts):
+    arrays = sent(PARTS[1:2], [StartState()] * num_starts)
+    assert arrays["qpos"].shape[0] == num_starts
+    assert arrays["mocap_pos"].shape == (num_starts, 0, 3)
+
+
+# Worlds in streams that only take notes: whatever they do, Warp is told in a stream that is in order with torch.
+
+
+ROOMY, STREAMS_NARROW = BufferSizes(contacts=64, constraints=256), BufferSizes(contacts=1, constraints=2)
+TOUCHING = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})
+
+
+MADE = "make_data"
+CALLS = ("launch", "capture_launch", "copy", "empty", "zeros", "full")
+"""Functions of Warp that give a device something to do."""
+
+
+class Worlds:
+    """Two worlds, and what Warp was told in which stream.
+
+    Attributes:
+        notes: What happened, in order; what Warp was told is named by its function.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sizes: BufferSizes) -> None:
+        self.notes: list[str] = []
+        monkeypatch.setattr(mujoco_warp, "make_data", partial(self.told, MADE, mujoco_warp.make_data))
+        for name in CALLS:
+            monkeypatch.setattr(warp, name, partial(self.told, name, getattr(warp, name)))
+        self.model = compose_scene("scenes/table.xml", PARTS)
+        launcher = Launcher(CPU, streams=fake_streams(self.notes))
+        self.backend = WarpBackend(self.model, num_envs=2, device=CPU, sizes=sizes, launcher=launcher)
+
+    def told(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a function, and note its name."""
+        self.notes.append(name)
+        return call(*arguments, **options)
+
+    def noted(self, call: Callable[[], object]) -> list[str]:
+        """Events during a call."""
+        self.notes.clear()
+        call()
+        return list(self.notes)
+
+    def vary(self, mass_kg: float) -> None:
+        """Give the object another mass in each world."""
+        masses_kg = (mass_kg, 2 * mass_kg)
+        changes = [resized(self.model, "object/body", mass=each_kg, scale=1.0) for each_kg in masses_kg]
+        self.backend.vary(torch.arange(2), changes)
+
+    def step(self) -> None:
+        """Make a control step."""
+        self.backend.step(everyone(self.backend), 2)
+
+    def touch(self) -> None:
+        """Put the object into the table, so that there are contacts."""
+        self.backend.reset(torch.arange(2), [TOUCHING] * 2)
+
+
+def outside(notes: list[str]) -> list[str]:
+    """Calls of Warp outside of every stream."""
+    found, is_inside = [], False
+    for note in notes:
+        if note.startswith(("in ", "out of ")):
+            is_inside = note.startswith("in ")
+        elif note in CALLS and not is_inside:
+            found.append(note)
+    return found
+
+
+def visits(notes: list[str]) -> list[str]:
+    """Events of the streams, without the calls of Warp in them."""
+    return [note for note in notes if note not in CALLS]
+
+
+def test_nothing_is_told_outside_of_a_stream_whatever_the_worlds_do(monkeypatch):
+    worlds = Worlds(monkeypatch, STREAMS_NARROW)
+    for each in (worlds.step, worlds.touch, partial(worlds.vary, 0.1), worlds.step, worlds.step):
+        each()
+    worlds.backend.jacobian("object/body", "robot/tcp")
+    assert {"launch", "capture_launch", *visits(between("independent"))} <= set(worlds.notes)
+    assert outside(worlds.notes) == []
+
+
+def test_fields_become_each_worlds_own_and_what_follows_from_them_is_renewed_in_order_with_torch(monkeypatch):
+    worlds = Worlds(monkeypatch, ROOMY)
+    first, second, third = (visits(worlds.noted(partial(worlds.vary, mass_kg))) for mass_kg in (0.1, 0.2, 0.3))
+    widened, derived = between("blocking"), between("blocking")
+    assert first == widened + derived
+    assert second == third == between("independent")
+    masses_kg = worlds.backend.model_field("body_mass")[:, worlds.model.body("object/body").id]
+    np.testing.assert_allclose(masses_kg, [0.3, 0.6], rtol=1e-6)
+
+
+def test_more_room_is_made_between_the_step_that_lacked_it_and_the_one_made_again(monkeypatch):
+    worlds = Worlds(monkeypatch, STREAMS_NARROW)
+    notes = worlds.noted(worlds.touch)
+    assert worlds.backend.sizes.contacts > STREAMS_NARROW.contacts
+    made_at = notes.index(MADE)
+    before, after = ([note for note in each if note.startswith("in ")] for each in (notes[:made_at], notes[made_at:]))
+    assert before[-1] == "in blocking"
+    assert after[0] == "in blocking", "a graph that knows the arrays of before was replayed"

@@ -1,14 +1,31 @@
+"""Commit lines and reports of jobs."""
+
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from itertools import permutations
 from types import MappingProxyType
 
 import pytest
 
+from isaaclab_arena import ConfigError, StorageError
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.storage.ledger import CommitWriter, commit_line, read_commits
+from isaaclab_arena.storage.ledger import CommitWriter, commit_line, read_commits, read_run_plan
+from isaaclab_arena.storage.reports import (
+    JobReport,
+    JobStanding,
+    ReportedStatus,
+    Reproducible,
+    StartUp,
+    job_standing,
+    read_job_reports,
+    write_job_report,
+)
+from tests.results.evidence import commit_lines, planned, write_lines, write_report
+from tests.results.evidence import report as job_standing_report
 
 CONTEXT = {"rank": 1, "episode_in_env": 0, "timestamp": "2026-01-01T00:00:00+00:00", "wall_s": 0.5, "checksum": 7}
 ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", "seed", "success"} | {
@@ -175,3 +192,194 @@ def test_lines_of_another_job_are_reported(tmp_path):
 
 def test_a_job_without_files_has_no_lines(tmp_path):
     assert read_commits(tmp_path / "never", "lift").lines == ()
+
+
+def report(rank: int, **changes) -> JobReport:
+    values = {
+        "job": "lift",
+        "rank": rank,
+        "device": "cpu",
+        "status": ReportedStatus.COMPLETED,
+        "started_at": "a",
+        "ended_at": "b",
+        "wall_s": 2.0,
+        "reproducible": Reproducible.BITWISE,
+    }
+    return JobReport(**{**values, **changes})
+
+
+def test_reports_come_back_by_rank(tmp_path):
+    for rank in (10, 2):
+        write_job_report(tmp_path, report(rank))
+    assert read_job_reports(tmp_path, "lift") == ([report(2), report(10)], [])
+
+
+def test_a_report_that_does_not_say_how_the_job_began_is_read(tmp_path):
+    path = write_job_report(tmp_path, report(0))
+    document = json.loads(path.read_text())
+    del document["start_up"]
+    path.write_text(json.dumps(document))
+    assert read_job_reports(tmp_path, "lift") == ([report(0)], [])
+
+
+def test_a_report_says_how_the_job_began(tmp_path):
+    began = report(0, start_up=StartUp(import_s=1.5, compile_s=14.0, first_step_s=0.5))
+    write_job_report(tmp_path, began)
+    assert read_job_reports(tmp_path, "lift") == ([began], [])
+
+
+def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
+    failed = report(0, status=ReportedStatus.FAILED, error="no")
+    write_job_report(tmp_path, failed)
+    later = write_job_report(tmp_path, report(0, attempt=2))
+    assert later.name == "job_report_rank0_life1.json"
+    assert read_job_reports(tmp_path, "lift")[0] == [failed, report(0, attempt=2)]
+
+
+def test_an_unreadable_report_is_told_and_the_others_are_read(tmp_path):
+    write_job_report(tmp_path, report(0))
+    (tmp_path / "job_report_rank1.json").write_text("{")
+    reports, problems = read_job_reports(tmp_path, "lift")
+    assert reports == [report(0)]
+    [(path, problem)] = problems
+    assert path.name == "job_report_rank1.json"
+    assert "job_report_rank1.json: is not valid JSON" in problem
+
+
+def test_a_report_of_another_job_is_told_and_does_not_count(tmp_path):
+    path = write_job_report(tmp_path, report(0, job="push"))
+    assert read_job_reports(tmp_path, "lift") == ([], [(path, f"{path}: is of job 'push'")])
+
+
+def test_a_report_of_another_run_is_told_and_does_not_count(tmp_path):
+    path = write_job_report(tmp_path, report(0, run="theirs"))
+    assert read_job_reports(tmp_path, "lift", "ours") == ([], [(path, f"{path}: is of another run")])
+    assert read_job_reports(tmp_path, "lift", "theirs")[0] == [report(0, run="theirs")]
+    earlier = write_job_report(tmp_path, report(1))
+    assert [each.rank for each in read_job_reports(tmp_path, "lift", "ours")[0]] == [1], earlier
+
+
+def test_that_a_rank_has_begun_counts_until_it_says_how_it_ended(tmp_path):
+    begun = [report(rank, status=ReportedStatus.BEGUN) for rank in (0, 1)]
+    paths = [write_job_report(tmp_path, each) for each in begun]
+    write_job_report(tmp_path, report(1, status=ReportedStatus.BEGUN, attempt=2))
+    kept = paths[0].read_bytes()
+    ended = report(0)
+    assert write_job_report(tmp_path, ended).name == "job_report_rank0.json"
+    assert not paths[0].exists()
+    assert read_job_reports(tmp_path, "lift")[0] == [ended, begun[1], report(1, status=ReportedStatus.BEGUN, attempt=2)]
+    # As a crash between the two leaves it.
+    paths[0].write_bytes(kept)
+    assert read_job_reports(tmp_path, "lift")[0][:2] == [ended, begun[1]]
+
+
+# Where a job stands, from its finished episodes and from what ranks have said of it.
+
+
+ALL = range(10)
+FAILED, STOPPED, BEGUN = (
+    job_standing_report(status=status)
+    for status in (ReportedStatus.FAILED, ReportedStatus.INTERRUPTED, ReportedStatus.BEGUN)
+)
+ENDED = job_standing_report()
+NEVER_BUILT = job_standing_report(status=ReportedStatus.INTERRUPTED, reproducible=None)
+
+
+def standing(finished: Collection[int], *reports: JobReport, needed=None, has_parts=False, **job) -> JobStanding:
+    return job_standing(planned(**job), finished, reports, needed=needed, has_parts=has_parts)
+
+
+@pytest.mark.parametrize(
+    ("reports", "status"),
+    [
+        ([ENDED], "completed"),
+        ([BEGUN], "completed"),
+        ([STOPPED], "completed"),
+        ([STOPPED, job_standing_report(rank=1)], "completed"),
+        ([NEVER_BUILT], "interrupted"),
+        ([], "interrupted"),
+        ([FAILED], "failed"),
+        ([ENDED, job_standing_report(rank=1, status=ReportedStatus.FAILED)], "failed"),
+        ([BEGUN, job_standing_report(rank=1, status=ReportedStatus.FAILED)], "failed"),
+        ([FAILED, job_standing_report(attempt=2)], "completed"),
+        ([FAILED, job_standing_report(attempt=2, status=ReportedStatus.BEGUN)], "completed"),
+    ],
+)
+def test_a_job_with_all_its_episodes_is_complete_once_a_rank_has_said_what_they_promise(reports, status):
+    assert standing(ALL, *reports).status == status
+
+
+@pytest.mark.parametrize("reports", [[ENDED], [BEGUN], [STOPPED], []])
+def test_a_job_that_lacks_episodes_is_interrupted_whatever_ranks_have_said(reports):
+    found = standing({0, 2, 4, 5, 6, 7, 8, 9}, *reports)
+    assert (found.status, found.planned, found.missing) == ("interrupted", 10, (1, 3))
+
+
+def test_without_a_trace_a_job_is_missing_or_was_not_to_run():
+    assert standing(()).status == "missing"
+    skipped = standing((), status=JobStatus.COMPLETED)
+    assert (skipped.status, skipped.missing) == ("skipped", ())
+
+
+def test_as_long_as_episodes_have_files_of_their_own_only_a_report_completes_the_job():
+    assert standing(ALL, BEGUN, has_parts=True).status == "interrupted"
+    assert standing(ALL, ENDED, has_parts=True).status == "completed"
+
+
+@pytest.mark.parametrize(("reports", "status"), [([BEGUN], "completed"), ([], "interrupted")])
+def test_a_decision_completes_a_job_as_its_last_episode_does(reports, status):
+    found = standing(range(7), *reports, needed=6)
+    assert (found.status, found.missing) == (status, ())
+    assert standing(range(5), BEGUN, needed=6).missing == (5,)
+
+
+def test_the_length_of_a_job_may_be_known_from_what_a_rank_has_said():
+    said = job_standing_report(status=ReportedStatus.BEGUN, num_episodes=3)
+    assert standing(range(3), said, num_episodes=None).status == "completed"
+    assert standing(range(2), said, num_episodes=None).missing == (2,)
+
+
+def test_a_job_that_steps_end_is_complete_only_where_every_rank_that_ended_says_so():
+    limited = {"num_episodes": None, "num_steps": 100}
+    assert standing(range(3), ENDED, **limited).status == "completed"
+    assert standing(range(3), BEGUN, **limited).status == "interrupted"
+    assert standing(range(3), STOPPED, job_standing_report(rank=1), **limited).status == "interrupted"
+    # Of a rank that died another one has taken over all of it.
+    assert standing(range(3), BEGUN, job_standing_report(rank=1), **limited).status == "completed"
+
+
+# A pipe in the place of a file that a run has written: it is named, and nobody waits for what never comes.
+
+
+@pytest.fixture
+def directory(tmp_path):
+    write_lines(tmp_path, commit_lines("s"))
+    write_report(tmp_path, job_standing_report())
+    return tmp_path
+
+
+def test_the_lines_of_other_files_count(directory):
+    os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
+    log = read_commits(directory / "lift", "lift")
+    assert [each.episode_index for each in log.lines] == [0]
+    [problem] = log.problems
+    assert problem.endswith("episode_results_rank1.jsonl: is a pipe, not a file; save what comes through it as a file")
+
+
+def test_what_must_be_read_is_refused(directory):
+    os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
+    with pytest.raises(StorageError, match="is a pipe"):
+        read_commits(directory / "lift", "lift", skip_unreadable=False)
+
+
+def test_the_reports_of_other_ranks_count(directory):
+    os.mkfifo(directory / "lift" / "job_report_rank1.json")
+    reports, [(_, problem)] = read_job_reports(directory / "lift", "lift")
+    assert [each.rank for each in reports] == [0]
+    assert "is a pipe" in problem
+
+
+def test_a_plan_that_is_a_pipe_is_no_plan(directory):
+    os.mkfifo(directory / "run.json")
+    with pytest.raises(ConfigError, match=r"holds no run\.json"):
+        read_run_plan(directory)

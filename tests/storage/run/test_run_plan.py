@@ -1,11 +1,39 @@
+"""The plan of a run, its attempts and its lock."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.disk import RunLock
+from isaaclab_arena.storage.ledger import (
+    AttemptEntry,
+    RunPlan,
+    SettledBatch,
+    attempt_numbers,
+    attempt_path,
+    policy_batches_in_effect,
+    read_attempt,
+    read_attempts,
+    read_run_plan,
+    read_settled,
+    settle,
+    write_attempt,
+    write_run_plan,
+)
+from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, read_verification, write_verification
+from tests.results.evidence import attempt, planned
 from tests.storage.plan_entries import plan_entry
 
 PLAN = RunPlan(
@@ -84,3 +112,218 @@ def test_a_job_whose_name_cannot_be_a_directory_is_refused(tmp_path, name):
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match=r"jobs\[1\]\.config\.name"):
         read_run_plan(tmp_path)
+
+
+def test_attempts_come_back_in_order(tmp_path):
+    first = attempt(1, jobs=(AttemptEntry(job="lift", finished=((0, 3), (7, 8))), AttemptEntry(job="reach")))
+    write_attempt(tmp_path, attempt(10, retry_errors=True))
+    write_attempt(tmp_path, first)
+    assert attempt_numbers(tmp_path) == [1, 10]
+    assert read_attempts(tmp_path) == ([first, attempt(10, retry_errors=True)], [])
+
+
+def test_an_attempt_is_never_written_over(tmp_path):
+    write_attempt(tmp_path, attempt(1))
+    with pytest.raises(StorageError, match="exists already"):
+        write_attempt(tmp_path, attempt(1, world_size=2))
+
+
+def test_a_missing_attempt_is_named(tmp_path):
+    with pytest.raises(StorageError, match=r"attempt_3\.json is missing"):
+        read_attempt(tmp_path, 3)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema_version": 9}', '{"schema_version": 1}'])
+def test_an_attempt_that_cannot_be_read_is_told_and_no_obstacle(tmp_path, content):
+    write_attempt(tmp_path, attempt(1))
+    (tmp_path / "attempts" / "attempt_2.json").write_text(content)
+    attempts, problems = read_attempts(tmp_path)
+    assert attempts == [attempt(1)]
+    assert "attempt_2.json" in problems[0]
+    assert attempt_numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["attempt_0.json", "attempt_\u0663.json", f"attempt_{'9' * 200}.json", "attempt_1.json.bak"]
+)
+def test_a_file_of_another_name_is_no_attempt(tmp_path, name):
+    write_attempt(tmp_path, attempt(1))
+    (tmp_path / "attempts" / name).touch()
+    assert attempt_numbers(tmp_path) == [1]
+
+
+def test_an_attempt_whose_file_is_a_directory_is_named_as_that_and_the_others_are_read(tmp_path):
+    write_attempt(tmp_path, attempt(2))
+    attempt_path(tmp_path, 1).mkdir()
+    attempts, problems = read_attempts(tmp_path)
+    assert [each.number for each in attempts] == [2]
+    told = "is a directory, not a file; run.json and the recordings say with which versions it ran"
+    assert problems == [f"{attempt_path(tmp_path, 1)}: {told}"]
+
+
+def test_an_attempt_of_another_run_does_not_count(tmp_path):
+    write_attempt(tmp_path, attempt(1, run="theirs"))
+    write_attempt(tmp_path, attempt(2, run="ours"))
+    attempts, [problem] = read_attempts(tmp_path, "ours")
+    assert [each.number for each in attempts] == [2]
+    assert problem.startswith(f"{attempt_path(tmp_path, 1)}: is of another run; ")
+    assert len(read_attempts(tmp_path)[0]) == 2
+
+
+def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):
+    jobs = [planned("lift"), planned("reach"), planned("push")]
+    settle(tmp_path / "lift", SettledBatch(policy_batch=8))
+    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(AttemptEntry(job="lift"),))]) == {"lift": 8}
+    said = [
+        attempt(1),
+        attempt(2, jobs=(AttemptEntry(job="lift", policy_batch=4), AttemptEntry(job="reach", policy_batch=16))),
+    ]
+    assert policy_batches_in_effect(tmp_path, jobs, [*said, attempt(3)]) == {"lift": 4, "reach": 16}
+    (tmp_path / "push").mkdir()
+    (tmp_path / "push" / "settled.json").write_text("{")
+    anew = attempt(3, jobs=(AttemptEntry(job="lift", is_rerun=True), AttemptEntry(job="reach", is_rerun=True)))
+    assert policy_batches_in_effect(tmp_path, jobs, [*said, anew]) == {"lift": 8}
+
+
+HOLD_AND_WAIT = """
+import sys, time
+from pathlib import Path
+from isaaclab_arena.storage.disk import RunLock
+lock = RunLock(Path(sys.argv[1])).hold(alone=True)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
+    with RunLock(tmp_path).hold(alone=True), pytest.raises(ConfigError, match="another run is at work"):
+        RunLock(tmp_path).hold(alone=True)
+
+
+def test_ranks_of_one_run_share_it_and_keep_another_run_out(tmp_path):
+    with RunLock(tmp_path).hold(alone=True) as first, RunLock(tmp_path) as second:
+        first.hold(alone=False)
+        second.hold(alone=False)
+        first.release()
+        with pytest.raises(ConfigError, match="another run is at work"):
+            RunLock(tmp_path).hold(alone=True)
+
+
+def test_a_lock_that_was_released_can_be_taken_again(tmp_path):
+    lock = RunLock(tmp_path).hold(alone=True)
+    lock.release()
+    lock.release()
+    RunLock(tmp_path).hold(alone=True).release()
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, str(tmp_path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(ConfigError):
+        RunLock(tmp_path).hold(alone=True)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    RunLock(tmp_path).hold(alone=True).release()
+
+
+def test_a_program_that_a_run_starts_does_not_inherit_its_lock(tmp_path):
+    with RunLock(tmp_path).hold(alone=True):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+    try:
+        assert _is_free_within(tmp_path, seconds=60.0)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, caplog):
+    def no_locks(descriptor, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    caplog.set_level("WARNING", logger="isaaclab_arena")
+    RunLock(tmp_path).hold(alone=True).hold(alone=False).release()
+    assert "cannot be locked on this file system" in caplog.text
+
+
+def _is_free_within(directory: Path, *, seconds: float) -> bool:
+    # A process that was just started drops what it must not inherit a moment after its parent goes on.
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConfigError):
+            RunLock(directory).hold(alone=True).release()
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# On how many env slots a job's policy is asked is settled once, by whoever comes first.
+
+
+def test_nothing_is_settled_before_the_first_rank_comes(tmp_path):
+    assert read_settled(tmp_path) is None
+    assert settle(tmp_path, SettledBatch(policy_batch=8)).policy_batch == 8
+    assert json.loads((tmp_path / "settled.json").read_text()) == {"policy_batch": 8, "schema_version": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["settled.json"]
+
+
+def test_the_first_rank_counts(tmp_path):
+    settle(tmp_path, SettledBatch(policy_batch=8))
+    assert settle(tmp_path, SettledBatch(policy_batch=16)).policy_batch == 8
+    assert [path.name for path in tmp_path.iterdir()] == ["settled.json"]
+
+
+def test_a_disk_without_links_settles_too(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert settle(tmp_path, SettledBatch(policy_batch=4)).policy_batch == 4
+    assert settle(tmp_path, SettledBatch(policy_batch=8)).policy_batch == 4
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "settled.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"settled.json: is not valid JSON"):
+        settle(tmp_path, SettledBatch(policy_batch=4))
+
+
+BITWISE = EpisodeVerification(job="lift", episode_index=3, is_same=True, is_bitwise=True, verdict="bitwise")
+FOUND = RunVerification(
+    verified_at="2026-01-02T03:04:05.000+00:00",
+    sources={"lift/episode_results_rank0.jsonl": 12},
+    num_episodes=1_200,
+    problems=(),
+    episodes=(BITWISE, dataclasses.replace(BITWISE, episode_index=7)),
+    is_sound=True,
+)
+
+
+def test_what_was_found_is_read_again_and_the_last_one_counts(tmp_path):
+    assert read_verification(tmp_path) is None
+    write_verification(tmp_path, dataclasses.replace(FOUND, is_sound=False))
+    write_verification(tmp_path, FOUND)
+    assert read_verification(tmp_path) == FOUND
+    assert [path.name for path in tmp_path.iterdir()] == ["verification.json"]
+
+
+def test_a_damaged_file_is_named_of_verification(tmp_path):
+    (tmp_path / "verification.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"verification.json: is not valid JSON"):
+        read_verification(tmp_path)
+
+
+def test_what_was_found_is_a_sentence():
+    assert FOUND.in_words() == (
+        "the files of 1,200 episodes are whole; 2 of 2 episodes ran again bitwise the same (lift 3, 7)"
+    )
+    ended = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
+    differs = dataclasses.replace(ended, is_same=False, verdict="differs first at control step 17")
+    worse = dataclasses.replace(FOUND, problems=("job 'lift': demo_2 is damaged", "more"), episodes=(ended, differs))
+    assert worse.in_words() == (
+        "wrong with the files: job 'lift': demo_2 is damaged, and 1 more; 1 ended the same (reach 3); "
+        "reach 3 differs first at control step 17"
+    )
+    assert dataclasses.replace(FOUND, episodes=()).in_words().endswith("; no episode ran again")

@@ -1,16 +1,23 @@
+"""Environments as a training sees them."""
+
 import dataclasses
+import math
 from contextlib import closing
 
+import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment, Step
+from isaaclab_arena.interfaces.episode import Conditions, Episode, Stream, episode_seed_sequence
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.network import ActionScaler, ActionScaling
-from isaaclab_arena.training.learner import TrainingEnvironment
-from tests.environments.building import build
+from isaaclab_arena.training.learner import EpisodeCounter, TrainingEnvironment, check_agent
+from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
+from tests.environments.variations.varying import build_varied, everything
 from tests.fakes_environment import ScriptedEnvironment
+from tests.training.learning import small_config, small_learner
 
 
 def env_slots(
@@ -149,3 +156,232 @@ def test_no_picture_is_drawn_because_no_network_looks_at_one():
         assert with_cameras.restart()["policy"].equal(without.restart()["policy"])
         assert set(with_cameras.get_observations().keys()) == {"policy"}
     assert seeing.pictures_drawn == 0
+
+
+def problems(*words: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        check_agent(small_config(*words))
+    return [str(problem) for problem in raised.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("agent.algorithm.gama=0.9", "agent.algorithm.gama: PPO has no such option; did you mean 'gamma'?"),
+        (
+            "agent.actor.hidden_dim=[8]",
+            "agent.actor.hidden_dim: MLPModel has no such option; did you mean 'hidden_dims'?",
+        ),
+        ("agent.algorithm.gamma=much", "agent.algorithm.gamma: must be float, got 'much'"),
+        ("agent.algorithm.class_name=PPPO", "agent.algorithm.class_name: there is no 'PPPO'"),
+        ("agent.algorithm.class_name=no.such:Thing", "agent.algorithm.class_name: there is no 'no.such:Thing'"),
+        ("agent.algorithm.multi_gpu_cfg={}", "agent.algorithm.multi_gpu_cfg: PPO has no such option"),
+    ],
+)
+def test_options_that_a_class_does_not_have_are_told_before_anything_is_built(word, told):
+    assert problems(word)[0].startswith(told)
+
+
+def test_samples_that_would_never_be_learned_from_are_refused():
+    (problem,) = problems("agent.algorithm.num_mini_batches=5")
+    assert problem == (
+        "agent.algorithm.num_mini_batches: 8 env slots x 16 steps = 128 samples do not divide into 5 mini-batches, and "
+        "3 would never be learned from; use 4 or 8"
+    )
+
+
+def test_a_recurrent_policy_divides_env_slots():
+    words = ("agent.actor.class_name=RNNModel", "agent.actor.distribution_cfg.class_name=GaussianDistribution")
+    (problem,) = problems("num_envs=6", *words)
+    assert "6 env slots of a recurrent policy do not divide into 4 mini-batches, and 2 would never" in problem
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("agent.algorithm.num_mini_batches=-4", "num_mini_batches: must be a whole number from 1, got -4"),
+        ("agent.algorithm.num_mini_batches=0", "num_mini_batches: must be a whole number from 1, got 0"),
+        ("agent.algorithm.num_learning_epochs=0", "num_learning_epochs: must be a whole number from 1, got 0"),
+        ("agent.algorithm.schedule=adaptve", "schedule: there is no 'adaptve'; did you mean 'adaptive'?"),
+        ("agent.algorithm.gamma=2", "gamma: must be from 0 to 1, got 2"),
+        ("agent.actor.hidden_dims=[]", "hidden_dims: must be sizes of layers, at least one, got []"),
+        ("agent.critic.hidden_dims=[0]", "hidden_dims: must be sizes of layers, at least one, got [0]"),
+    ],
+)
+def test_numbers_with_which_nothing_would_be_learned_are_refused(word, told):
+    assert any(problem.endswith(told) for problem in problems(word))
+
+
+def test_groups_have_to_divide_the_env_slots():
+    words = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=3")
+    assert problems(*words) == ["agent.algorithm.group_size: 8 env slots do not divide into groups of 3; use 2 or 4"]
+
+
+def test_a_group_of_observations_that_is_not_there_is_told():
+    with pytest.raises(
+        ConfigError, match=r"agent.obs_groups.actor: the environment has no group 'polcy'; did you mean"
+    ):
+        small_learner("agent.obs_groups.actor=[polcy]")
+
+
+def test_all_problems_are_told_at_once():
+    assert len(problems("agent.algorithm.gama=0.9", "agent.critic.size=3", "agent.algorithm.num_mini_batches=5")) == 3
+
+
+def test_a_class_of_somebody_else_can_be_named():
+    check_agent(small_config("agent.algorithm.class_name=rsl_rl.algorithms:PPO"))
+
+
+def test_an_actor_needs_a_distribution():
+    (problem,) = problems("agent.actor.distribution_cfg=null")
+    assert problem.startswith("agent.actor.distribution_cfg: a policy that learns draws its actions; give one")
+
+
+# Starts that training draws together are those of the episodes, drawn one by one with numpy's own seeding.
+
+
+SEED = 2**40 + 3
+
+
+class OneByOne(Episode):
+    """An episode whose streams numpy seeds, each on its own."""
+
+    def conditions_generator(self) -> np.random.Generator:
+        return np.random.default_rng(episode_seed_sequence(self.seed, Stream.CONDITIONS, self.episode_index))
+
+    def variation_generator(self, variation: str) -> np.random.Generator:
+        sequence = episode_seed_sequence(self.seed, Stream.VARIATION, self.episode_index, variation)
+        return np.random.default_rng(sequence)
+
+
+def drawn_one_by_one(environment: Environment, index: int) -> Conditions:
+    episode = OneByOne(job="training", episode_index=index, seed=SEED)
+    return environment.vary_conditions(environment.draw_conditions(episode.conditions_generator()), episode)
+
+
+def starts_env_slots(environment: Environment) -> TrainingEnvironment:
+    """Return the environment in training, before the first start that a test asks for."""
+    scaler = ActionScaler(environment.action_spec, ActionScaling.AS_IS, device=environment.device)
+    training = TrainingEnvironment(environment, seed=SEED, scaler=scaler, cfg={})
+    training.num_drawn = 0
+    return training
+
+
+def assert_starts_are_those_of_the_episodes(environment: Environment) -> None:
+    starts = starts_env_slots(environment)
+    drawn = [conditions for count in (200, 1, 3, 96) for conditions in starts.next_conditions(count)]
+    assert drawn == [drawn_one_by_one(environment, index) for index in range(300)]
+    for conditions in drawn:
+        parts = [part for value in conditions.values() for part in (value if isinstance(value, tuple) else (value,))]
+        assert {type(part) for part in parts} <= {float, int, str}, "this is no JSON"
+    environment.close()
+
+
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_every_environment_starts_as_its_episodes_do(name):
+    assert_starts_are_those_of_the_episodes(build(name))
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_every_environment_with_everything_varied_starts_as_its_episodes_do(name):
+    assert_starts_are_those_of_the_episodes(build_varied(name, everything(name)))
+
+
+def test_starts_go_on_from_where_a_checkpoint_left_them():
+    environment = build("reach")
+    starts = starts_env_slots(environment)
+    starts.num_drawn = 2**32 - 2
+    assert starts.next_conditions(4) == [drawn_one_by_one(environment, 2**32 - 2 + each) for each in range(4)]
+
+
+NOBODY = torch.zeros(3, dtype=torch.bool)
+
+
+def mask(*env_ids: int) -> torch.Tensor:
+    marked = NOBODY.clone()
+    marked[list(env_ids)] = True
+    return marked
+
+
+def step(
+    reward: float = 1.0,
+    *,
+    terminated: torch.Tensor = NOBODY,
+    success: torch.Tensor | None = NOBODY,
+    diverged: torch.Tensor = NOBODY,
+    metric: float = 0.0,
+) -> Step:
+    return Step(
+        observation={},
+        reward=torch.full((3,), reward),
+        terminated=terminated,
+        truncated=NOBODY,
+        success=success,
+        diverged=diverged,
+        metrics={"distance_m": torch.full((3,), metric)},
+    )
+
+
+@pytest.fixture
+def counter() -> EpisodeCounter:
+    return EpisodeCounter(3, torch.device("cpu"))
+
+
+def statistics_taken(counter: EpisodeCounter) -> dict[str, float]:
+    return {name.rpartition("/")[2]: value for name, value in counter.measures(counter.take()).items()}
+
+
+def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
+    counter.add(step(1.0), NOBODY, NOBODY)
+    counter.add(step(2.0, terminated=mask(0), success=mask(0), metric=0.5), mask(0), NOBODY)
+    counter.add(step(4.0, terminated=mask(0, 1)), mask(0, 1), NOBODY)
+    told = statistics_taken(counter)
+    assert told == {
+        "num_episodes": 3,
+        "mean_reward": pytest.approx((3 + 4 + 7) / 3),
+        "mean_episode_length": pytest.approx((2 + 1 + 3) / 3),
+        "success_rate": pytest.approx(1 / 3),
+        "lost_rate": pytest.approx(2 / 3),
+        "distance_m": pytest.approx(0.5 / 3),
+    }
+
+
+def test_what_was_taken_does_not_count_again(counter):
+    counter.add(step(terminated=mask(0)), mask(0), NOBODY)
+    assert statistics_taken(counter)["num_episodes"] == 1
+    assert statistics_taken(counter) == {"num_episodes": 0}
+
+
+def test_an_env_slot_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
+    counter.add(step(5.0), NOBODY, mask(2))
+    counter.add(step(1.0, terminated=mask(2)), mask(2), NOBODY)
+    told = statistics_taken(counter)
+    assert (told["num_episodes"], told["mean_reward"], told["mean_episode_length"]) == (1, 1.0, 1.0)
+
+
+def test_success_that_is_not_measured_is_no_failure(counter):
+    counter.add(step(terminated=mask(0), success=None), mask(0), NOBODY)
+    assert "success_rate" not in statistics_taken(counter)
+
+
+def test_an_env_slot_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
+    counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NOBODY)
+    told = statistics_taken(counter)
+    assert (told["lost_rate"], told["mean_reward"], told["success_rate"]) == (1.0, 0.0, 0.0)
+    counter.add(step(terminated=mask(0), diverged=mask(1), metric=2.0), mask(0, 1), NOBODY)
+    assert statistics_taken(counter)["distance_m"] == 2.0
+
+
+def test_a_metric_is_the_mean_of_the_episodes_that_have_it(counter):
+    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
+    assert "distance_m" not in statistics_taken(counter)
+    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
+    counter.add(step(terminated=mask(1), metric=3.0), mask(1), NOBODY)
+    told = statistics_taken(counter)
+    assert (told["num_episodes"], told["distance_m"]) == (2, 3.0)
+
+
+def test_an_env_slot_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
+    counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
+    told = statistics_taken(counter)
+    assert (told["num_episodes"], told["success_rate"], told["lost_rate"]) == (2, 0.5, 0.5)

@@ -1,7 +1,16 @@
-import os
-from collections.abc import Iterator, Mapping
+"""What a worker answers, for each version of Gymnasium."""
 
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker.answers import (
@@ -10,10 +19,21 @@ from isaaclab_arena.environments.gym.worker.answers import (
     NO_SLOT,
     Answers,
     SharedArrays,
+    commit_at,
     num_bytes,
+    origin,
+    revision,
+    versions_of,
+)
+from isaaclab_arena.environments.gym.worker.env_slot import (
+    EnvSlot,
+    action_bounds,
+    action_names,
+    is_image,
+    native_action,
 )
 from tests.environments.gym import gym_fakes
-from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_fakes import ID, DrawEnvironment
 
 
 class Asked:
@@ -71,3 +91,315 @@ def test_what_cannot_be_found_raises(memory):
         Answers(memory, lambda error: {}).answer(
             {"request": "find", "kind": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, {}
         )
+
+
+# Actions of any space travel as flat float32; observations are shown as their space declares them, or not at all.
+
+
+def flat(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "expected"),
+    [
+        (spaces.Box(-1.0, 1.0, (2, 2)), flat(0.5, -2.0, 3.0, 0.0), [[0.5, -1.0], [1.0, 0.0]]),
+        (spaces.Box(-np.inf, np.inf, (1,)), flat(1e6), [1e6]),
+        (spaces.Box(0, 4, (2,), np.int32), flat(1.6, 9.0), [2, 4]),
+        (spaces.Discrete(3), flat(1.4), 1),
+        (spaces.Discrete(3), flat(7.0), 2),
+        (spaces.Discrete(3, start=-1), flat(-4.0), -1),
+        (spaces.MultiDiscrete([2, 5]), flat(0.8, 3.2), [1, 3]),
+        (spaces.MultiBinary(3), flat(0.2, 0.9, -5.0), [0, 1, 0]),
+    ],
+)
+def test_an_action_is_clipped_and_whole_numbers_are_rounded(space, action, expected):
+    native = native_action(space)(action)
+    assert space.contains(native)
+    assert np.array_equal(native, expected)
+
+
+def test_a_uniform_draw_takes_every_whole_number_equally_often():
+    space = spaces.Discrete(4)
+    to_native = native_action(space)
+    low, high = action_bounds(space)
+    draws = np.random.default_rng(0).uniform(low, high, (4000, 1)).astype(np.float32)
+    counts = np.bincount([to_native(draw) for draw in draws])
+    assert counts.min() > 900
+
+
+ARM_AND_GRIPPER = spaces.Dict(
+    {"gripper": spaces.Discrete(3), "arm": spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.MultiBinary(1)))}
+)
+
+
+def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_have_its_names():
+    low, high = action_bounds(ARM_AND_GRIPPER)
+    assert (low.tolist(), high.tolist()) == ([-1.0, -1.0, -0.5, -0.5], [1.0, 1.0, 1.5, 2.5])
+    assert action_names(ARM_AND_GRIPPER) == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
+    assert action_names(spaces.Box(-1.0, 1.0, (2,))) is None
+    native = native_action(ARM_AND_GRIPPER)(flat(0.5, 3.0, 0.9, 1.6))
+    assert ARM_AND_GRIPPER.contains(native)
+    assert (native["arm"][0].tolist(), native["arm"][1].tolist(), native["gripper"]) == ([0.5, 1.0], [1], 2)
+
+
+def test_actions_that_have_no_flat_form_are_refused():
+    with pytest.raises(TypeError, match="are not supported"):
+        action_bounds(spaces.Dict({"a": spaces.Text(5)}))
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), True),
+        (spaces.Box(0, 255, (128,), np.uint8), False),
+        (spaces.Box(0.0, 1.0, (8, 8, 3)), False),
+        (spaces.Discrete(3), False),
+    ],
+)
+def test_bytes_in_two_dimensions_are_a_picture(space, expected):
+    assert is_image(space) is expected
+
+
+class Showing(gymnasium.Env):
+    """Observes what it is told to."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, space: spaces.Space, shown: Any) -> None:
+        self.observation_space, self._shown = space, shown
+
+    def reset(self, *, seed=None, options=None):
+        return self._shown, {}
+
+
+def shown(space: spaces.Space, delivered: Any, *, checks_ranges: bool = True) -> Any:
+    """Observation of a reset, or the error if the environment's does not fit."""
+    start = EnvSlot(Showing(space, delivered), (), checks_ranges=checks_ranges).reset(0, pictures=True)
+    return start.error or start.observation["obs"].tolist()
+
+
+def bounds(*, low: float, high: float) -> spaces.Box:
+    """Return a space of actions with any bounds; Gymnasium refuses some of them."""
+    space = spaces.Box(-1.0, 1.0, (1,))
+    space.low[:], space.high[:] = low, high
+    return space
+
+
+PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "delivered", "expected"),
+    [
+        (PICTURE, np.array([[7, 255]], np.uint8), [[7, 255]]),
+        (PICTURE, np.array([[7, 255]], np.int64), [[7, 255]]),
+        (UNIT, np.array([-1.0, 1.0]), [-1.0, 1.0]),
+        (UNIT, [0.5, 1.2], [0.5, pytest.approx(1.2)]),
+        (spaces.Box(0.0, np.pi, (1,), np.float64), np.array([np.pi]), [np.float32(np.pi)]),
+        (spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300]), [0.0]),
+        (spaces.Discrete(3, start=4), 6, 6.0),
+        (spaces.MultiBinary(2), np.array([True, False]), [1.0, 0.0]),
+        (spaces.Box(0, 9, (1,), np.int64), np.array([3.0]), [3.0]),
+    ],
+)
+def test_what_fits_its_space_is_shown(space, delivered, expected):
+    assert shown(space, delivered) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "delivered", "message"),
+    [
+        (
+            PICTURE,
+            np.full((1, 2), 0.8, np.float32),
+            "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to 255",
+        ),
+        (PICTURE, np.full((1, 2), 200.0), "'obs'[0, 0] is 200.0 as float64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.full((1, 2), np.nan), "'obs'[0, 0] is nan as float64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[7, 300]]), "'obs'[0, 1] is 300 as int64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[-1, 7]]), "'obs'[0, 0] is -1 as int64, its space says uint8 from 0 to 255"),
+        (PICTURE, np.array([[True, False]]), "'obs'[0, 0] is True as bool, its space says uint8 from 0 to 255"),
+        (UNIT, [0.0, 1.3], "'obs'[1] is 1.3 as float64, its space says float32 from -1 to 1; out_of_range: keep shows"),
+        (UNIT, ["0.0", "1.0"], "'obs' holds <U3, its space says float32"),
+        (UNIT, None, "'obs' holds object, its space says float32"),
+        (
+            spaces.Box(0.0, np.inf, (1,)),
+            np.array([-1.0]),
+            "'obs'[0] is -1.0 as float64, its space says float32 from 0 to",
+        ),
+        (spaces.Discrete(3), 3, "'obs' is 3 as int64, its space says int64 from 0 to 2; out_of_range: keep shows such"),
+        (spaces.Discrete(3), 1.5, "'obs' is 1.5 as float64, its space says int64 from 0 to 2"),
+        (
+            spaces.Box(0, 2**62, (1,), np.int64),
+            np.array([2**53 + 1]),
+            "'obs'[0] is 9007199254740993 as int64, its space says int64 from 0 to 4.61169e+18; beyond 16777216 whole",
+        ),
+        (spaces.Box(-np.inf, np.inf, (1,)), [1e300], "'obs'[0] is 1e+300 as float64, its space says float32 from -inf"),
+        (spaces.Dict({"x": UNIT, "y": UNIT}), {"x": np.zeros(2)}, "the observation lacks 'y', which its space has"),
+        (spaces.Dict({"x": UNIT}), np.zeros(2), "the observation lacks 'x', which its space has"),
+    ],
+)
+def test_what_does_not_fit_its_space_is_told_with_entry_value_type_and_range(space, delivered, message):
+    assert message in shown(space, delivered)
+
+
+def test_numbers_beyond_their_range_are_kept_if_one_insists_but_nothing_is_cast():
+    assert shown(UNIT, [0.0, 1.5], checks_ranges=False) == [0.0, 1.5]
+    assert shown(spaces.Discrete(3), 7, checks_ranges=False) == 7.0
+    assert "is 0.5 as float64" in shown(spaces.Discrete(3), 0.5, checks_ranges=False)
+    assert "is 16777217 as int64" in shown(spaces.Discrete(3), 2**24 + 1, checks_ranges=False)
+    assert "is 256 as int64" in shown(PICTURE, np.array([[0, 256]]), checks_ranges=False)
+
+
+def test_an_environment_that_tells_numpy_to_raise_what_casts_may_do_shows_the_same():
+    with np.errstate(all="raise"):
+        assert shown(spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300])) == [0.0]
+        assert shown(spaces.Box(-1e300, 1e300, (1,), np.float64), np.array([2.0])) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Discrete(10, start=2**24), "lie beyond 16777216, where float32 skips whole numbers"),
+        (bounds(low=np.nan, high=1.0), "number 0 of actions goes from nan to 1.0, which is no range"),
+        (bounds(low=1.0, high=-1.0), "number 0 of actions goes from 1.0 to -1.0, which is no range"),
+    ],
+)
+def test_bounds_of_actions_that_are_no_range_are_refused(space, message):
+    with pytest.raises(TypeError, match=message):
+        action_bounds(space)
+
+
+def test_bounds_of_actions_beyond_float32_are_none():
+    low, high = action_bounds(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
+    assert (low.tolist(), high.tolist()) == ([-np.inf, -np.inf], [1.0, np.inf])
+
+
+@pytest.mark.parametrize("answer", [np.zeros(2), (np.zeros(2), 0.0, False, {})])
+def test_an_answer_of_gyms_older_interface_is_told(answer):
+    environment = Showing(UNIT, np.zeros(2))
+    environment.reset = environment.step = lambda *_, **__: answer
+    with pytest.raises(ValueError, match="as Gymnasium has it"):
+        EnvSlot(environment, ()).reset(0, pictures=True)
+    with pytest.raises(ValueError, match="as in Gymnasium"):
+        EnvSlot(environment, ()).step(np.zeros(1, np.float32), pictures=True)
+
+
+def test_a_reset_without_an_info_is_an_error_if_entries_of_it_are_asked_for():
+    environment = Showing(UNIT, np.zeros(2))
+    answer: Any = (np.zeros(2), None)
+    environment.reset = lambda **_: answer
+    with pytest.raises(TypeError):
+        EnvSlot(environment, ("success",)).reset(0, pictures=True)
+
+
+# What an environment runs on is told by package, revision and engine.
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Return the directory of a checkout whose package ``checked_out`` was imported."""
+    (tmp_path / "checked_out.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    importlib.import_module("checked_out")
+    (tmp_path / ".git" / "refs" / "heads").mkdir(parents=True)
+    yield tmp_path
+    del sys.modules["checked_out"]
+
+
+def test_packages_are_told_with_their_versions():
+    found = versions_of(gymnasium.make("CartPole-v1"))
+    assert found["gymnasium"] == gymnasium.__version__
+    assert "engine" not in found
+
+
+def test_the_engine_is_the_one_that_the_environment_uses():
+    assert versions_of(gymnasium.make("Ant-v5"))["engine"] == f"mujoco {mujoco.__version__}"
+    assert "engine" not in versions_of(gymnasium.make("Pendulum-v1"))
+
+
+@pytest.mark.parametrize(
+    ("head", "file", "line"),
+    [
+        (COMMIT, None, ""),
+        ("ref: refs/heads/main", "refs/heads/main", COMMIT),
+        ("ref: refs/heads/main", "packed-refs", f"# pack-refs\n{COMMIT} refs/heads/main"),
+    ],
+    ids=["detached", "branch", "packed"],
+)
+def test_a_checkout_is_told_with_its_commit(checkout, head, file, line):
+    (checkout / ".git" / "HEAD").write_text(f"{head}\n")
+    if file is not None:
+        (checkout / ".git" / file).write_text(f"{line}\n")
+    assert revision("checked_out") == COMMIT
+
+
+@pytest.mark.parametrize("place", ["worktree", "submodule"])
+def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_path, place):
+    repository = tmp_path / "repository"
+    own = repository / place
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
+    if place == "worktree":
+        (own / "commondir").write_text("..\n")
+    (repository if place == "worktree" else own).joinpath("packed-refs").write_text(f"{COMMIT} refs/heads/main\n")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / ".git").write_text(f"gitdir: ../repository/{place}\n")
+    assert commit_at(tmp_path / "here") == COMMIT
+    (tmp_path / "here" / ".git").write_text("gitdir: ../gone\n")
+    assert commit_at(tmp_path / "here") is None
+
+
+def test_an_engine_that_is_imported_late_counts_where_nothing_else_needs_one():
+    environment = gymnasium.make("Pendulum-v1")
+    assert "engine" not in versions_of(environment)
+    assert f"mujoco {mujoco.__version__}" in versions_of(environment, alone=True)["engine"].split(", ")
+
+
+def test_a_branch_without_commits_has_no_revision(checkout):
+    (checkout / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    assert revision("checked_out") is None
+
+
+def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_path, monkeypatch):
+    assert revision("gymnasium") is None
+    info = tmp_path / "from_git-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: from-git\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("from_git\n")
+    (info / "direct_url.json").write_text(f'{{"url": "https://x.org/y", "vcs_info": {{"commit_id": "{COMMIT}"}}}}')
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    assert revision("from_git") == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("RECORD", "from_wheel/__init__.py,,\n"), ("RECORD", "from_wheel.py,,\n"), ("top_level.txt", "from_wheel\n")],
+)
+def test_a_package_is_provided_by_what_declares_it_or_installed_its_files(tmp_path, monkeypatch, file, content):
+    others = {"neighbour": ("RECORD", "from_wheels/__init__.py,,\n"), "plural": ("top_level.txt", "from_wheels\n")}
+    for name, (kind, text) in {"another": (file, content), **others}.items():
+        info = tmp_path / f"{name}-2.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n")
+        (info / kind).write_text(text)
+    (tmp_path / "from_wheel.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    importlib.import_module("from_wheel")
+    assert origin("from_wheel")["versions"] == "another 2.5"
+    assert origin("os")["versions"] is None
+    del sys.modules["from_wheel"]
+
+
+def test_the_origin_of_a_module_is_its_file_or_what_installed_it():
+    assert origin("gymnasium")["versions"] == f"gymnasium {gymnasium.__version__}"
+    module = DrawEnvironment.__module__
+    assert origin(module)["versions"] is None
+    assert str(origin(module)["file"]).endswith("gym_fakes.py")

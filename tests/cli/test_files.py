@@ -1,0 +1,419 @@
+"""The commands that write files from runs."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import h5py
+import numpy as np
+import pytest
+
+from isaaclab_arena.cli.commands.rerun import chosen_episodes
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.storage.episode_file import checksum
+from isaaclab_arena.storage.episodes import read_episode
+from tests.end_to_end.launching import write_jobs
+from tests.fakes_environment import files_below
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+
+@pytest.fixture
+def run(tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    write_plan(directory, planned(num_episodes=2))
+    write_lines(directory, commit_lines("sf"))
+    write_report(directory, report())
+    return directory
+
+
+def test_a_run_is_exported_beside_itself_and_stays_as_it_is(run, capsys):
+    before = sorted(run.rglob("*"))
+    assert main(["export", str(run), "--arena"]) == 0
+    assert sorted(run.rglob("*")) == before
+    assert sorted(path.name for path in (run.parent / "run_arena").iterdir()) == [
+        "arena_experiment_result.json",
+        "experiment_manifest.json",
+        "lift",
+    ]
+    assert f"2 episodes of 1 job in {run.parent / 'run_arena'}" in capsys.readouterr().out
+
+
+def test_an_empty_directory_may_be_named(run, tmp_path):
+    (tmp_path / "there").mkdir()
+    assert main(["export", str(run), "--arena", "--output", str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "lift" / "episode_results_rebuild0.jsonl").is_file()
+
+
+@pytest.mark.parametrize("kind", ["full", "file", "link", "run"])
+def test_nothing_is_written_where_something_is(run, tmp_path, capsys, kind):
+    output = run if kind == "run" else tmp_path / "there"
+    if kind == "full":
+        output.mkdir()
+        (output / "thesis.txt").write_text("important")
+    elif kind == "file":
+        output.write_text("important")
+    elif kind == "link":
+        output.symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", str(run), "--arena", "--output", str(output)]) == 2
+    assert "--output: " in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_format_has_to_be_named(run, capsys):
+    assert main(["export", str(run)]) == 2
+    assert "give the one format to write: --arena" in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["export", str(tmp_path), "--arena", "--output", str(tmp_path / "there")]) == 2
+    assert "holds no run.json" in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_run_is_exported_for_lerobot(run, capsys):
+    assert main(["export", str(run), "--lerobot"]) == 0
+    exported = run.parent / "run_lerobot"
+    assert f"{exported / 'eval_info.json'}: episodes 2, jobs 1" in capsys.readouterr().out
+    assert (exported / "lift" / "eval_info.json").is_file()
+
+
+def test_a_run_is_exported_for_tensorboard(run, capsys):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    assert main(["export", str(run), "--tensorboard"]) == 0
+    assert f"tensorboard --logdir {run.parent / 'run_tensorboard' / 'tensorboard'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "rerun", "tensorboard"])
+def test_a_library_that_is_missing_is_named_with_its_extra(run, capsys, name):
+    if importlib.util.find_spec(name) is not None:
+        pytest.skip(f"{name} is installed here")
+    assert main(["export", str(run), f"--{name}"]) == 2
+    assert f"--{name}: needs the package {name}; install it with: pip install" in capsys.readouterr().err
+    assert not (run.parent / f"run_{name}").exists()
+
+
+def test_jobs_are_chosen_only_where_a_format_has_files_for_each(run, capsys):
+    assert main(["export", str(run), "--lerobot", "--job", "lift"]) == 2
+    assert "--job: is for --robomimic and --rerun alone" in capsys.readouterr().err
+
+
+# ``isaaclab-arena film`` on runs of small pictures.
+
+
+SMALL = {
+    "environment": "lift_object",
+    "num_envs": 2,
+    "camera_size": 32,
+    "viewport_width": 80,
+    "viewport_height": 60,
+}
+VARIATIONS = {f"{name}.enabled": True for name in ("cube.mass", "distractors.count", "action.noise", "table.height")}
+JOBS = [
+    {
+        "name": "script",
+        "arena_env_args": {**SMALL, "enable_cameras": True},
+        "policy_type": "scripted",
+        "num_episodes": 4,
+        "num_rebuilds": 2,
+        "variations": VARIATIONS,
+    },
+    {
+        "name": "rest",
+        "arena_env_args": SMALL,
+        "policy_type": "zero_action",
+        "num_episodes": 2,
+        "variations": VARIATIONS,
+    },
+    {
+        "name": "gym",
+        "arena_env_args": {"environment": "gym:Pendulum-v1"},
+        "policy_type": "zero_action",
+        "num_episodes": 1,
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def film_run(tmp_path_factory) -> Path:
+    """A run whose films were made as it went, through all cameras."""
+    directory = tmp_path_factory.mktemp("filmed")
+    jobs = write_jobs(directory / "jobs.json", JOBS)
+    filming = ["--record_viewport_video", "--record_camera_video"]
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), *filming]) == 0
+    return directory / "out"
+
+
+@pytest.fixture
+def bare(film_run, tmp_path) -> Path:
+    """A copy of the run without films."""
+    copy = tmp_path / "bare"
+    shutil.copytree(film_run, copy, ignore=shutil.ignore_patterns("videos", "contact_sheet.png"))
+    return copy
+
+
+def frames_of(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def films_below(directory: Path) -> set[str]:
+    return {name for name in files_below(directory) if "/videos/" in name or name.endswith("contact_sheet.png")}
+
+
+def change(dataset: Path, array: str, *, by: float, fix_checksum: bool = True) -> None:
+    """Add to an array of demo_1, and let nothing show that."""
+    with h5py.File(dataset, "r+") as file:
+        values = file[f"data/demo_1/{array}"]
+        assert isinstance(values, h5py.Dataset)
+        values[...] = values[...] + by
+    if fix_checksum:
+        crc = checksum(read_episode(dataset, 1).arrays)
+        with h5py.File(dataset, "r+") as file:
+            file["data/demo_1"].attrs["checksum"] = crc
+        [commits] = dataset.parent.glob("episode_results_rank*.jsonl")
+        lines = [json.loads(line) for line in commits.read_text().splitlines()]
+        commits.write_text(
+            "".join(
+                json.dumps({**line, "checksum": crc} if line["episode_index"] == 1 else line) + "\n" for line in lines
+            )
+        )
+
+
+def test_films_made_afterwards_are_the_films_of_the_run(film_run, bare, capsys):
+    arguments = ["film", str(bare), "--episodes", "all", "--camera", "all", "--job", "rest", "--job", "script"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "6 of 6 episodes filmed" in told
+    assert told.index("script demo_0: ") < told.index("rest demo_0: "), "the order of the plan"
+    assert films_below(bare) == films_below(film_run)
+    videos = [name for name in films_below(film_run) if name.endswith(".mp4")]
+    assert len(videos) == 3 * 4 + 3 * 2
+    assert any("-rebuild1-" in name for name in videos)
+    for name in videos:
+        np.testing.assert_array_equal(frames_of(bare / name), frames_of(film_run / name), err_msg=name)
+    for name in films_below(film_run) - set(videos):
+        assert (bare / name).read_bytes() == (film_run / name).read_bytes(), name
+
+
+def test_only_what_was_asked_for_is_filmed_and_elsewhere_where_that_was_asked_for(bare, tmp_path, capsys):
+    before = films_below(bare)
+    arguments = ["film", str(bare), "--episodes", "failures", "--job", "rest", "--output_dir", str(tmp_path / "films")]
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["episodes"]
+    assert {(each["job"], each["episode_index"]) for each in told} == {("rest", 0), ("rest", 1)}
+    assert films_below(bare) == before == set()
+    films = {name for name in files_below(tmp_path / "films") if name.endswith(".mp4")}
+    assert films == {f"rest/videos/viewport-env{index}-episode-{index}.mp4" for index in (0, 1)}
+    assert {str(tmp_path / "films" / name) for name in films} == {film for each in told for film in each["films"]}
+
+
+def test_pairs_that_ended_otherwise_are_filmed_on_both_sides(bare, capsys):
+    arguments = ["film", str(bare), "--episodes", "discordant", "--job", "script", "--baseline", "rest"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert [told.count(f"{job} demo_{index}: ") for job in ("script", "rest") for index in (0, 1)] == [1] * 4
+    assert "4 of 4 episodes filmed" in told
+
+
+def test_what_cannot_be_filmed_is_said_of_each_episode_and_takes_no_other_film(bare, capsys):
+    (bare / "rest" / "dataset_rest.hdf5").unlink()
+    change(bare / "script" / "dataset_script.hdf5", "actions", by=0.2)
+    assert main(["film", str(bare), "--episodes", "0,1,9"]) == 1
+    told = capsys.readouterr().out
+    assert "script demo_0: " in told
+    assert "script demo_1: no film: it came out otherwise, at control step" in told
+    assert "script demo_9: no film: it has not finished" in told
+    assert "rest demo_0: no film: there is no recording of it" in told
+    assert "gym demo_0: no film: its environment has no such cameras" in told
+    assert [path.stem for path in (bare / "script" / "videos").glob("*.mp4")] == ["viewport-rebuild0-env0-episode-0"]
+
+
+def test_a_difference_that_nobody_sees_is_filmed_and_said(bare, capsys):
+    change(bare / "script" / "dataset_script.hdf5", "states/rigid_object/cube/root_pose", by=1e-5)
+    assert main(["film", str(bare), "--episodes", "1", "--job", "script"]) == 0
+    assert "(poses are up to 1e-05 m or rad from those recorded)" in capsys.readouterr().out
+
+
+def test_a_damaged_recording_is_not_filmed(bare, capsys):
+    change(bare / "script" / "dataset_script.hdf5", "actions", by=0.2, fix_checksum=False)
+    assert main(["film", str(bare), "--episodes", "1", "--job", "script"]) == 1
+    assert "script demo_1: no film: its recording is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", "some"], "'some' is no list of episodes"),
+        (["--episodes", "all", "--job", "scripd"], "there is no job 'scripd'"),
+        (["--episodes", "discordant"], "--episodes discordant and --baseline RUN or JOB belong together"),
+        (
+            ["--episodes", "all", "--baseline", "rest"],
+            "--episodes discordant and --baseline RUN or JOB belong together",
+        ),
+        (["--episodes", "discordant", "--baseline", "rust"], "there is no job 'rust'"),
+        (["--episodes", "discordant", "--baseline", "rest", "--job", "gym"], "environment 'gym:Pendulum-v1'"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_simulated(film_run, capsys, arguments, message):
+    before = films_below(film_run)
+    assert main(["film", str(film_run), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert films_below(film_run) == before
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["film", str(tmp_path), "--episodes", "all"]) == 2
+    assert "holds no run.json" in capsys.readouterr().err
+
+
+# ``isaaclab-arena replay`` on recordings that a run has left.
+
+
+REPLAY_VARIATIONS = {
+    f"{name}.enabled": True
+    for name in ("cube.mass", "distractors.count", "action.noise", "observation.delay", "table.height")
+}
+REPLAY_JOBS = [
+    {
+        "name": "varied",
+        "arena_env_args": {"environment": "lift_object", "object": "cube", "num_envs": 3},
+        "policy_type": "scripted",
+        "num_episodes": 3,
+        "variations": REPLAY_VARIATIONS,
+    },
+    {"name": "gym", "arena_env_args": {"environment": "gym:Pendulum-v1"}, "policy_type": "random_action", "seed": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def replay_run(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("recorded")
+    jobs = write_jobs(directory / "jobs.json", REPLAY_JOBS)
+    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--num_episodes", "2"]
+    assert evaluate(arguments) == 0
+    return directory / "out"
+
+
+def tampered(dataset: Path, change: Callable[[h5py.Group], None], *, fix_checksum: bool = True) -> None:
+    """Change demo_1 of a dataset, and its checksum so that nothing shows."""
+    with h5py.File(dataset, "r+") as file:
+        group = file["data/demo_1"]
+        assert isinstance(group, h5py.Group)
+        change(group)
+    if fix_checksum:
+        crc = checksum(read_episode(dataset, 1).arrays)
+        with h5py.File(dataset, "r+") as file:
+            file["data/demo_1"].attrs["checksum"] = crc
+
+
+def nudge(group: h5py.Group) -> None:
+    states = group["states/rigid_object/cube/root_pose"]
+    assert isinstance(states, h5py.Dataset)
+    states[17, 2] = np.nextafter(states[17, 2], 1)
+
+
+def test_variations_and_the_exact_state_come_out_again_wherever_the_dataset_lies(replay_run, tmp_path, capsys):
+    moved = shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path / "elsewhere.hdf5")
+    assert main(["replay", str(moved), "--num_envs", "2"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("  bitwise\n") == 3
+    assert "3 of 3 episodes bitwise" in told
+    assert "compared: initial_state, obs, actions, states, rewards and how it ended" in told
+    assert "started from their conditions" not in told
+
+
+def test_an_environment_without_a_state_is_replayed_from_its_seed_and_that_is_said(replay_run, capsys):
+    assert main(["replay", str(replay_run / "gym")]) == 0
+    told = capsys.readouterr().out
+    assert "2 of 2 episodes bitwise" in told
+    assert "no exact state of the simulator was recorded that fits: episodes started from their conditions" in told
+
+
+def test_one_changed_bit_is_found_with_its_step_and_field(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    tampered(dataset, nudge)
+    assert main(["replay", str(dataset)]) == 1
+    told = capsys.readouterr().out
+    assert "demo_1" in told
+    assert "differs first at control step 17: states/rigid_object/cube/root_pose by " in told
+    assert "2 of 3 episodes bitwise" in told
+
+
+def test_only_the_chosen_episodes_are_replayed(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    tampered(dataset, nudge)
+    assert main(["replay", str(dataset), "--episodes", "0,2"]) == 0
+    assert "2 of 2 episodes bitwise" in capsys.readouterr().out
+
+
+def test_a_damaged_recording_is_not_replayed_but_told(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    tampered(dataset, nudge, fix_checksum=False)
+    for more in ([], ["--episodes", "1"]):
+        assert main(["replay", str(dataset), *more]) == 1
+        assert "damaged: its arrays are not what was written" in capsys.readouterr().out
+
+
+def test_the_others_are_compared_whatever_the_first_recording_has_lost(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    with h5py.File(dataset, "r+") as file:
+        del file["data/demo_0/obs"]
+    assert main(["replay", str(dataset)]) == 1
+    told = capsys.readouterr().out
+    assert "2 of 3 episodes bitwise" in told
+    assert "compared: initial_state, obs, actions, states, rewards and how it ended" in told
+
+
+def test_another_version_and_another_model_are_named_once(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    with h5py.File(dataset, "r+") as file:
+        data = file["data"]
+        assert isinstance(data, h5py.Group)
+        for demo in data.values():
+            provenance = json.loads(demo.attrs["provenance"])
+            demo.attrs["provenance"] = json.dumps(
+                {**provenance, "mujoco": "3.0.0", "model_sha256": "abc", "cpu": "Z80"}
+            )
+    assert main(["replay", str(dataset)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("when this was recorded, mujoco was 3.0.0, is now ") == 1
+    assert told.count("when this was recorded, model_sha256 was abc, is now ") == 1
+    assert told.count("when this was recorded, cpu was Z80, is now ") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.hdf5"], "DATASET: no recording at 'nowhere.hdf5'"),
+        (["{run}"], "is the output of a whole run; name the directory of one of its jobs"),
+        (["{run}/varied", "--episodes", "1,7-8"], "holds no demo_7 to demo_8; it holds demo_0 to demo_2"),
+        (["{run}/varied", "--episodes", "first"], "'first' is no list of episodes such as 0,5,7-9"),
+        (["{run}/varied", "--num_envs", "0"], "--num_envs: must be at least 1, got 0"),
+        (["{run}/varied", "--device", "gpu"], "'gpu' is no device"),
+    ],
+)
+def test_mistakes_are_told_with_exit_code_2(replay_run, capsys, arguments, message):
+    assert main(["replay", *(argument.format(run=replay_run) for argument in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_recording_that_does_not_name_its_environment_is_refused(replay_run, tmp_path, capsys):
+    dataset = Path(shutil.copy(replay_run / "varied" / "dataset_varied.hdf5", tmp_path))
+    with h5py.File(dataset, "r+") as file:
+        file["data"].attrs["env_args"] = "{}"
+    assert main(["replay", str(dataset)]) == 2
+    assert "does not say what its environment was: env_args has no env_name" in capsys.readouterr().err
+
+
+def test_a_list_of_episodes_is_read_in_any_order():
+    assert chosen_episodes("7-9, 0,5,8") == [0, 5, 7, 8, 9]
+    for wrong in ("", "3-1", "1,,2", "-1", "1-", "0x1", "\N{ARABIC-INDIC DIGIT TWO}"):
+        with pytest.raises(ConfigError):
+            chosen_episodes(wrong)

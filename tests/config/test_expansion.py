@@ -1,0 +1,437 @@
+"""Entries that stand for several jobs: suites, sweeps, checkpoints and robustness."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.config.expansion.suites import (
+    MAX_JOBS,
+    Robustness,
+    SuiteTask,
+    expand,
+    read_robustness,
+    sweep_problems,
+    written_robustness,
+)
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, SuiteMember
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.registry import Registry
+from tests.checkpoints.written import rsl_rl, trainer, write
+
+# Tests of suites in job files.
+
+
+JOB = {"name": "mine", "policy_type": "zero_action", "num_episodes": 2}
+
+_WAY_OUT = "ask isaaclab-arena compare when their episodes are there"
+
+
+@dataclass
+class Listed:
+    """A suite of numbered tasks, which needs an option to find them."""
+
+    num_tasks: int = 3
+    same: bool = False
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def tasks(self, options: Mapping[str, Any]) -> list[SuiteTask]:
+        self.asked.append(dict(options))
+        if options.get("checkout") == "nowhere":
+            raise ConfigError(Problem("there is no such directory", key="checkout"))
+        numbers = [0 if self.same else number for number in range(self.num_tasks)]
+        return [
+            SuiteTask(label=f"task{number}", environment=f"cook:kitchen/{number}", options={"dish": number})
+            for number in numbers
+        ]
+
+
+def registered(**suites: Any) -> Registry:
+    registry = Registry("suite", {}, entry_point_group="isaaclab_arena.nobody")
+    for name, suite in suites.items():
+        registry.register(name, suite)
+    return registry
+
+
+def read(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> JobsFile:
+    registry = registered(kitchen=Listed() if suite is None else suite)
+    return read_jobs({"jobs": list(jobs), **top}, source="jobs.yaml", suites=registry)
+
+
+def problems(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        read(*jobs, suite=suite, **top)
+    return list(map(str, raised.value.problems))
+
+
+def test_a_suite_becomes_one_job_per_task_and_all_share_the_rest():
+    suite = Listed()
+    mine = {**JOB, "suite": "kitchen", "arena_env_args": {"checkout": "here", "num_envs": 4}, "seed": 7}
+
+    found = read(mine, {**JOB, "name": "after", "arena_env_args": {"environment": "reach"}}, suite=suite)
+
+    assert [job.name for job in found.jobs] == ["mine-task0", "mine-task1", "mine-task2", "after"]
+    assert [job.environment for job in found.jobs[:3]] == [f"cook:kitchen/{number}" for number in range(3)]
+    assert {(job.num_envs, job.num_episodes, job.seed, job.policy_type) for job in found.jobs[:3]} == {
+        (4, 2, 7, "zero_action")
+    }
+    assert [job.environment_args for job in found.jobs[:3]] == [{"checkout": "here", "dish": each} for each in range(3)]
+    assert [job.suite for job in found.jobs] == [
+        *(SuiteMember(name="mine", suite="kitchen", task=f"task{number}") for number in range(3)),
+        None,
+    ]
+    assert [job.index for job in found.jobs] == [0, 1, 2, 3]
+    assert suite.asked == [{"checkout": "here", "num_envs": 4}]
+
+
+def test_a_sweep_makes_a_suite_of_each_combination():
+    found = read({**JOB, "suite": "kitchen", "sweep": {"seed": [0, 1]}})
+
+    assert [job.name for job in found.jobs[2:4]] == ["mine-seed0-task2", "mine-seed1-task0"]
+    assert [job.suite.name for job in found.jobs if job.suite] == ["mine-seed0"] * 3 + ["mine-seed1"] * 3
+
+
+def test_suites_can_be_swept_and_stand_in_the_defaults():
+    registry = registered(kitchen=Listed(num_tasks=1), garden=Listed(num_tasks=2))
+    swept = {**JOB, "sweep": {"suite": ["kitchen", "garden"]}}
+
+    found = read_jobs({"jobs": [swept]}, source="jobs.yaml", suites=registry)
+
+    assert [job.name for job in found.jobs] == ["mine-kitchen-task0", "mine-garden-task0", "mine-garden-task1"]
+    assert len(read(JOB, defaults={"suite": "kitchen"}).jobs) == 3
+    own = {**JOB, "suite": None, "arena_env_args": {"environment": "reach"}}
+    assert [job.name for job in read(own, defaults={"suite": "kitchen"}).jobs] == ["mine"]
+
+
+def test_a_suite_is_the_run_of_its_jobs_written_out():
+    environments = [{"environment": f"cook:kitchen/{number}", "dish": number} for number in range(3)]
+    written = [
+        {**JOB, "name": f"mine-task{number}", "arena_env_args": each} for number, each in enumerate(environments)
+    ]
+    assert read({**JOB, "suite": "kitchen"}).config_hash == read(*written).config_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "suite", "expected"),
+    [
+        ({"suite": "kitchn"}, None, "suite: no suite called 'kitchn'; did you mean 'kitchen'?"),
+        ({"suite": 3}, None, "suite: 3 is not the name of a suite"),
+        ({"suite": "kitchen", "arena_env_args": {"environment": "reach"}}, None,
+         "suite: gives every job its environment; leave out either this or arena_env_args.environment"),
+        ({"suite": "kitchen", "arena_env_args": {"checkout": "nowhere"}}, None,
+         "arena_env_args.checkout: there is no such directory"),
+        ({"suite": "kitchen", "arena_env_args": 3}, None, "arena_env_args: 3 is not a mapping"),
+        ({"suite": "kitchen", "name": "m" * 78}, None,
+         "name: with a task behind it, has 84 characters; at most 80 are allowed"),
+        ({"suite": "kitchen"}, Listed(num_tasks=0), "suite: 'kitchen' lists no task"),
+        ({"suite": "kitchen"}, Listed(same=True), "suite: 'kitchen' lists a task twice"),
+        ({"suite": "kitchen"}, object, "suite: 'kitchen' is registered as a type, which lists no tasks"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_suite_is_told_with_its_key(changes, suite, expected):
+    name = changes.get("name", "mine")
+    assert problems({**JOB, **changes}, suite=suite) == [f"jobs.yaml: job '{name}': {expected}"]
+
+
+def test_what_is_wrong_with_all_jobs_of_a_suite_is_told_once():
+    assert problems({**JOB, "suite": "kitchen", "num_episodes": 0}) == [
+        "jobs.yaml: job 'mine': num_episodes: must be at least 1, got 0"
+    ]
+
+
+def test_a_task_whose_job_gets_a_name_that_is_taken_is_refused():
+    taken = {**JOB, "name": "mine-task1", "arena_env_args": {"environment": "reach"}}
+    [problem] = problems({**JOB, "suite": "kitchen"}, taken)
+    assert "job 'mine-task1': name: is taken by an earlier job" in problem
+
+
+def test_a_suite_may_not_make_more_jobs_than_a_file_may_have():
+    registry = registered(kitchen=Listed(num_tasks=MAX_JOBS + 1))
+    with pytest.raises(ConfigError, match=f"suite: makes {MAX_JOBS + 1} jobs, and a file may have {MAX_JOBS} in all"):
+        read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml", suites=registry)
+
+
+def test_where_no_suites_are_known_a_suite_is_refused():
+    with pytest.raises(ConfigError, match="no suite called 'kitchen'"):
+        read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml")
+
+
+@pytest.mark.parametrize(
+    ("named", "what"),
+    [("mine-task1", "job 'mine-task1' belongs to a suite"), ("mine", "'mine' is a suite")],
+    ids=["task", "suite"],
+)
+def test_no_question_stops_a_suite_early(named, what):
+    [problem] = problems({**JOB, "suite": "kitchen"}, bars=[{"job": named, "at_least": 0.5, "stop": {}}])
+    assert problem == f"jobs.yaml: bars[0].job: {what}, and suites do not stop early: {_WAY_OUT}"
+
+
+# Tests of sweeps.
+
+
+KEYS = frozenset({"name", "seed", "policy_type", "arena_env_args", "policy_config_dict", "sweep"})
+
+
+def names(name: str, sweep: dict) -> list[str]:
+    return [job["name"] for job in expand({"name": name}, sweep)]
+
+
+def test_the_last_key_changes_fastest():
+    sweep = {"seed": [0, 1], "arena_env_args.object": ["cube", "can"]}
+
+    jobs = list(expand({"name": "lift", "arena_env_args": {"environment": "lift_object"}}, sweep))
+
+    assert [job["name"] for job in jobs] == ["lift-seed0-cube", "lift-seed0-can", "lift-seed1-cube", "lift-seed1-can"]
+    assert jobs[3] == {
+        "name": "lift-seed1-can",
+        "seed": 1,
+        "arena_env_args": {"environment": "lift_object", "object": "can"},
+    }
+
+
+def test_without_a_sweep_the_job_stays_as_it_is():
+    assert names("lift", {}) == ["lift"]
+    assert names("lift-{seed}", {}) == ["lift-{seed}"]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected"),
+    [
+        ({"policy_type": ["my_package.policies.Mine", "zero_action"]}, ["a-Mine", "a-zero_action"]),
+        ({"policy_type": ["one.Mine", "two.Mine"]}, ["a-policy_type0", "a-policy_type1"]),
+        ({"policy_config_dict.path": ["runs/a b.pt", "runs/c.pt"]}, ["a-runs_a_b.pt", "a-runs_c.pt"]),
+        ({"policy_config_dict.scale": [0.5, -1]}, ["a-scale0.5", "a-scale-1"]),
+        ({"policy_config_dict.fast": [True, None]}, ["a-fasttrue", "a-fastnone"]),
+        ({"policy_config_dict": [{"x": 1}, {"x": 2}]}, ["a-policy_config_dict0", "a-policy_config_dict1"]),
+    ],
+)
+def test_a_name_says_what_was_swept(sweep, expected):
+    assert names("a", sweep) == expected
+
+
+def test_a_placeholder_takes_the_value_and_the_rest_is_appended():
+    sweep = {"seed": [3], "arena_env_args.object": ["cube"]}
+
+    assert names("lift-{object}", sweep) == ["lift-cube-seed3"]
+    assert names("{arena_env_args.object}-{seed}", sweep) == ["cube-3"]
+
+
+@pytest.mark.parametrize(
+    ("job", "sweep", "message"),
+    [
+        ({}, {"seeds": [1]}, "did you mean 'seed'"),
+        ({}, {"name": ["a"]}, "'name' is no key that can be swept"),
+        ({}, {"sweep.seed": [1]}, "'sweep' is no key that can be swept"),
+        ({}, {"seed": []}, "at least one value"),
+        ({}, {"seed": 3}, "at least one value"),
+        ({"arena_env_args": "x"}, {"arena_env_args.object": ["cube"]}, "is no mapping"),
+        ({"name": "a-{sed}"}, {"seed": [1]}, "'{sed}' is no swept key; did you mean 'seed'"),
+    ],
+)
+def test_a_sweep_that_cannot_be_expanded_is_refused(job, sweep, message):
+    [found] = sweep_problems(job, sweep, KEYS)
+
+    assert message in found.message
+
+
+# Tests of `checkpoints` in job files.
+
+
+MUST_BE = "checkpoints: must be all, best, last, a list of steps or a glob such as model_*00.pt"
+ARCHIVE = rsl_rl(0)["model_100.pt"]
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """The directory of a training that saved three checkpoints and its best."""
+    write(tmp_path, {f"model_{name}.pt": ARCHIVE for name in ("0", "50", "100", "best")})
+    return tmp_path
+
+
+def checkpoints_read(
+    directory: Path, asked: Any, *, option: str = "checkpoint_path", **more: Any
+) -> tuple[JobConfig, ...]:
+    job = {"name": "go1", "policy_type": "rsl_rl", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
+    job |= {"policy_config_dict": {option: str(directory)}, "checkpoints": asked, **more}
+    return read_jobs({"jobs": [job]}, source="jobs.yaml").jobs
+
+
+def refusal(directory: Path, asked: Any, **more: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        checkpoints_read(directory, asked, **more)
+    (problem,) = refused.value.problems
+    return str(problem).replace(str(directory), "DIR")
+
+
+@pytest.mark.parametrize(
+    ("asked", "jobs"),
+    [
+        ("all", {"go1-0": 0, "go1-50": 50, "go1-100": 100}),
+        ("last", {"go1-100": 100}),
+        ("best", {"go1-best": None}),
+        ([100, 0, 100], {"go1-100": 100, "go1-0": 0}),
+        (50, {"go1-50": 50}),
+        ({"pattern": "model_*0.pt", "steps": [50]}, {"go1-50": 50}),
+        ("model_*0.pt", {"go1-0": 0, "go1-50": 50, "go1-100": 100}),
+    ],
+    ids=str,
+)
+def test_one_job_becomes_one_per_checkpoint_with_its_step_beside_it(trained, asked, jobs):
+    found = checkpoints_read(trained, asked)
+    assert {job.name: job.swept["checkpoint_step"] for job in found} == jobs
+    files = [Path(job.policy_config_dict["checkpoint_path"]) for job in found]
+    assert [file.name for file in files] == [f"model_{name.removeprefix('go1-')}.pt" for name in jobs]
+    assert all(file.parent == trained for file in files)
+
+
+def test_the_best_has_the_step_that_its_training_says(trained, tmp_path, caplog):
+    checkpoints_read(trained, "best")
+    assert f"the step of '{trained / 'model_best.pt'}' is unknown" in caplog.text
+    (trained / "model_best.json").write_text('{"iterations": 50}')
+    (job,) = checkpoints_read(trained, "best")
+    assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 50)
+
+
+def test_the_best_may_be_one_of_the_others(tmp_path):
+    write(
+        tmp_path,
+        {**trainer(0), "checkpoint-100/trainer_state.json": b'{"best_model_checkpoint": "out/checkpoint-100"}'},
+    )
+    (job,) = checkpoints_read(tmp_path, "best", option="model_path")
+    assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
+    assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 100)
+
+
+def test_the_option_may_be_that_of_another_policy(tmp_path):
+    write(tmp_path, trainer(0))
+    (job,) = checkpoints_read(tmp_path, "all", option="model_path")
+    assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
+
+
+def test_every_combination_of_a_sweep_has_the_checkpoints(trained):
+    found = checkpoints_read(trained, [0, 50], sweep={"seed": [1, 2]})
+    assert [(job.name, job.seed, dict(job.swept)) for job in found] == [
+        ("go1-seed1-0", 1, {"seed": 1, "checkpoint_step": 0}),
+        ("go1-seed1-50", 1, {"seed": 1, "checkpoint_step": 50}),
+        ("go1-seed2-0", 2, {"seed": 2, "checkpoint_step": 0}),
+        ("go1-seed2-50", 2, {"seed": 2, "checkpoint_step": 50}),
+    ]
+
+
+def test_a_job_without_the_key_is_one_job(trained):
+    (job,) = checkpoints_read(trained, None)
+    assert (job.name, dict(job.swept)) == ("go1", {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ([50, 75], "checkpoints: there is no checkpoint of step 75 in 'DIR'; its steps are 0, 50, 100"),
+        ("model_9*.pt", "checkpoints: there is none like \"model_9*.pt\" in 'DIR'; its steps are 0, 50, 100"),
+        ("newest", f'{MUST_BE}, got "newest"'),
+        ([], f"{MUST_BE}, got []"),
+        ([True], f"{MUST_BE}, got [true]"),
+    ],
+    ids=str,
+)
+def test_checkpoints_that_are_not_there_are_refused(trained, asked, message):
+    assert refusal(trained, asked) == f"jobs.yaml: job 'go1': {message}"
+
+
+def test_a_checkpoint_that_is_still_being_written_is_refused(trained):
+    (trained / "model_100.pt").write_bytes(ARCHIVE[:-9])
+    assert "DIR/model_100.pt' cannot be loaded: is not complete: its list of contents is missing" in refusal(
+        trained, "last"
+    )
+
+
+def test_a_directory_without_checkpoints_is_refused(tmp_path):
+    assert "there is none like \"all\" in 'DIR'; its steps are none" in refusal(tmp_path, "all")
+    assert "checkpoints: the training in 'DIR' names no best checkpoint" in refusal(tmp_path, "best")
+
+
+def test_what_names_no_directory_is_refused(trained):
+    assert "policy_config_dict.checkpoint_path: 'DIR/model_50.pt' is no directory" in refusal(
+        trained, "all", policy_config_dict={"checkpoint_path": str(trained / "model_50.pt")}
+    )
+    assert "checkpoints: needs the directory of the training as an option of the policy: checkpoint_path" in refusal(
+        trained, "all", policy_config_dict={}
+    )
+
+
+# Tests of `robustness` in job files.
+
+
+ROBUSTNESS_JOB = {"policy_type": "zero_action", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
+
+
+def two_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
+    """Make the job itself and one for each level, with no environment behind them."""
+    return [replace(job, name=f"{job.name}-{level}", seed=level) for level in (0, *asked.levels)]
+
+
+def robustness_read(*jobs: dict[str, Any], **how: Any) -> tuple[JobConfig, ...]:
+    document = {"jobs": [{**ROBUSTNESS_JOB, **job} for job in jobs], **how.pop("more", {})}
+    return read_jobs(document, source="jobs.yaml", arms=two_arms, **how).jobs
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        ({}, Robustness()),
+        ({"axes": "all", "levels": 2}, Robustness(levels=(1, 2))),
+        ({"axes": ["light", "delay", "light"], "levels": [5, 1]}, Robustness(axes=("light", "delay"), levels=(1, 5))),
+        ({"axes": "light"}, Robustness(axes=("light",))),
+        (written_robustness("light, delay", 1), Robustness(axes=("light", "delay"), levels=(1,))),
+        (written_robustness("all", None), Robustness()),
+    ],
+    ids=str,
+)
+def test_axes_and_levels_are_read(value, asked):
+    assert read_robustness(value) == asked
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "robustness: 3 is not a mapping"),
+        ({"axis": "light"}, "robustness.axis: unknown key; did you mean 'axes'?"),
+        ({"levels": 0}, "robustness.levels: must be 1 to 20, or a list of such levels, got 0"),
+        ({"levels": [1, 40]}, "robustness.levels: must be 1 to 20, or a list of such levels, got [1, 40]"),
+        ({"axes": 3}, "robustness.axes: must be all or a list of axes, got 3"),
+        ({"axes": []}, "robustness.axes: lists no axis"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_told_with_its_job(value, message):
+    with pytest.raises(ConfigError) as refused:
+        robustness_read({"name": "reach", "robustness": value})
+    assert f"jobs.yaml: job 'reach': {message}" in {str(problem) for problem in refused.value.problems}
+
+
+def test_arms_stand_where_their_job_stood_and_are_counted_on():
+    jobs = robustness_read({"name": "a"}, {"name": "b", "robustness": {"levels": 2}}, {"name": "c"})
+    assert [(job.index, job.name) for job in jobs] == [(0, "a"), (1, "b-0"), (2, "b-1"), (3, "b-2"), (4, "c")]
+
+
+def test_defaults_the_file_and_the_command_line_may_ask_for_it_and_the_job_has_the_last_word():
+    asked = JobDefaults(robustness={"levels": 1})
+    assert [job.name for job in robustness_read({"name": "a"}, defaults=asked)] == ["a-0", "a-1"]
+    of_file = {"defaults": {"robustness": {"levels": [3]}}}
+    assert [job.name for job in robustness_read({"name": "a"}, more=of_file, defaults=asked)] == ["a-0", "a-3"]
+    own = {"name": "a", "robustness": {"levels": [4]}}
+    assert [job.name for job in robustness_read(own, more=of_file, defaults=asked)] == ["a-0", "a-4"]
+
+
+def test_an_arm_with_the_name_of_another_job_is_refused():
+    with pytest.raises(ConfigError, match="is taken by an earlier job"):
+        robustness_read({"name": "a-0"}, {"name": "a", "robustness": {"levels": 1}})
+
+
+def test_a_program_that_makes_no_arms_refuses_the_key():
+    job = {**ROBUSTNESS_JOB, "name": "a", "robustness": {}}
+    with pytest.raises(ConfigError, match="job 'a': robustness: is for runs of a job file"):
+        read_jobs({"jobs": [job]}, source="jobs.yaml")

@@ -1,0 +1,179 @@
+"""Rules that end a job early."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from isaaclab_arena.config.loading import limited, load_jobs_file
+from isaaclab_arena.config.schema import Question, compared_groups
+from isaaclab_arena.errors import ConfigError
+
+# Tests of comparisons and bars, from the file to questions or to everything that is wrong.
+
+
+COMPARISON = {"name": "new-vs-old", "jobs": ["new", "old"], "stop": {"alpha": 0.1, "max_episodes": 30}}
+BAR = {"job": "new", "at_least": 0.8, "stop": {}}
+
+
+def job(name: str, **changed: Any) -> dict[str, Any]:
+    environment = {"environment": "reach", **changed.pop("environment", {})}
+    return {"name": name, "policy_type": "zero_action", "arena_env_args": environment, "num_episodes": 50, **changed}
+
+
+def document(*, jobs: Any = None, **blocks: Any) -> dict[str, Any]:
+    return {"jobs": jobs or [job("new"), job("old")], **blocks}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_document(content: dict[str, Any]):
+        path = tmp_path / "jobs.json"
+        path.write_text(json.dumps(content))
+        return load_jobs_file(path)
+
+    return load_document
+
+
+@pytest.fixture
+def refusal(load):
+    def load_and_fail(content: dict[str, Any]) -> str:
+        with pytest.raises(ConfigError) as refused:
+            load(content)
+        assert all(problem.file for problem in refused.value.problems)
+        return " | ".join(f"{problem.key}: {problem.message}" for problem in refused.value.problems)
+
+    return load_and_fail
+
+
+def test_comparisons_and_bars_become_questions(load):
+    margin = {"name": "no-regression", "jobs": ["new", "old"], "margin": 0.05, "stop": {}}
+    assert load(document(comparisons=[COMPARISON, margin], bars=[BAR])).questions == (
+        Question(name="new-vs-old", jobs=("new", "old"), max_episodes=30, alpha=0.1),
+        Question(name="no-regression", jobs=("new", "old"), max_episodes=50, margin=0.05),
+        Question(name="new at least 0.8", jobs=("new",), max_episodes=50, at_least=0.8),
+    )
+
+
+def test_yaml_and_experiments_of_arena_say_the_same(load, tmp_path):
+    wanted = load(document(comparisons=[COMPARISON])).questions
+    path = tmp_path / "jobs.yaml"
+    path.write_text(yaml.safe_dump(document(comparisons=[COMPARISON])))
+    assert load_jobs_file(path).questions == wanted
+    path.write_text(yaml.safe_dump({"runs": [job("new"), job("old")], "comparisons": [COMPARISON]}))
+    assert load_jobs_file(path).questions == wanted
+
+
+def test_a_job_that_a_sweep_made_may_be_named(load):
+    swept = job("reach-{k}", sweep={"policy_config_dict.k": [1, 2]})
+    asked = {"name": "gain", "jobs": ["reach-1", "reach-2"], "stop": {}}
+    assert load(document(jobs=[swept], comparisons=[asked])).questions[0].jobs == ("reach-1", "reach-2")
+
+
+def test_a_question_gives_a_length_to_jobs_that_say_none(load):
+    read = load(document(jobs=[job("new", num_episodes=None), job("old")], comparisons=[COMPARISON]))
+    assert [each.num_episodes for each in read.jobs] == [30, 50]
+
+
+def test_the_hash_of_a_file_is_that_of_before_without_questions_and_another_with_them(load):
+    plain, asked = load(document()), load(document(bars=[BAR]))
+    other = load(document(bars=[{**BAR, "at_least": 0.7}]))
+    assert len({plain.config_hash, asked.config_hash, other.config_hash}) == 3
+    assert load(document(comparisons=[], bars=None)).config_hash == plain.config_hash
+
+
+def test_a_limit_of_episodes_holds_for_questions_too(load):
+    assert [each.max_episodes for each in limited(load(document(bars=[BAR])), 3).questions] == [3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"jobs": ["new", "odl"]}, "comparisons[0].jobs: there is no job 'odl'; did you mean 'old'?"),
+        ({"jobs": ["new", "new"]}, "comparisons[0].jobs: compares job 'new' with itself"),
+        ({"jobs": ["new", "new"], "stop": {}}, "comparisons[0].jobs: compares job 'new' with itself"),
+        ({"jobs": ["new"]}, "comparisons[0].jobs"),
+        ({"jobs": ["new", "new-vs-old"]}, "'new-vs-old' is a comparison; name the jobs themselves"),
+        ({"name": "new"}, "comparisons[0].name: 'new' is the name of a job too"),
+        ({"name": "a/b"}, "comparisons[0].name: 'a/b' holds a slash"),
+        ({"margin": 0}, "comparisons[0].margin: must be greater than 0.0, got 0"),
+        ({"margin": 1.5}, "comparisons[0].margin: must be less than 1.0, got 1.5"),
+        ({"stop": {"alpha": 0}}, "comparisons[0].stop.alpha: must be greater than 0.0, got 0"),
+        ({"stop": {"alpha": 1}}, "comparisons[0].stop.alpha: must be less than 1.0, got 1"),
+        ({"stop": {"max_episodes": 51}}, "stop.max_episodes: 51 is more than the 50 episodes of job 'new'"),
+        ({"stop": {"max_episodes": 0}}, "stop.max_episodes: must be at least 1, got 0"),
+        ({"stop": {"aplha": 0.1}}, "comparisons[0].stop.aplha: unknown key; did you mean 'alpha'?"),
+        ({"stop": None}, "comparisons[0].stop"),
+    ],
+)
+def test_a_mistake_in_a_comparison_is_told_with_its_key(refusal, changed, told):
+    assert told in refusal(document(comparisons=[{**COMPARISON, **changed}]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"at_least": 1.2}, "bars[0].at_least: must be less than 1.0, got 1.2"),
+        ({"at_least": 0.0}, "bars[0].at_least: must be greater than 0.0, got 0.0"),
+        ({"job": "never"}, "bars[0].job: there is no job 'never'"),
+        ({"name": "old"}, "bars[0].name: 'old' is the name of a job too"),
+    ],
+)
+def test_a_mistake_in_a_bar_is_told_with_its_key(refusal, changed, told):
+    assert told in refusal(document(bars=[{**BAR, **changed}]))
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ({"seed": 1}, "'new' and 'old' give no pairs: the seed of its conditions is 0 and 1"),
+        ({"environment": {"environment": "lift_object"}}, 'environment is "reach" and "lift_object"'),
+        ({"environment": {"object": "cube"}}, 'object is null and "cube"'),
+        ({"variations": {"x": 1}}, "variations is"),
+        ({"conditions": "saved.json"}, 'conditions is null and "saved.json"'),
+        ({"num_rebuilds": 2}, "job 'old' has num_rebuilds 2; compared jobs need 1"),
+        ({"num_episodes": None, "num_steps": 10}, "job 'old' has num_steps; give it num_episodes instead"),
+        ({"status": "completed"}, "job 'old' does not run: its status is 'completed'"),
+    ],
+)
+def test_jobs_that_cannot_be_compared_are_refused(refusal, second, told):
+    assert told in refusal(document(jobs=[job("new"), job("old", **second)], comparisons=[COMPARISON]))
+
+
+def test_what_simulates_an_environment_makes_no_other_pairs(load):
+    jobs = [job("new"), job("old", environment={"backend": "mujoco"})]
+    assert len(load(document(jobs=jobs, comparisons=[COMPARISON])).questions) == 1
+
+
+def test_a_length_must_be_given_somewhere_and_be_the_same(refusal):
+    open_end = {**COMPARISON, "stop": {}}
+    jobs = [job("new", num_episodes=None), job("old")]
+    assert "stop.max_episodes: is missing: job 'new' has no" in refusal(document(jobs=jobs, comparisons=[open_end]))
+    jobs = [job("new", num_episodes=40), job("old")]
+    assert "'new' has 40 episodes and 'old' has 50 episodes" in refusal(document(jobs=jobs, comparisons=[open_end]))
+
+
+def test_equal_names_of_questions_are_refused(refusal):
+    assert "comparisons[1].name: 'new-vs-old' is taken by an earlier question" in refusal(
+        document(comparisons=[COMPARISON, COMPARISON])
+    )
+
+
+@pytest.mark.parametrize("block", [{"a": 1}, "x"])
+def test_what_is_no_list_of_questions_is_refused(refusal, block):
+    assert "comparisons: " in refusal(document(comparisons=block))
+    assert "bars[0]: 3 is not a mapping" in refusal(document(bars=[3]))
+
+
+def question(*jobs: str) -> Question:
+    return Question(name=" ".join(jobs), jobs=jobs, max_episodes=10)
+
+
+def test_jobs_that_comparisons_connect_belong_together_and_a_bar_connects_nothing():
+    asked = (question("a", "b"), question("c", "d"), question("x"), question("b", "e"))
+    assert compared_groups(asked) == (frozenset("abe"), frozenset("cd"))
+
+
+def test_a_comparison_joins_two_groups_that_were_apart():
+    assert compared_groups((question("a", "b"), question("c", "d"), question("b", "c"))) == (frozenset("abcd"),)

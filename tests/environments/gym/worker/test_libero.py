@@ -1,0 +1,246 @@
+"""LIBERO's tasks in a worker."""
+
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
+    GRIPPERS,
+    Cameras,
+    InitStatesError,
+    LiberoTask,
+    ResetSequence,
+    axis_angle,
+    read_init_states,
+)
+from isaaclab_arena.environments.libero import Gripper
+from tests.environments.libero.checkouts import write_states
+from tests.environments.libero.fake_env_wrapper import GOAL_M, ControlEnv, Domain
+
+# What LIBERO's tasks are given and give, as trained policies expect it.
+
+
+SETTINGS = {"cameras": [], "camera_size": 6, "picture_size": None, "gripper": "sign", "seeds_every_reset": False}
+STATES = np.array([[0.1, 0.0], [GOAL_M - 0.01, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("convention", "given", "taken"),
+    [
+        ("raw", 0.3, 0.3),
+        ("sign", -0.2, -1.0),
+        ("sign", 0.0, 1.0),
+        ("open is one", 1.0, -1.0),
+        ("open is one", 0.1, 1.0),
+    ],
+)
+def test_a_gripper_opens_and_closes_as_the_policy_means_it(convention, given, taken):
+    assert GRIPPERS[convention](given) == taken
+
+
+def test_every_convention_of_the_protocols_is_known_to_the_worker():
+    assert set(GRIPPERS) == {each.value for each in Gripper}
+
+
+def test_an_orientation_is_axis_times_angle():
+    quarter = np.array([0.0, 0.0, math.sin(math.pi / 4), math.cos(math.pi / 4)])
+    assert np.allclose(axis_angle(quarter), [0.0, 0.0, math.pi / 2])
+    assert np.array_equal(axis_angle(np.array([0.0, 0.0, 0.0, 1.0 + 1e-9])), np.zeros(3))
+
+
+def started(tmp_path, *, wait_steps: int, init_state: int) -> LiberoTask:
+    (tmp_path / "task.bddl").touch()
+    task = LiberoTask(ControlEnv(bddl_file_name=tmp_path / "task.bddl"), STATES, {**SETTINGS, "wait_steps": wait_steps})
+    task.reset(
+        options={
+            "conditions": {"libero.fixture_seed": 7, "libero.reset_index": 1, "libero.init_state": init_state},
+        }
+    )
+    return task
+
+
+@pytest.mark.parametrize("wait_steps", [0, 3])
+def test_the_arm_holds_still_with_an_open_gripper_from_the_initial_state_on(tmp_path, wait_steps):
+    domain = started(tmp_path, wait_steps=wait_steps, init_state=0).task.env
+    assert domain.bowl_m == STATES[0, 0]
+    assert domain.time_s == pytest.approx(wait_steps * domain.control_timestep)
+    assert domain.opening == (0.04 if wait_steps else 0.0)
+
+
+def test_a_step_takes_the_gripper_as_the_policy_means_it_and_says_when_the_task_is_solved(tmp_path):
+    task = started(tmp_path, wait_steps=1, init_state=1)
+    pushed = [task.step(np.array([push, 0, 0, 0, 0, 0, 0.3], np.float32))[4] for push in (0, 1, -1)]
+    assert pushed == [{"success": False}, {"success": True}, {"success": False}]
+    assert task.task.env.opening == -0.04
+
+
+# LIBERO's cameras draw only what is wanted, at the moment at which robosuite reads them.
+
+
+def looked_at(*, period: int, shown_size: int | None = None) -> tuple[Domain, Cameras, list[np.ndarray]]:
+    np.random.seed(0)
+    domain = Domain(camera_names=["front"], camera_heights=6, camera_widths=6)
+    cameras = Cameras(domain, ["front"], size=6, shown_size=shown_size)
+    cameras.wanted = False
+    domain.reset()
+    domain.renders, pictures = 0, []
+    for number in range(1, 9):
+        cameras.wanted = number % period == 0
+        cameras.drawn.clear()
+        observation = domain.step([0.1 * number, 0, 0, 0, 0, 0, -1])[0]
+        pictures += cameras.shown(observation).values()
+    return domain, cameras, pictures
+
+
+def test_pictures_that_nobody_wants_are_not_drawn_and_the_others_are_the_same():
+    every, _, all_pictures = looked_at(period=1)
+    some, _, pictures = looked_at(period=4)
+    assert (every.renders, some.renders) == (8, 2)
+    assert np.array_equal(pictures, [all_pictures[3], all_pictures[7]])
+    assert not np.array_equal(pictures[0], pictures[1])
+
+
+def test_a_reset_whose_pictures_nobody_wants_draws_none():
+    domain, cameras, _ = looked_at(period=1)
+    cameras.wanted, domain.renders = False, 0
+    domain.reset()
+    assert domain.renders == 0
+
+
+def test_pictures_are_turned_by_half_a_turn_and_shrunk():
+    _, _, [*_, whole] = looked_at(period=1)
+    assert whole[-1, -1].any()
+    assert not whole[:-1].any()
+    _, _, [*_, small] = looked_at(period=1, shown_size=3)
+    assert small.shape == (3, 3, 3)
+
+
+def test_a_wanted_picture_that_was_not_read_is_an_error():
+    domain, cameras, _ = looked_at(period=1)
+    observation = domain._get_observations()
+    cameras.wanted = True
+    cameras.drawn.clear()
+    with pytest.raises(RuntimeError, match="did not read 'front_image'"):
+        cameras.shown(observation)
+
+
+# Files of initial states are read without unpickling them, and hold an array of numbers or are refused.
+
+
+INIT_STATES = np.arange(12.0).reshape(4, 3)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        INIT_STATES,
+        INIT_STATES.astype(np.float32),
+        np.asfortranarray(INIT_STATES),
+        INIT_STATES.astype(">f8"),
+        INIT_STATES.astype(int),
+    ],
+)
+def test_an_array_of_torchs_archive_is_read_bit_for_bit(tmp_path, array):
+    write_states(tmp_path / "states", array)
+    found = read_init_states(str(tmp_path / "states"))
+    assert found.dtype == np.float64
+    assert np.array_equal(found, INIT_STATES)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_a_bare_pickle_is_read_too(tmp_path, protocol):
+    (tmp_path / "states").write_bytes(pickle.dumps(INIT_STATES, protocol=protocol))
+    assert np.array_equal(read_init_states(str(tmp_path / "states")), INIT_STATES)
+
+
+def test_one_state_alone_is_the_only_one(tmp_path):
+    write_states(tmp_path / "states", INIT_STATES[0])
+    assert read_init_states(str(tmp_path / "states")).shape == (1, 3)
+
+
+class Calls:
+    """Would make a directory if it were unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_what_a_file_calls_for_is_never_carried_out(tmp_path):
+    write_states(tmp_path / "states", Calls(tmp_path / "made"))
+    with pytest.raises(InitStatesError, match="it calls for posix mkdir"):
+        read_init_states(str(tmp_path / "states"))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": 1},
+        [INIT_STATES],
+        7,
+        np.array(["a"]),
+        np.array([{}], object),
+        np.empty((0, 3)),
+        INIT_STATES * np.nan,
+        INIT_STATES[None],
+    ],
+)
+def test_anything_but_an_array_of_states_is_refused(tmp_path, content):
+    write_states(tmp_path / "states", content)
+    with pytest.raises(InitStatesError, match="states"):
+        read_init_states(str(tmp_path / "states"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"no pickle at all", pickle.dumps(INIT_STATES)[:60], b"PK\x03\x04 torn"]
+)
+def test_a_torn_file_is_refused(tmp_path, content):
+    (tmp_path / "states").write_bytes(content)
+    with pytest.raises(InitStatesError, match=r"holds no array of initial states: .*; fetch the file again"):
+        read_init_states(str(tmp_path / "states"))
+
+
+# A reset of LIBERO is the same whichever resets came before.
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / "task.bddl").touch()
+    return ControlEnv(bddl_file_name=str(tmp_path / "task.bddl"))
+
+
+def plain(task: ControlEnv, seed: int, count: int, *, seeds_every_reset: bool) -> list[float]:
+    task.seed(seed)
+    places = []
+    for _ in range(count):
+        if seeds_every_reset:
+            task.seed(seed)
+        task.reset()
+        places.append(task.env.cabinet_m)
+    return places
+
+
+@pytest.mark.parametrize("seeds_every_reset", [False, True])
+def test_resets_are_those_of_a_plain_loop_in_any_order(task, tmp_path, seeds_every_reset):
+    expected = plain(ControlEnv(bddl_file_name=str(tmp_path / "task.bddl")), 7, 6, seeds_every_reset=seeds_every_reset)
+    resets = ResetSequence(task, seeds_every_reset=seeds_every_reset)
+    for index in (5, 0, 3, 1, 5, 4, 2, 0):
+        np.random.uniform(size=index)
+        resets.play(7, index)
+        assert task.env.cabinet_m == expected[index]
+    assert len(set(expected)) == 6
+
+
+def test_another_seed_is_another_sequence_and_the_first_comes_back(task):
+    resets = ResetSequence(task, seeds_every_reset=False)
+    places = []
+    for seed in (7, 8, 7):
+        resets.play(seed, 2)
+        places.append(task.env.cabinet_m)
+    assert places[0] == places[2] != places[1]

@@ -1,0 +1,485 @@
+"""Pictures that a worker draws."""
+
+import math
+from typing import Any, ClassVar
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, drawing_of
+from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Region, Shape, leave_out_unseen
+from tests.documentation.reading import blocks
+from tests.end_to_end.launching import ROOT
+from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
+from tests.environments.gym.worker.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
+
+# Environments that can leave pictures out do so, and what they show is what they show otherwise.
+
+
+WANTED = (True, False, False, True, True, False, True)
+
+
+def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> list[dict[str, np.ndarray]]:
+    """Pictures of two episodes of an environment that learns before each step which pictures are needed."""
+    slot, shown = EnvSlot(environment, (), drawing_of(environment)), []
+    assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
+    for seed in (1, 2):
+        shown.append(slot.reset(seed, pictures=wanted[0]).observation)
+        for number, is_wanted in enumerate(wanted[1:]):
+            action = np.full(environment.action_space.shape or (), 0.1 * number, np.float32)
+            shown.append(slot.step(action, pictures=is_wanted).observation)
+    return shown
+
+
+def agree(found: list[dict[str, np.ndarray]], expected: list[dict[str, np.ndarray]], camera: str) -> None:
+    """Hold that pictures are where they are wanted, and that all that is there is the same."""
+    for some, every, wanted in zip(found, expected, WANTED * 2, strict=True):
+        assert some.keys() == (every.keys() if wanted else every.keys() - {camera})
+        assert all(np.array_equal(some[name], every[name]) for name in some)
+
+
+def test_an_environment_with_the_hook_draws_what_is_wanted():
+    sparing = SparingEnvironment()
+    agree(played(sparing), played(SparingEnvironment(), (True,) * len(WANTED)), "front")
+    assert sparing.drawn == sum(WANTED)
+
+
+def test_an_environment_without_the_hook_draws_everything_and_shows_what_is_wanted():
+    seen = SeenEnvironment()
+    agree(played(seen), played(SeenEnvironment(), (True,) * len(WANTED)), "front")
+    assert seen.drawn == len(WANTED)
+
+
+def test_gymnasiums_own_layers_do_not_hide_the_hook():
+    environment = wrappers.TimeLimit(wrappers.OrderEnforcing(PassingOn(SparingEnvironment())), 20)
+    assert drawing_of(environment) is not None
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        SeenEnvironment(),
+        Remembering(SparingEnvironment()),
+        wrappers.TimeLimit(Remembering(SparingEnvironment()), 20),
+        wrappers.FrameStackObservation(SparingEnvironment(), 2),
+    ],
+)
+def test_a_wrapper_that_might_keep_pictures_has_all_of_them_drawn(environment):
+    assert drawing_of(environment) is None
+
+
+@pytest.mark.parametrize("hard_reset", [True, False])
+def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_be_drawn(hard_reset):
+    tasks = [PointTask(hard_reset=hard_reset) for _ in range(2)]
+    expected = played(GymWrapper(tasks[0]), (True,) * len(WANTED))
+    built = tasks[1].drawn
+    agree(played(wrappers.TimeLimit(OwnName(tasks[1]), 20)), expected, "front_image")
+    # A hard reset tries the new sensor and draws with it.
+    resets = 2 * 2 if hard_reset else 2
+    assert tasks[1].drawn - built == resets + 2 * sum(WANTED[1:])
+
+
+def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_time():
+    task = PointTask(hard_reset=False)
+    slot = EnvSlot(GymWrapper(task), (), drawing_of(GymWrapper(task)))
+    slot.reset(1, pictures=True)
+    slot.step(np.zeros(1, np.float32), pictures=False)
+    task._observables["front_image"]._time = -1.0
+    with pytest.raises(RuntimeError, match="robosuite did not read 'front_image' in this step; --eager_pictures"):
+        slot.step(np.zeros(1, np.float32), pictures=True)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        GymWrapper(PointTask(depth=True)),
+        GymWrapper(PointTask(camera_period_s=0.1)),
+        FrameStack(PointTask()),
+        Remembering(GymWrapper(PointTask())),
+    ],
+    ids=["depth_with_it", "read_every_second_step", "wrapper_of_ones_own", "wrapper_of_gymnasium"],
+)
+def test_other_cameras_of_robosuite_draw_everything(environment: Any):
+    assert drawing_of(environment) is None
+
+
+class Vouching(GymWrapper):
+    """Says of some packages that their observables do not depend on pictures."""
+
+    trusted: tuple[str, ...] = ()
+
+    def robosuite_cameras(self):
+        return self.env, ["front_image"], self.trusted
+
+
+@pytest.mark.parametrize(("trusted", "draws_everything"), [((), True), (("libero",), True), (("tests",), False)])
+def test_an_observable_of_another_package_may_need_the_picture_unless_that_package_is_trusted(
+    trusted, draws_everything
+):
+    task = PointTask()
+
+    def colour(cache: dict) -> np.ndarray:
+        return np.array([cache.get("front_image", np.zeros(1)).mean()])
+
+    task._observables["place"].set_sensor(colour)
+    assert drawing_of(GymWrapper(task)) is None
+    environment = Vouching(task)
+    environment.trusted = trusted
+    assert (drawing_of(environment) is None) == draws_everything
+
+
+def test_the_environment_of_the_document_draws_what_is_wanted():
+    names: dict[str, Any] = {}
+    document = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
+    exec(blocks(document, "python")[0], names)
+    block: Any = names["PushBlock"]()
+    slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
+    assert slot.description()["draws_on_demand"]
+    assert set(slot.reset(1, pictures=False).observation) == {"place"}
+    first = slot.step(np.ones(2, np.float32), pictures=True).observation
+    assert first["front"].shape == (64, 64, 3)
+    block.drawn = None
+    assert set(slot.step(np.ones(2, np.float32), pictures=False).observation) == {"place"}
+
+
+# A renderer that is freed late takes nothing from those that still draw; a stand-in has robosuite's names.
+
+
+class Context:
+    """One of OpenGL's: textures have numbers that are the same in each, and one context is current."""
+
+    current: ClassVar["Context | None"] = None
+
+    def __init__(self) -> None:
+        self.textures: set[int] = set()
+
+    def make_current(self) -> None:
+        Context.current = self
+
+
+class Renderer:
+    """Draws as robosuite 1.4.0 and 1.5.2 do: in whatever context is current."""
+
+    def __init__(self) -> None:
+        self.gl_ctx = Context()
+        self.gl_ctx.make_current()
+        self.gl_ctx.textures.add(1)
+
+    def render(self) -> bool:
+        return Context.current is not None and 1 in Context.current.textures
+
+    def __del__(self) -> None:
+        if Context.current is not None:
+            Context.current.textures.discard(1)
+        if Context.current is self.gl_ctx:
+            Context.current = None
+
+
+@pytest.fixture
+def renderers():
+    """A class of its own, of which every renderer draws and is freed in its own context."""
+    context_class = type("OwnContext", (Context,), {})
+    renderer_class = type("OwnRenderer", (Renderer,), {"__init__": lambda self: made(self, context_class())})
+    contexts = OwnContexts()
+    for _ in range(2):
+        contexts.keep_apart(renderer_class, [context_class])
+    return renderer_class
+
+
+def made(renderer, context) -> None:
+    renderer.gl_ctx = context
+    context.make_current()
+    context.textures.add(1)
+
+
+def test_a_renderer_that_is_freed_late_takes_the_textures_of_the_one_that_draws():
+    old, new = Renderer(), Renderer()
+    assert new.render()
+    del old
+    assert not new.render()
+
+
+def test_it_does_not_where_each_is_freed_in_its_own_context(renderers):
+    old, new = renderers(), renderers()
+    del old
+    assert Context.current is new.gl_ctx
+    assert new.render()
+
+
+def test_each_draws_in_its_own_context(renderers):
+    first, second = renderers(), renderers()
+    assert first.render()
+    assert Context.current is first.gl_ctx
+    assert second.render()
+    assert Context.current is second.gl_ctx
+
+
+def test_one_that_drew_last_leaves_no_context_behind(renderers):
+    first, second = renderers(), renderers()
+    del second
+    assert Context.current is None
+    assert first.render()
+
+
+# Geoms that cannot be seen in a picture are not drawn, and what reflects is drawn in a part of its own.
+
+
+WORLD = """
+<mujoco>
+  <asset>{material}</asset>
+  <worldbody>
+    <light pos="0 0 3" castshadow="{shadow}"/>
+    <camera name="above" pos="0 0 2" fovy="60"/>
+    <geom name="table" type="box" size="{table} 0.05" pos="0 0 -0.05"/>
+    <geom name="mirror" type="box" size="0.1 0.1 0.01" pos="-0.5 0 0.01" {reflects}/>
+    <geom name="ball" type="sphere" size="0.1" pos="0.3 0 0.1"/>
+    <geom name="below" type="sphere" size="0.2" pos="0 0 -0.5"/>
+    <geom name="beside" type="sphere" size="0.1" pos="5 0 0.1"/>
+    <geom name="lamp" type="sphere" size="0.05" pos="-1 0 1.9"/>
+  </worldbody>
+</mujoco>
+"""
+
+
+class SeenRenderer:
+    """Has the names of robosuite's."""
+
+    def __init__(self, *, table: str = "0.9 0.9", reflects: bool = False, shadow: bool = False) -> None:
+        made = '<material name="glass" reflectance="0.5"/>' if reflects else ""
+        told = {"material": made, "reflects": 'material="glass"' if reflects else "", "shadow": str(shadow).lower()}
+        model = mujoco.MjModel.from_xml_string(WORLD.format(table=table, **told))
+        data = mujoco.MjData(model)
+        mujoco.mj_forward(model, data)
+        self.model: Any = type("Model", (), {"_model": model})
+        self.data: Any = type("Data", (), {"_data": data})
+        self.scn = mujoco.MjvScene(model, maxgeom=20)
+        self.cam, self.vopt, self.pert = mujoco.MjvCamera(), mujoco.MjvOption(), mujoco.MjvPerturb()
+        self.con: Any = type("Context", (), {"offWidth": 64, "offHeight": 64})
+        self.drawn: list[tuple[set[str], bool]] = []
+
+    def shown(self) -> tuple[set[str], bool]:
+        """Drawn geoms, and whether mirrors are drawn."""
+        none, reflects = int(mujoco.mjtGeom.mjGEOM_NONE), int(mujoco.mjtRndFlag.mjRND_REFLECTION)
+        shown = [self.scn.geoms[number] for number in range(self.scn.ngeom)]
+        model, kind = self.model._model, int(mujoco.mjtObj.mjOBJ_GEOM)
+        names = {mujoco.mj_id2name(model, kind, geom.objid) for geom in shown if int(geom.type) != none}
+        return names, bool(self.scn.flags[reflects])
+
+    def render(self, width: int, height: int, camera_id: int | None = None, segmentation: bool = False) -> None:
+        del width, height, camera_id, segmentation
+        self.drawn.append(({"as robosuite draws it"}, True))
+
+    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> str:
+        del width, height, depth, segmentation
+        return "as robosuite reads it"
+
+
+class Screen:
+    """Stands for OpenGL, whose pixels are the number of the part that was drawn last."""
+
+    def render(self, renderer, part) -> None:
+        del part
+        renderer.drawn.append(renderer.shown())
+
+    def read(self, renderer, part) -> np.ndarray:
+        return np.full((part[3], part[2], 3), len(renderer.drawn), np.uint8)
+
+
+@pytest.fixture
+def drawn():
+    """Parts that a renderer draws of the requested world, and the parts that are read."""
+    sparing = type("Sparing", (SeenRenderer,), {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels})
+    for _ in range(2):
+        leave_out_unseen(sparing, Screen(), compares=False)
+
+    def draw(camera: int | None = 0, *, width: int = 32, depth: bool = False, **world: Any) -> tuple[list, Any]:
+        renderer = sparing(**world)
+        renderer.render(width, 32, camera_id=camera)
+        return renderer.drawn, renderer.read_pixels(width, 32, depth=depth)
+
+    return draw
+
+
+def test_geoms_outside_the_picture_are_left_out_and_those_that_may_be_seen_stay(drawn):
+    [(names, _)], read = drawn()
+    assert names == {"table", "mirror", "ball", "below"}
+    assert read == "as robosuite reads it"
+
+
+def test_what_lies_below_a_table_that_fills_the_picture_is_left_out(drawn):
+    [(names, _)], _ = drawn(table="2 2")
+    assert names == {"table", "mirror", "ball"}
+
+
+def test_a_mirror_is_drawn_in_a_part_of_its_own_with_what_may_be_seen_there(drawn):
+    parts, read = drawn(reflects=True)
+    assert parts[0] == ({"table", "mirror", "ball", "below"}, False)
+    # The lamp is above the picture, and its image is in the mirror; the ball is in neither.
+    assert parts[1] == ({"table", "mirror", "lamp"}, True)
+    assert set(np.unique(read)) == {1, 2}
+    columns = np.flatnonzero((read == 2).all(axis=2).any(axis=0))
+    across = 16 + 16 * np.array([-0.6, -0.4]) / (1.98 * math.tan(math.radians(30)))
+    assert columns[0] <= across[0] - 1
+    assert columns[-1] >= across[1] + 1
+    assert len(columns) < 12
+
+
+def test_where_lights_cast_shadows_all_is_drawn(drawn):
+    [(names, reflects)], _ = drawn(shadow=True, reflects=True)
+    assert names == {"table", "mirror", "ball", "below", "beside", "lamp"}
+    assert reflects
+
+
+@pytest.mark.parametrize("asked", [{"camera": None}, {"camera": -1}, {"width": 65}])
+def test_what_is_asked_in_another_way_is_drawn_as_robosuite_draws_it(drawn, asked):
+    parts, read = drawn(**asked, reflects=True)
+    assert parts == [({"as robosuite draws it"}, True)]
+    assert read == "as robosuite reads it"
+
+
+def test_depths_are_those_of_all_that_is_seen(drawn):
+    parts, read = drawn(reflects=True, depth=True)
+    assert parts[-1] == ({"as robosuite draws it"}, True)
+    assert read == "as robosuite reads it"
+
+
+class Whole(SeenRenderer):
+    """Reads what its screen does, all of it of one colour."""
+
+    colour = 2
+
+    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> Any:
+        del depth, segmentation
+        return np.full((height, width, 3), self.colour, np.uint8)
+
+
+def compared(colour: int) -> list[tuple[set[str], bool]]:
+    """Drawn parts for two pictures of one camera; the first is compared with a whole one."""
+    own = {"render": Whole.render, "read_pixels": Whole.read_pixels, "colour": colour}
+    sparing = type("Sparing", (Whole,), own)
+    leave_out_unseen(sparing, SameScreen())
+    renderer = sparing(reflects=True)
+    for _ in range(2):
+        renderer.render(32, 32, camera_id=0)
+    return renderer.drawn
+
+
+class SameScreen(Screen):
+    """Shows one colour, whatever was drawn."""
+
+    def read(self, renderer, part) -> np.ndarray:
+        del renderer
+        return np.full((part[3], part[2], 3), 2, np.uint8)
+
+
+def test_the_first_picture_of_a_camera_is_drawn_whole_too_and_the_next_is_not():
+    whole = ({"as robosuite draws it"}, True)
+    drawn = compared(colour=2)
+    assert [each == whole for each in drawn] == [False, False, True, False, False]
+
+
+def test_where_the_two_differ_all_is_drawn_from_then_on():
+    whole = ({"as robosuite draws it"}, True)
+    with pytest.warns(UserWarning, match="all is drawn"):
+        drawn = compared(colour=3)
+    assert [each == whole for each in drawn] == [False, False, True, True]
+
+
+# A box of which a point may be seen is never left out, and few others are kept.
+
+
+FACE, UPWARDS = np.array([0.0, 0.0, -1.0]), np.eye(3)
+"""A rectangle that faces upwards."""
+
+
+def boxes(number: int) -> tuple[Shape, np.ndarray]:
+    """Return boxes all around, and points in them. Shape of the points: (number, 2000, 3)."""
+    generator = np.random.default_rng(0)
+    axes = np.linalg.qr(generator.normal(size=(number, 3, 3)))[0]
+    made = Shape(generator.normal(size=(number, 3)), axes, generator.uniform(0, 0.5, (number, 3)))
+    inside = generator.uniform(-1, 1, (number, 2000, 3)) * made.halves[:, None]
+    return made, made.centers[:, None] + np.einsum("nij,nkj->nki", axes, inside)
+
+
+def eye_above() -> Eye:
+    """Return an eye that looks down, turned a little."""
+    forward = np.array([0.1, 0.2, -1.0]) / np.linalg.norm([0.1, 0.2, -1.0])
+    right = np.cross(forward, [0.0, 1.0, 0.0])
+    right /= np.linalg.norm(right)
+    return Eye(np.array([0.1, -0.2, 1.0]), np.array([right, np.cross(right, forward), forward]), -0.4, 0.5, -0.3, 0.6)
+
+
+def in_picture(eye: Eye, points: np.ndarray) -> np.ndarray:
+    """Points inside the picture, hidden or not."""
+    across, upwards, ahead = np.moveaxis((points - eye.place) @ eye.axes.T, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x, y = across / ahead, upwards / ahead
+    return (ahead > 0) & (x > eye.left) & (x < eye.right) & (y > eye.bottom) & (y < eye.top)
+
+
+def through_face(eye: Eye, points: np.ndarray, halves: np.ndarray) -> np.ndarray:
+    """Points below the rectangle as seen through it."""
+    on_face = eye.place + (points - eye.place) * ((FACE - eye.place)[2] / (points - eye.place)[..., 2])[..., None]
+    return (points[..., 2] < FACE[2]) & (np.abs((on_face - FACE)[..., :2]) < halves).all(axis=-1)
+
+
+def test_the_boxes_that_a_picture_shows_are_kept_and_few_others():
+    shape, points = boxes(500)
+    shown = in_picture(eye_above(), points).any(axis=1)
+    kept = shape.meet(eye_above().sight())
+    assert kept[shown].all()
+    assert 50 < shown.sum() <= kept.sum() < 1.1 * shown.sum()
+
+
+def test_the_boxes_that_rise_above_a_floor_within_a_picture_are_kept_and_few_others():
+    shape, points = boxes(500)
+    shown = (in_picture(eye_above(), points) & (points[..., 2] > FACE[2])).any(axis=1)
+    kept = shape.meet(eye_above().sight((FACE, UPWARDS[2])))
+    assert kept[shown].all()
+    assert 30 < shown.sum() <= kept.sum() < 1.1 * shown.sum()
+
+
+def test_the_boxes_that_are_seen_through_a_rectangle_are_kept_and_few_others():
+    shape, points = boxes(2000)
+    halves = np.array([0.5, 0.3])
+    shown = through_face(eye_above(), points, halves).any(axis=1)
+    behind = eye_above().through(FACE, UPWARDS, halves)
+    assert behind is not None
+    kept = shape.meet(behind)
+    assert kept[shown].all()
+    assert 30 < shown.sum() <= kept.sum() < 1.1 * shown.sum()
+
+
+def test_a_box_that_only_a_plane_along_two_edges_parts_from_a_region_is_left_out():
+    # Two dice, an edge of one towards an edge of the other, which lie across.
+    upright = np.array([[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, np.sqrt(2.0)]]) / np.sqrt(2.0)
+    lying = np.array([[1.0, 0.0, -1.0], [0.0, np.sqrt(2.0), 0.0], [1.0, 0.0, 1.0]]) / np.sqrt(2.0)
+    size, no_rays = np.ones((1, 3)), np.zeros((0, 3))
+    corners = Shape(np.zeros((1, 3)), upright[None], size).corners()[0]
+    region = Region(corners, no_rays, np.vstack([upright.T, -upright.T]), upright.T)
+    near, apart = (Shape(np.array([[distance, 0.0, 0.0]]), lying[None], size) for distance in (2.8, 2.9))
+    assert near.meet(region).all()
+    assert not apart.meet(region).any()
+    assert apart.meet(region._replace(edges=no_rays)).all()
+
+
+@pytest.mark.parametrize(("halves", "fills"), [((2.0, 2.0), True), ((2.0, 0.5), False)])
+def test_a_rectangle_fills_a_picture_where_no_corner_passes_beside_it(halves, fills):
+    assert eye_above().is_filled_by(FACE, UPWARDS, np.array(halves)) is fills
+
+
+def test_from_below_a_rectangle_fills_no_picture_and_shows_nothing():
+    below = eye_above()._replace(place=np.array([0.0, 0.0, -1.5]))
+    assert not below.is_filled_by(FACE, UPWARDS, np.array([9.0, 9.0]))
+    assert below.through(FACE, UPWARDS, np.array([9.0, 9.0])) is None
+
+
+def test_a_mirrored_box_is_where_its_image_is():
+    shape, _ = boxes(3)
+    image = shape.mirrored(FACE, UPWARDS[2])
+    corners = shape.corners() * [1, 1, -1] + [0, 0, 2 * FACE[2]]
+    for found, expected in zip(image.corners(), corners, strict=True):
+        assert np.allclose(sorted(found.tolist()), sorted(expected.tolist()))

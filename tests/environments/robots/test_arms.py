@@ -1,0 +1,248 @@
+"""The arms that tasks are built with."""
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.robots.embodiment import PANDA, SO101
+from isaaclab_arena.interfaces.episode import Outcome, point
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.sim.backends import MujocoBackend
+from isaaclab_arena.sim.math import rotation_error
+from isaaclab_arena.sim.scene import ASSETS
+from tests.environments.building import build, episode, play, refusal, start, steps_of
+
+# Franka's published Denavit-Hartenberg parameters (Craig's convention): a [m], d [m], alpha [rad] of each joint.
+DENAVIT_HARTENBERG = (
+    (0.0, 0.333, 0.0),
+    (0.0, 0.0, -np.pi / 2),
+    (0.0, 0.316, np.pi / 2),
+    (0.0825, 0.0, np.pi / 2),
+    (-0.0825, 0.384, -np.pi / 2),
+    (0.0, 0.0, np.pi / 2),
+    (0.088, 0.0, np.pi / 2),
+)
+FLANGE_M = 0.107
+HAND_TURN_RAD = -np.pi / 4
+TCP_M = 0.1034
+POSES = (
+    (0, -0.4, 0, -2.4, 0, 2.0, 0.7854),
+    (0.3, 0.5, -0.7, -1.1, 1.3, 2.2, -1.9),
+    (-2.0, -1.2, 2.1, -2.9, -0.4, 0.2, 2.5),
+)
+
+
+def link(a: float, d: float, alpha: float, theta: float) -> np.ndarray:
+    ca, sa, ct, st = np.cos(alpha), np.sin(alpha), np.cos(theta), np.sin(theta)
+    return np.array([[ct, -st, 0, a], [st * ca, ct * ca, -sa, -d * sa], [st * sa, ct * sa, ca, d * ca], [0, 0, 0, 1]])
+
+
+def tcp_pose(joints) -> np.ndarray:
+    pose = np.eye(4)
+    for (a, d, alpha), theta in zip(DENAVIT_HARTENBERG, joints, strict=True):
+        pose = pose @ link(a, d, alpha, theta)
+    return pose @ link(0, FLANGE_M, 0, HAND_TURN_RAD) @ link(0, TCP_M, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return mujoco.MjModel.from_xml_path(str(ASSETS / PANDA.asset))
+
+
+@pytest.mark.parametrize("joints", POSES)
+def test_forward_kinematics_are_those_of_the_published_parameters(model, joints):
+    data = mujoco.MjData(model)
+    data.qpos[:7] = joints
+    mujoco.mj_kinematics(model, data)
+    expected = tcp_pose(joints)
+    np.testing.assert_allclose(data.site("tcp").xpos, expected[:3, 3], atol=1e-6)
+    np.testing.assert_allclose(data.site("tcp").xmat.reshape(3, 3), expected[:3, :3], atol=1e-6)
+
+
+def test_joint_limits_are_the_published_ones(model):
+    published = [
+        (-2.8973, 2.8973),
+        (-1.7628, 1.7628),
+        (-2.8973, 2.8973),
+        (-3.0718, -0.0698),
+        (-2.8973, 2.8973),
+        (-0.0175, 3.7525),
+        (-2.8973, 2.8973),
+    ]
+    assert list(zip(PANDA.robot.joint_low, PANDA.robot.joint_high, strict=True)) == published
+    np.testing.assert_array_equal(model.jnt_range[:7], published)
+    np.testing.assert_allclose(model.actuator_ctrlrange[:7], published, atol=1e-12)
+
+
+def test_velocity_and_torque_limits_are_the_published_ones(model):
+    assert PANDA.robot.joint_velocity_limit == (2.175, 2.175, 2.175, 2.175, 2.61, 2.61, 2.61)
+    assert PANDA.robot.joint_torque_limit == (87, 87, 87, 87, 12, 12, 12)
+    np.testing.assert_array_equal(model.actuator_forcerange[:7, 1], PANDA.robot.joint_torque_limit)
+
+
+def test_each_finger_slides_from_0_to_4_cm(model):
+    np.testing.assert_array_equal(model.jnt_range[7:], [(0.0, 0.04), (0.0, 0.04)])
+    assert PANDA.robot.gripper_width == 0.08
+
+
+def test_home_is_within_the_limits_with_the_hand_pointing_down():
+    robot = PANDA.robot
+    assert all(low < home < high for low, home, high in zip(robot.joint_low, robot.home, robot.joint_high, strict=True))
+    np.testing.assert_allclose(tcp_pose(robot.home)[:3, 2], [0, 0, -1], atol=1e-6)
+
+
+# What so101_new_calib.xml says of each joint: its frame in the frame before it, as a position [m] and a quaternion.
+PUBLISHED_FRAMES = (
+    ((0.0388353, 0.0, 0.0624), (0.0, 0.0, -1.0, 0.0)),
+    ((-0.0303992, -0.0182778, -0.0542), (0.5, -0.5, -0.5, -0.5)),
+    ((-0.11257, -0.028, 0.0), (0.707107, 0.0, 0.0, 0.707107)),
+    ((-0.1349, 0.0052, 0.0), (0.707107, 0.0, 0.0, -0.707107)),
+    ((0.0, -0.0611, 0.0181), (0.0172091, -0.0172091, 0.706897, 0.706897)),
+)
+# Where the published tip of the gripper lies from our tool centre point: on the jaw that does not move, 4 cm aside.
+PUBLISHED_TIP_M = (-0.0079, -0.000218, -0.0981274)
+SO101_POSES = ((0, 0, 0, 0, 0), (0.4, -0.5, 0.8, 1.1, -0.6), (-1.1, 0.9, -1.2, -0.7, 2.0))
+
+
+def pose(position, quaternion) -> np.ndarray:
+    matrix = np.eye(4)
+    rotation = np.zeros(9)
+    mujoco.mju_quat2Mat(rotation, np.array(quaternion) / np.linalg.norm(quaternion))
+    matrix[:3, :3], matrix[:3, 3] = rotation.reshape(3, 3), position
+    return matrix
+
+
+def published_gripper(joints) -> np.ndarray:
+    matrix = np.eye(4)
+    for (position, quaternion), angle in zip(PUBLISHED_FRAMES, joints, strict=True):
+        matrix = matrix @ pose(position, quaternion) @ pose((0, 0, 0), (np.cos(angle / 2), 0, 0, np.sin(angle / 2)))
+    return matrix
+
+
+@pytest.fixture(scope="module")
+def so101_model():
+    return mujoco.MjModel.from_xml_path(str(ASSETS / SO101.asset))
+
+
+@pytest.mark.parametrize("joints", SO101_POSES)
+def test_forward_kinematics_are_those_of_the_published_description(so101_model, joints):
+    data = mujoco.MjData(so101_model)
+    data.qpos[:5] = joints
+    mujoco.mj_kinematics(so101_model, data)
+    gripper = published_gripper(joints)
+    tool = data.site("tcp").xmat.reshape(3, 3)
+    np.testing.assert_allclose(data.body("gripper").xpos, gripper[:3, 3], atol=2e-4)
+    np.testing.assert_allclose(tool[:, 2], -gripper[:3, 2], atol=1e-4)
+    np.testing.assert_allclose(tool[:, 1], gripper[:3, 0], atol=1e-4)
+    tip = gripper @ np.array((*PUBLISHED_TIP_M, 1.0))
+    from_tool = tool.T @ (tip[:3] - data.site("tcp").xpos)
+    np.testing.assert_allclose(from_tool, (0.0, -0.04, 0.008), atol=6e-4)
+
+
+def test_joint_names_and_limits_are_the_published_ones(so101_model):
+    names = [so101_model.joint(index).name for index in range(so101_model.njnt)]
+    assert names == ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
+    published = [(-1.91986, 1.91986), (-1.74533, 1.74533), (-1.69, 1.69), (-1.65806, 1.65806), (-2.74385, 2.84121)]
+    assert list(zip(SO101.robot.joint_low, SO101.robot.joint_high, strict=True)) == published
+    np.testing.assert_allclose(so101_model.jnt_range[:5], published)
+    np.testing.assert_allclose(so101_model.jnt_range[5], (-0.174533, 1.74533))
+    assert all(
+        low < home < high
+        for low, home, high in zip(SO101.robot.joint_low, SO101.robot.home, SO101.robot.joint_high, strict=True)
+    )
+
+
+def test_no_servo_gives_more_than_its_torque(so101_model):
+    np.testing.assert_array_equal(so101_model.actuator_forcerange[:5, 1], SO101.robot.joint_torque_limit)
+    np.testing.assert_array_equal(so101_model.jnt_actfrcrange[:5, 1], 2.94)
+
+
+@pytest.mark.parametrize("width_m", [0.0, 0.04, 0.08])
+def test_the_jaws_are_as_far_apart_as_the_gripper_is_told(width_m):
+    env = build("reach", embodiment="so101")
+    start(env)
+    action = torch.tensor([[*SO101.robot.home, width_m]])
+    steps_of(env, action, 30)
+    assert isinstance(env.backend, MujocoBackend)
+    _, data = env.backend.visible_world(0)
+    hand = data.body("robot/hand")
+    moving, fixed = data.geom("robot/moving_pad"), data.geom("robot/fixed_pad")
+    apart = hand.xmat.reshape(3, 3)[:, 1] @ (moving.xpos - fixed.xpos) - 0.004 - 0.0015
+    assert apart == pytest.approx(width_m, abs=0.004)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_delta_moves_the_tool_by_that_much(axis):
+    env = build("lift_object", embodiment="so101", action_mode="ee_delta")
+    start(env)
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    before = steps_of(env, still, 15)[-1].observation["policy"]
+    move = still.clone()
+    move[0, axis] = 0.02
+    env.step(move)
+    after = steps_of(env, still, 25)[-1].observation["policy"]
+    expected = torch.zeros(1, 3)
+    expected[0, axis] = 0.02
+    torch.testing.assert_close(after["eef_pos"] - before["eef_pos"], expected, atol=4e-3, rtol=0)
+
+
+def test_a_turn_that_five_joints_cannot_make_leaves_the_tool_in_its_place():
+    env = build("lift_object", embodiment="so101", action_mode="ee_delta")
+    start(env)
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    before = steps_of(env, still, 15)[-1].observation["policy"]
+    env.step(still + torch.tensor([[0.0, 0, 0, 0.2, 0, 0, 0]]))
+    after = steps_of(env, still, 25)[-1].observation["policy"]
+    assert (after["eef_pos"] - before["eef_pos"]).norm() < 0.01
+    assert rotation_error(after["eef_quat"], before["eef_quat"]).abs().max() < 0.19
+
+
+@pytest.mark.parametrize("mode", ["joint_position", "ee_delta"])
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("reach", {}),
+        ("lift_object", {"object": "cube"}),
+        ("lift_object", {"object": "can"}),
+        ("push_to_goal", {"object": "cube"}),
+        ("press_button", {}),
+        ("pick_and_place", {"object": "cylinder"}),
+    ],
+)
+def test_the_scripted_policy_solves_its_tasks(task, options, mode):
+    ends = play(build(task, num_envs=8, embodiment="so101", action_mode=mode, **options), ScriptedPolicy(), 8)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 8
+
+
+def test_an_env_slot_ends_in_the_same_bits_in_any_batch():
+    one = play(build("lift_object", num_envs=1, embodiment="so101"), ScriptedPolicy(), 3)
+    four = play(build("lift_object", num_envs=3, embodiment="so101"), ScriptedPolicy(), 3)
+    assert one.states == four.states
+
+
+def test_what_is_drawn_lies_in_its_workspace():
+    env = build("pick_and_place", embodiment="so101")
+    for index in range(30):
+        conditions = env.draw_conditions(episode(index).conditions_generator())
+        for name in ("cube.position", "bin.position"):
+            x, y, _ = point(conditions[name])
+            assert 0.20 <= x <= 0.27
+            assert np.hypot(x, y) < SO101.workspace.reach_m
+
+
+def test_a_task_out_of_its_reach_is_refused_with_the_reason():
+    (problem,) = refusal("open_drawer", embodiment="so101").problems
+    assert problem.key == "embodiment"
+    assert "puts the cabinet 0.72 m from the base of 'so101', which reaches 0.39 m" in problem.message
+
+
+def test_an_object_too_tall_for_the_arm_is_refused_with_the_reason():
+    (problem,) = refusal("lift_object", embodiment="so101", object="cracker_box").problems
+    assert problem.message == (
+        "object 'cracker_box' is 0.20 m tall, but 'so101' can bring its hand over things of at most 0.17 m"
+    )
+
+
+def test_a_task_that_needs_a_larger_table_is_refused():
+    assert "too small for two cubes between two bins" in refusal("sort_two", embodiment="so101").problems[0].message

@@ -1,0 +1,425 @@
+"""Events of an episode, read from how the world moved."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.events import (
+    HOVER_STEPS,
+    STUCK_STEPS,
+    FloorFacts,
+    MomentRing,
+    approach,
+    arm_facts,
+    ends,
+    events_of,
+    ever,
+    floor_events_of,
+    floor_progress_of,
+    moved_from_start,
+    progress_of,
+    spans,
+    strayed,
+    streak,
+    visits,
+)
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec
+from isaaclab_arena.interfaces.episode import EVENTS, EpisodeEvents
+from tests.environments.building import build, build_on_the_floor, hold_still, start
+from tests.environments.told import told
+
+
+def arm_told(joint: int, turn_rad: float):
+    """Motion of an arm whose one joint turns for 40 control steps."""
+    env = build("lift_object")
+    start(env)
+    ring = MomentRing(env.backend, num_envs=1, capacity=40)
+    ring.start([0])
+    action = hold_still(env)
+    action[0, joint] += turn_rad
+    for _ in range(40):
+        env.step(action)
+        ring.keep()
+    return arm_facts(ring.moments([0])[0], env.robot)
+
+
+def test_a_hand_that_presses_on_the_table_is_blocked():
+    arm = arm_told(1, 1.3)
+    assert arm.blocked[-10:].all()
+    assert not arm.blocked[:5].any()
+    assert arm.travel_m[0] == 0
+    assert arm.travel_m[-1] > 0.1
+
+
+def test_an_arm_at_the_limit_of_a_joint_is_blocked():
+    assert arm_told(6, 10.0).blocked[-10:].all()
+
+
+def test_an_arm_that_stands_where_it_is_told_to_be_is_not_blocked():
+    assert not arm_told(1, 0.1).blocked.any()
+
+
+def test_progress_never_falls_and_leaves_the_last_part_to_success():
+    facts = told(moments=5, stages=([0.5, 1, 1, 1, 0], [0, 0, 1, 0, 0]))
+    np.testing.assert_allclose(progress_of(facts, solved=False), [1 / 6, 1 / 3, 2 / 3, 2 / 3, 2 / 3])
+    np.testing.assert_allclose(progress_of(facts, solved=True), [1 / 6, 1 / 3, 2 / 3, 2 / 3, 1])
+
+
+def test_a_later_stage_says_that_those_before_it_are_done():
+    facts = told(moments=2, stages=([0, 0], [0, 0], [0, 0.5]))
+    assert progress_of(facts, solved=False)[-1] == 2.5 / 4
+
+
+def test_the_way_to_a_place_is_measured_from_the_start():
+    torch.testing.assert_close(approach(torch.tensor([0.5, 0.3, 0.1, 0.7]), 0.1), torch.tensor([0.0, 0.5, 1.0, 0.0]))
+
+
+def test_a_thing_strays_only_while_nobody_holds_it():
+    x = [0.0, 0.1, 0.2, 0.3, 0.3, 0.5, 0.6]
+    position = torch.tensor([(each, 0.0, 0.0) for each in x])
+    held = torch.tensor([False, False, True, True, False, False, False])
+    # It has one step to come to rest after it was let go.
+    expected = torch.tensor([0.0, 0.1, 0.0, 0.0, 0.0, 0.2, 0.3])
+    torch.testing.assert_close(strayed(position, held, settle_steps=1), expected)
+
+
+MOMENTS = 41
+
+
+def holds(pattern: str) -> np.ndarray:
+    return np.array([each == "#" for each in pattern.ljust(MOMENTS, ".")])
+
+
+def facts(share: list[float] | None = None, **patterns: str) -> FloorFacts:
+    """Return facts of 40 control steps of 0.02 s; a pattern, ``..##``, holds in its hashes and in no later moment."""
+    stated: dict[str, Any] = {"lost": "", "fallen": "", "nearly": "", **patterns}
+    done = np.linspace(0, 1, MOMENTS) if share is None else np.array(share)
+    return FloorFacts(dt_s=0.02, share=done, **{name: holds(pattern) for name, pattern in stated.items()})
+
+
+def seen(told: FloorFacts, *, max_steps: int = MOMENTS - 1):
+    events = floor_events_of(told, solved=False, max_steps=max_steps)
+    return dict(events.seen), events.decisive
+
+
+def from_on(moment: int) -> str:
+    return "." * moment + "#" * (MOMENTS - moment)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "first"),
+    [
+        ({"fallen": from_on(38), "lost": from_on(20)}, "fell_over", 38),
+        ({"off_rail": from_on(40), "lost": from_on(40)}, "left_the_rail", 40),
+        ({"strayed": from_on(12), "lost": from_on(12)}, "strayed", 12),
+        ({"met": "....." + "#" * 13, "lost": from_on(30)}, "success_undone", 18),
+        ({"moved": "", "lost": from_on(30)}, "never_moved", 40),
+        ({"nearly": from_on(25), "lost": from_on(25)}, "almost", 25),
+        ({}, "out_of_time_while_progressing", 40),
+    ],
+)
+def test_an_event_is_told_with_its_first_step_and_as_what_decided(patterns, name, first):
+    found, decisive = seen(facts(**patterns))
+    assert found == {name: (first, 1)}
+    assert decisive == name
+    assert name in EVENTS
+
+
+def test_what_is_seen_at_the_end_comes_before_what_happened_first():
+    astray = from_on(12)
+    assert seen(facts(strayed=astray, lost=astray, fallen=from_on(38)))[1] == "fell_over"
+    assert seen(facts(strayed=astray, lost=astray, moved=""))[1] == "never_moved"
+    assert seen(facts(strayed=astray, lost=astray, nearly=astray))[1] == "almost"
+    assert seen(facts(strayed=astray, lost=astray, nearly="." * 12 + "#" * 8))[1] == "strayed"
+
+
+def test_a_setback_after_which_the_task_came_further_was_made_good():
+    assert seen(facts(strayed="...####"))[1] == "out_of_time_while_progressing"
+    assert seen(facts(strayed=from_on(30)))[1] == "strayed"
+
+
+def test_nothing_is_made_good_where_success_has_become_impossible():
+    assert seen(facts(strayed="...####", lost=from_on(35)))[1] == "strayed"
+
+
+def test_a_robot_that_gets_no_further_has_stalled_and_one_that_was_stopped_has_not():
+    early = [0.1] + [0.5] * (MOMENTS - 1)
+    assert seen(facts(early)) == ({"stalled": (40, 1)}, "stalled")
+    assert seen(facts(early), max_steps=100) == ({}, None)
+
+
+def test_a_goal_that_was_met_for_a_moment_only_was_not_undone():
+    assert seen(facts(met="....." + "#" * 5))[1] == "out_of_time_while_progressing"
+
+
+def test_progress_never_falls_ends_where_success_became_impossible_and_is_1_for_successes_only():
+    share = [0.0, 0.2, 0.4, 0.3, 0.5, 1.0] + [1.0] * (MOMENTS - 6)
+    np.testing.assert_allclose(
+        floor_progress_of(facts(share, lost=from_on(5)), solved=False)[:6], [0, 0.2, 0.4, 0.4, 0.5, 0.5]
+    )
+    assert floor_events_of(facts(share), solved=False, max_steps=40).progress < 1
+    solved = floor_events_of(facts(share), solved=True, max_steps=40)
+    assert (solved.progress, solved.decisive, dict(solved.seen)) == (1.0, None, {})
+
+
+def test_a_streak_counts_steps_without_a_break_and_not_the_start():
+    pattern = np.array([True, True, True, False, True, True])
+    assert streak(pattern).tolist() == [0, 1, 2, 0, 1, 2]
+    assert ever(~pattern).tolist() == [False, False, False, True, True, True]
+
+
+def test_a_body_has_moved_when_it_is_ten_centimetres_away_or_turned_by_a_fifth_of_a_radian():
+    still = (0.0, 0.0, 0.3, 1.0, 0.0, 0.0, 0.0)
+    away, high = (0.08, 0.07, *still[2:]), (0.0, 0.0, 0.9, *still[3:])
+    little, far = ((*still[:3], np.cos(turn / 2), 0.0, 0.0, np.sin(turn / 2)) for turn in (0.19, 0.21))
+    flipped = (*still[:3], -1.0, 0.0, 0.0, 0.0)
+    poses = np.array([still, away, high, little, far, flipped])
+    assert moved_from_start(poses).tolist() == [False, True, False, False, True, False]
+
+
+def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step():
+    env = build("push_to_goal", num_envs=3)
+    ring = MomentRing(env.backend, num_envs=3, capacity=4)
+    start(env)
+    ring.start([0, 1, 2])
+    shown = []
+    for step in range(6):
+        if step == 2:
+            start(env, [1])
+            ring.start([1])
+            shown.append(env.backend.body_position("object/body")[1].clone())
+        env.step(hold_still(env) + 0.1 * step)
+        ring.keep()
+        if step >= 2:
+            shown.append(env.backend.body_position("object/body")[1].clone())
+    (moments,) = ring.moments([1])
+    assert len(moments) == 5
+    assert torch.equal(moments.body_position("object/body"), torch.stack(shown))
+    assert torch.equal(moments.site_position("robot/tcp")[-1], env.backend.site_position("robot/tcp")[1])
+    assert torch.equal(moments.body_position("goal/body")[0], env.backend.body_position("goal/body")[1])
+    with pytest.raises(KeyError, match="not loose"):
+        moments.body_orientation("goal/body")
+
+
+def test_a_step_that_is_made_again_is_kept_once():
+    env = build("lift_object")
+    ring = MomentRing(env.backend, num_envs=1, capacity=4)
+    start(env)
+    ring.start([0])
+    ring.keep()
+    env.step(hold_still(env))
+    ring.take_back()
+    ring.keep()
+    (moments,) = ring.moments([0])
+    assert len(moments) == 2
+    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
+
+
+def test_what_a_task_does_not_name_is_not_kept_and_asking_for_it_says_so():
+    env = build("lift_object")
+    ring = MomentRing(env.backend, num_envs=1, capacity=4, fields=("qpos",))
+    start(env)
+    ring.start([0])
+    ring.keep()
+    (moments,) = ring.moments([0])
+    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
+    with pytest.raises(AttributeError, match=r"moments have no 'ctrl'; a task names .* moment_fields"):
+        _ = moments.ctrl
+
+
+@pytest.mark.parametrize(
+    ("task", "root", "part"), [("velocity_go1", "trunk", "FR_foot"), ("walk_humanoid", "pelvis", "torso")]
+)
+def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_taken_for_it(task, root, part):
+    env = build_on_the_floor(task, num_envs=2)
+    start(env)
+    env.begin_events([0, 1])
+    for _ in range(3):
+        env.step(torch.full((2, env.action_spec.shape[0]), 0.5))
+    (moments,) = env.kept_moments([1])
+    root, part = f"robot/{root}", f"robot/{part}"
+    torch.testing.assert_close(moments.body_position(root)[-1], env.backend.body_position(root)[1])
+    torch.testing.assert_close(moments.body_orientation(root)[-1], env.backend.body_orientation(root)[1])
+    with pytest.raises(KeyError, match=f"{part} is not loose"):
+        moments.body_orientation(part)
+
+
+class TellsInItsOwnWay(Task):
+    """Says that it tells events, and makes them without facts."""
+
+    tells_events = True  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  as a stranger may write it
+
+    def judge(self, backend, running):
+        raise NotImplementedError
+
+    def events(self, moments, env_id, *, solved, max_steps):
+        return EpisodeEvents(progress=float(solved), decisive=None, seen={})
+
+
+def test_a_task_that_says_itself_whether_it_tells_events_is_believed_and_so_is_one_derived_from_it():
+    spec = TaskSpec(name="own", instruction="do it", time_limit_s=1.0, hold_steps=1)
+    derived = type("Derived", (TellsInItsOwnWay,), {})
+    silent = type("Silent", (Task,), {"judge": TellsInItsOwnWay.judge})
+    assert [each(spec).tells_events for each in (TellsInItsOwnWay, derived, silent)] == [True, True, False]
+
+
+_FAR, _NEAR = 0.5, 0.01
+
+
+def reading_seen(facts, *, solved: bool = False, max_steps: int = 1000):
+    events = events_of(facts, solved=solved, max_steps=max_steps)
+    return dict(events.seen), events.decisive
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "first_and_count"),
+    [
+        ({"wrong_object": "...####...............", "taken": "#"}, "wrong_object", (3, 1)),
+        ({"wrong_order": ".......####...........", "taken": "#"}, "wrong_order", (7, 1)),
+        ({"off_table": "..............########", "taken": "#"}, "fell_off_table", (14, 1)),
+        ({"taken": "..###", "carried": "..###"}, "dropped", (5, 1)),
+        ({"strayed_m": [0.0] * 10 + [0.06] * 12, "taken": "#"}, "pushed_away", (10, 1)),
+        ({"hand_m": [_FAR] * 5 + [_NEAR] * 4 + [_FAR] * 4 + [_NEAR] * 3 + [_FAR] * 6}, "reached_and_missed", (5, 2)),
+        ({"met": "....#####.............", "taken": "#"}, "success_undone", (9, 1)),
+        ({"lifted": "..........############", "taken": "#"}, "lifted", (10, 1)),
+        ({"blocked": "." * (22 - STUCK_STEPS) + "#" * STUCK_STEPS, "taken": "#"}, "stuck", (22 - STUCK_STEPS, 1)),
+        ({"nearly": "......################", "taken": "#"}, "almost", (6, 1)),
+        ({"travel_m": 0.001, "taken": "#"}, "never_moved", (21, 1)),
+        ({"hand_m": [_FAR] * 22}, "never_reached", (21, 1)),
+    ],
+)
+def test_an_event_is_told_with_its_first_step_its_count_and_as_what_decided(facts, name, first_and_count):
+    found, decisive = reading_seen(told(moments=22, **facts))
+    assert found == {name: first_and_count}
+    assert decisive == name
+    assert name in EVENTS
+
+
+def test_letting_go_of_what_lies_where_it_belongs_is_no_drop():
+    found, _ = reading_seen(told(moments=22, taken="..###", carried="..###", delivered=".......#######"))
+    assert "dropped" not in found
+
+
+def test_what_is_put_down_in_the_wrong_place_is_dropped_when_the_hand_lets_go():
+    assert reading_seen(told(moments=22, taken="..#####", carried="..###")) == ({"dropped": (7, 1)}, "dropped")
+
+
+def test_what_was_dropped_or_missed_and_is_taken_again_was_made_good():
+    facts = {"hand_m": [_NEAR] * 3 + [_FAR] * 3 + [_NEAR] * 16, "carried": "......####.....#######"}
+    found, decisive = reading_seen(told(moments=22, taken=facts["carried"], **facts), max_steps=21)
+    assert found == {"dropped": (10, 1), "reached_and_missed": (0, 1), "stalled": (21, 1)}
+    assert decisive == "stalled"
+
+
+def test_what_was_dropped_and_then_missed_was_dropped():
+    hand_m = [_NEAR] * 8 + [_FAR] * 6 + [_NEAR] * 3 + [_FAR] * 5
+    found, decisive = reading_seen(told(moments=22, hand_m=hand_m, taken="..###", carried="..###"))
+    assert found == {"dropped": (5, 1), "reached_and_missed": (14, 1)}
+    assert decisive == "dropped"
+
+
+def test_a_hand_that_went_to_another_thing_and_never_to_the_right_one_went_to_the_wrong_object():
+    other_m = torch.tensor([_FAR] * 5 + [_NEAR] * 17)
+    assert reading_seen(told(moments=22, hand_m=[_FAR] * 22, other_m=other_m))[1] == "wrong_object"
+    assert reading_seen(told(moments=22, other_m=other_m, taken="#"))[1] is None
+
+
+def test_a_thing_that_is_pushed_away_and_back_again_was_not_pushed_away():
+    hand_m = [_NEAR] * 12 + [_FAR] * 10
+    away = told(moments=22, hand_m=hand_m, strayed_m=[0.0] * 5 + [0.06] * 17)
+    back = told(moments=22, hand_m=hand_m, strayed_m=[0.0] * 5 + [0.06] * 5 + [0.0] * 12)
+    assert reading_seen(away)[1] == "pushed_away"
+    assert reading_seen(back)[1] == "reached_and_missed"
+
+
+def test_a_goal_that_was_nearly_met_and_is_not_any_more_was_not_almost_met():
+    assert reading_seen(told(moments=22, taken="#", nearly="......##")) == ({"almost": (6, 1)}, None)
+
+
+def test_hovering_to_the_end_without_taking_anything_is_a_miss_but_arriving_late_is_none():
+    waited = told(moments=22, hand_m=[_FAR] + [_NEAR] * (HOVER_STEPS + 1))
+    late = told(moments=22, hand_m=[_FAR] * 12 + [_NEAR] * 10)
+    assert reading_seen(waited) == ({"reached_and_missed": (1, 1)}, "reached_and_missed")
+    assert reading_seen(late) == ({}, None)
+
+
+def test_a_thing_that_the_knuckles_push_was_come_to_and_missed():
+    pushed = told(moments=22, hand_m=[_FAR] * 22, taken="...####", strayed_m=[0.0] * 22)
+    assert reading_seen(pushed) == ({"reached_and_missed": (3, 1)}, "reached_and_missed")
+
+
+def test_what_slips_from_the_fingers_before_it_is_off_the_table_was_missed():
+    slipped = told(moments=22, hand_m=[_NEAR] * 8 + [_FAR] * 14, taken="..###", carried=".")
+    assert reading_seen(slipped) == ({"reached_and_missed": (0, 1)}, "reached_and_missed")
+
+
+def test_a_thing_that_is_pushed_away_by_a_failed_grasp_was_missed():
+    pushed = [0.0] * 4 + [0.06] * 18
+    missed = told(moments=22, hand_m=[_FAR] * 2 + [_NEAR] * 5 + [_FAR] * 15, carried=".", strayed_m=pushed)
+    assert reading_seen(missed) == ({"pushed_away": (4, 1), "reached_and_missed": (2, 1)}, "reached_and_missed")
+
+
+def test_a_setback_that_was_made_good_decides_nothing():
+    growing = [0.1] * 10 + [0.9] * 12
+    found, decisive = reading_seen(
+        told(moments=22, stages=(growing,), taken="..####.......#", carried="..####.......##")
+    )
+    assert found["dropped"][0] == 6
+    assert decisive == "dropped"
+    dropped_early = told(
+        moments=22, stages=(growing,), taken="..####.......#########", carried="..####", nearly=20 * "." + "#"
+    )
+    assert reading_seen(dropped_early) == ({"dropped": (6, 1), "almost": (20, 1)}, "almost")
+
+
+def test_a_wrong_object_that_is_still_held_decides_although_the_hand_came_nearer_after():
+    nearer = [0.1] * 10 + [0.9] * 12
+    assert (
+        reading_seen(told(moments=22, stages=(nearer,), wrong_object="....." + "#" * 17, taken="#"))[1]
+        == "wrong_object"
+    )
+
+
+def test_of_setbacks_in_the_same_step_the_first_of_the_list_decides():
+    both = told(moments=22, wrong_order=".....#################", wrong_object=".....#################", taken="#")
+    assert reading_seen(both)[1] == "wrong_object"
+
+
+def test_time_runs_out_while_progressing_only_at_the_limit_and_with_late_growth():
+    rising = told(moments=22, stages=([each / 30 for each in range(22)],), taken="#")
+    assert reading_seen(rising, max_steps=21)[1] == "out_of_time_while_progressing"
+    assert reading_seen(rising, max_steps=22) == ({}, None)
+    early = told(moments=22, stages=([0.1] + [0.5] * 21,), taken="#")
+    assert reading_seen(early, max_steps=21) == ({"stalled": (21, 1)}, "stalled")
+
+
+def test_a_success_may_have_setbacks_but_none_decides_and_falls_short_of_nothing():
+    facts = told(moments=22, taken="..###......###########", carried="..###", nearly="#" * 22, met="." * 20 + "##")
+    events = events_of(facts, solved=True, max_steps=21)
+    assert (events.progress, events.decisive, dict(events.seen)) == (1.0, None, {"dropped": (5, 1)})
+
+
+def spans_holds(pattern: str) -> np.ndarray:
+    return np.array([each == "#" for each in pattern])
+
+
+def test_spans_have_their_first_and_last_moment():
+    assert spans(spans_holds("##.#...##")) == [(0, 1), (3, 3), (7, 8)]
+    assert spans(spans_holds("...")) == []
+
+
+def test_a_short_break_ends_no_span_and_a_short_span_is_none():
+    assert spans(spans_holds("##.#...##"), gap=1) == [(0, 3), (7, 8)]
+    assert spans(spans_holds("##.#...##"), shortest=2) == [(0, 1), (7, 8)]
+
+
+def test_a_visit_lasts_until_the_hand_is_well_away():
+    distance = np.array([9.0, 4.0, 6.0, 4.0, 8.0, 9.0, 5.0])
+    assert visits(distance, reach=5.0, left=7.0) == [(1, 3), (6, 6)]
+
+
+def test_what_ends_is_named_by_the_first_moment_without_it_and_what_lasts_has_no_end():
+    assert ends(spans_holds("###..####.##"), shortest=3, gap=0) == [(3, 3), (9, 9)]
+    assert ends(spans_holds("..####"), shortest=1, gap=0) == []

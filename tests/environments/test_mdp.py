@@ -1,0 +1,397 @@
+"""Terms that tasks are composed of."""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.spaces import (
+    MAX_TRANSLATION_M,
+    number_term,
+    offset_term,
+    orientation_term,
+    position_term,
+    read_terms,
+)
+from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import draw_uniform
+from isaaclab_arena.sim.math import rotation_error
+from tests.environments.building import build, episode, hold_still, start, steps_of
+
+
+def settle(env, action: torch.Tensor, num_steps: int = 20) -> dict[str, torch.Tensor]:
+    return steps_of(env, action, num_steps)[-1].observation["policy"]
+
+
+def test_joints_go_where_a_joint_action_says():
+    env = build("reach")
+    start(env)
+    goal = torch.tensor([[0.2, -0.3, 0.1, -2.2, 0.1, 2.1, 0.6, 0.03]])
+    observation = settle(env, goal)
+    torch.testing.assert_close(observation["robot_joint_pos"], goal[:, :7], atol=1e-3, rtol=0)
+    torch.testing.assert_close(observation["gripper_pos"], torch.full((1, 2), 0.015), atol=1e-3, rtol=0)
+
+
+def test_targets_never_outrun_the_joints_velocity_limits():
+    env = build("reach")
+    start(env)
+    before = env.backend.ctrl.clone()
+    env.step(torch.tensor([env.action_spec.high or ()]))
+    moved = (env.backend.ctrl - before).abs()[0, env.action_mode.arm_controls]
+    limit = torch.tensor(env.robot.joint_velocity_limit, dtype=torch.float64) * env.control_dt
+    assert bool((moved <= limit + 1e-12).all())
+    assert bool((moved > 0.9 * limit).any())
+
+
+@pytest.mark.parametrize("extreme", [-1e6, 1e6])
+def test_targets_stay_within_the_joint_limits_whatever_is_asked(extreme):
+    env = build("reach")
+    start(env)
+    settle(env, torch.full((1, 8), extreme), 80)
+    targets = env.backend.ctrl[0, env.action_mode.arm_controls]
+    assert bool((targets >= torch.tensor(env.robot.joint_low).double() - 1e-6).all())
+    assert bool((targets <= torch.tensor(env.robot.joint_high).double() + 1e-6).all())
+    assert 0 <= env.backend.ctrl[0, env.action_mode.gripper_control] <= 0.04
+    assert not env.backend.diverged.any()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_delta_moves_the_tool_by_that_much_and_does_not_turn_it(axis):
+    env = build("lift_object", action_mode="ee_delta")
+    start(env)
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    before = settle(env, still, 10)
+    move = still.clone()
+    move[0, axis] = 0.03
+    env.step(move)
+    after = settle(env, still, 20)
+    expected = torch.zeros(1, 3)
+    expected[0, axis] = 0.03
+    torch.testing.assert_close(after["eef_pos"] - before["eef_pos"], expected, atol=2.5e-3, rtol=0)
+    assert rotation_error(after["eef_quat"], before["eef_quat"]).abs().max() < 0.01
+
+
+def test_a_delta_turns_the_tool_in_the_world_frame():
+    env = build("lift_object", action_mode="ee_delta")
+    start(env)
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    before = settle(env, still, 10)
+    env.step(still + torch.tensor([[0.0, 0, 0, 0, 0, 0.1, 0]]))
+    after = settle(env, still, 20)
+    turned = rotation_error(after["eef_quat"], before["eef_quat"])
+    torch.testing.assert_close(turned, torch.tensor([[0.0, 0.0, 0.1]]), atol=5e-3, rtol=0)
+
+
+def test_a_delta_is_clipped_to_its_bounds():
+    env = build("lift_object", num_envs=2, action_mode="ee_delta")
+    conditions = env.draw_conditions(episode(0).conditions_generator())
+    env.reset(torch.arange(2), [conditions, conditions])
+    env.step(torch.tensor([[MAX_TRANSLATION_M, 0, 0, 0, 0, 0, 0.08], [99.0, 0, 0, 0, 0, 0, 99.0]]))
+    torch.testing.assert_close(env.backend.ctrl[0], env.backend.ctrl[1], atol=1e-6, rtol=0)
+
+
+def test_a_zero_delta_keeps_the_arm_where_it_is_told_to_be():
+    env = build("lift_object", action_mode="ee_delta")
+    start(env)
+    before = env.backend.ctrl.clone()
+    settle(env, torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]]), 30)
+    torch.testing.assert_close(env.backend.ctrl, before, atol=1e-8, rtol=0)
+
+
+def test_the_gripper_follows_the_width_in_both_modes():
+    for mode in ("joint_position", "ee_delta"):
+        env = build("lift_object", action_mode=mode)
+        start(env)
+        action = hold_still(env) if mode == "joint_position" else torch.zeros(1, 7)
+        action[0, -1] = 0.05
+        assert settle(env, action)["gripper_pos"][0].tolist() == pytest.approx([0.025, 0.025], abs=1e-3)
+
+
+def test_a_point_of_a_box_is_what_numpy_draws_to_the_last_bit():
+    ranges = np.random.default_rng(1)
+    for _ in range(500):
+        low = tuple(ranges.normal(size=7).tolist())
+        high = tuple((np.array(low) + ranges.exponential(size=7)).tolist())
+        ours, numpys = np.random.default_rng(5), np.random.default_rng(5)
+        assert draw_uniform(ours, low, high) == tuple(numpys.uniform(low, high).tolist())
+        assert ours.random() == numpys.random(), "the stream goes on from another place"
+
+
+def test_a_total_is_the_same_in_every_batch():
+    values = torch.rand(1000, 12, generator=torch.Generator().manual_seed(0))
+    whole = terms.total(values)
+    assert torch.equal(whole[17:18], terms.total(values[17:18]))
+    torch.testing.assert_close(whole, values.sum(dim=1))
+    torch.testing.assert_close(terms.total_square(values), (values**2).sum(dim=1))
+
+
+def test_tracking_is_as_wide_as_a_bell_and_has_a_longer_tail():
+    squared = torch.tensor([0.0, 0.01, 0.25, 4.0])
+    tracked = terms.tracking(squared, width=0.5)
+    assert tracked[0] == 1
+    assert tracked[1].item() == pytest.approx(math.exp(-0.04), abs=1e-3)
+    assert tracked[2].item() == pytest.approx(0.41, abs=0.01)
+    assert tracked[3] > math.exp(-16)
+
+
+def test_relative_tracking_makes_every_bit_of_the_way_worth_the_same():
+    tracked = terms.relative_tracking(torch.tensor([0.0, 0.35, 0.7, 2.0]), torch.tensor([0.5] * 4), slack=0.2)
+    assert tracked.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.0], abs=1e-6)
+
+
+def test_a_low_pass_follows_a_step_within_its_time_constant():
+    value = torch.zeros(1, 1)
+    seen = []
+    for _ in range(100):
+        value = terms.low_passed(value, torch.ones(1, 1), dt=0.02, time_constant=0.25)
+        seen.append(value.item())
+    assert seen[12] == pytest.approx(1 - math.exp(-13 * 0.02 / 0.25), abs=0.02)
+    assert seen[-1] > 0.99
+
+
+def test_feet_at_their_heights_are_worth_most():
+    wanted = torch.tensor([[0.07, 0.0], [0.07, 0.0]])
+    kept = terms.clearance_tracking(torch.tensor([[0.07, 0.0], [0.0, 0.0]]), wanted, width=0.04)
+    assert kept[0] == 1
+    assert 0.5 < kept[1] < 0.7
+
+
+def test_only_feet_that_touch_slip():
+    velocity = torch.tensor([[[0.3, 0.4], [1.0, 0.0]]])
+    assert terms.slip(velocity, torch.tensor([[True, False]])).item() == pytest.approx(0.25)
+
+
+POINT = torch.tensor([[0.5, 0.1, 0.2], [0.6, 0.0, 0.3]], dtype=torch.float64)
+NOWHERE = cast("Any", None)
+
+
+def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
+    origin = torch.tensor([[0.0, 0.0, -0.1], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    terms = {
+        "place": position_term(lambda _: POINT),
+        "way": offset_term(lambda _: POINT),
+        "number": number_term("x", "m", lambda _: POINT[:, :1]),
+        "orientation": orientation_term(lambda _: torch.ones(2, 4)),
+    }
+    seen = read_terms(terms, NOWHERE, torch.device("cpu"), origin)
+    torch.testing.assert_close(seen["place"], torch.tensor([[0.5, 0.1, 0.3], [0.6, 0.0, 0.3]]))
+    torch.testing.assert_close(seen["way"], POINT.float())
+    torch.testing.assert_close(seen["number"], POINT[:, :1].float())
+    assert seen["orientation"].tolist() == [[1.0] * 4] * 2
+    assert [term.spec.unit for term in terms.values()] == ["m", "m", "m", None]
+
+
+def test_a_term_without_a_unit_has_none():
+    units = [term.spec.unit for term in (orientation_term(lambda _: POINT), number_term("x", "m", lambda _: POINT))]
+    assert units == [None, "m"]
+
+
+def test_an_observation_does_not_change_when_the_world_goes_on():
+    state = torch.ones(2, 3)
+    seen = read_terms({"place": position_term(lambda _: state)}, NOWHERE, torch.device("cpu"))
+    state += 1
+    assert seen["place"].tolist() == [[1.0] * 3] * 2
+
+
+# Paraphrases say the task in other words, from near to far, and nothing else.
+
+
+OWN = "pick up the cube and lift it"
+
+
+def test_the_distance_is_the_share_of_words_that_only_one_of_them_has():
+    assert word_distance("open the drawer", "Open the drawer!") == 0.0
+    assert word_distance("open the drawer", "please open the drawer") == 0.25
+    assert word_distance("open the drawer", "pull it") == 1.0
+
+
+def test_paraphrases_from_near_to_far_are_taken():
+    check_paraphrases(OWN, ["please pick up the cube and lift it", "grab the cube and lift it", "raise that block"])
+    check_paraphrases(OWN, [])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (["pick up the cube and lift it, level 3"], "tells more than 'pick up the cube and lift it' does: 3, level"),
+        (["paraphrase: lift the cube"], "tells more than .* does: paraphrase"),
+        (["lift the cube in two seconds"], "does: two"),
+        (["lift the cube by 10cm"], "does: 10"),
+        (["lift it, and pick the cube up"], "has the words of"),
+        (["raise that block", "please pick up the cube and lift it"], "is nearer to .* order them from near to far"),
+    ],
+    ids=str,
+)
+def test_one_that_tells_of_the_change_or_changes_nothing_or_is_out_of_order_is_refused(said, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        check_paraphrases(OWN, said)
+    assert refused.value.problems[0].key == "paraphrases"
+
+
+def test_a_number_that_the_task_itself_says_is_no_telltale():
+    check_paraphrases("stack the two cubes", ["please stack the two cubes"])
+
+
+def test_distance_is_euclidean():
+    assert terms.distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 5.0, 7.0]])).item() == 5.0
+
+
+def test_closeness_falls_from_1_through_one_half_and_never_to_0():
+    closeness = terms.closeness(torch.tensor([0.0, 0.1, 0.3, 10.0]), half_at=0.1)
+    torch.testing.assert_close(closeness, torch.tensor([1.0, 0.5, 0.1, 0.0001]), rtol=1e-3, atol=1e-5)
+
+
+def test_progress_is_clipped_at_both_ends():
+    assert terms.progress(torch.tensor([-1.0, 0.05, 2.0]), start=0.0, goal=0.1).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_a_count_grows_breaks_off_and_waits_while_its_env_slot_rests():
+    condition = torch.tensor([True, False, True])
+    running = torch.tensor([True, True, False])
+    assert terms.count_while(condition, torch.tensor([3, 3, 3]), running).tolist() == [4, 0, 3]
+
+
+def test_things_below_or_beside_the_table_are_off_it():
+    places = torch.tensor([[0.5, 0.0, 0.025], [0.5, 0.0, -0.1], [1.2, 0.0, 0.1], [0.5, -0.7, 0.1]])
+    assert terms.off_the_table(places).tolist() == [False, True, True, True]
+
+
+def test_a_box_contains_what_lies_between_its_corners():
+    points = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2], [-0.2, 0.0, 0.0], [0.0, 0.11, 0.0]])
+    assert terms.inside_box(points, (-0.1, -0.1, -0.1), (0.1, 0.1, 0.1)).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("hand_x", "expected_x"),
+    [(-0.2, -0.06), (-0.05, -0.05), (-0.025, -0.03), (0.0, -0.06), (0.1, -0.06)],
+    ids=["far behind", "behind", "touching", "on it", "on the wrong side"],
+)
+def test_a_hand_pushes_from_behind(hand_x, expected_x):
+    hand = torch.tensor([[hand_x, 0.0, 0.3]])
+    point = terms.push_point(hand, torch.tensor([[0.0, 0.0, 0.02]]), torch.tensor([[0.5, 0.0, 0.0]]), (0.03, 0.06))
+    assert point[0].tolist() == pytest.approx([expected_x, 0.0, 0.02])
+
+
+def test_a_thing_that_is_at_its_goal_has_a_push_point_nonetheless():
+    place = torch.tensor([[0.1, 0.2, 0.02]])
+    assert torch.isfinite(terms.push_point(place, place, place, (0.03, 0.06))).all()
+
+
+@pytest.mark.parametrize(
+    ("quaternion", "tilt"),
+    [((0.0, 1.0, 0.0, 0.0), 0.0), ((1.0, 0.0, 0.0, 0.0), 1.0), ((0.5**0.5, 0.5**0.5, 0, 0), 0.5)],
+)
+def test_tilt_is_how_far_a_hand_is_from_pointing_down(quaternion, tilt):
+    assert terms.tilt_from_down(torch.tensor([quaternion])).item() == pytest.approx(tilt)
+
+
+def leaning(degrees: float, axis: tuple[float, float, float]) -> list[float]:
+    half = math.radians(degrees) / 2
+    return [math.cos(half), *(math.sin(half) * part for part in axis)]
+
+
+def test_upright_is_a_lean_of_less_than_18_2_degrees_in_any_direction():
+    """The cosine of the lean is more than 0.95; how a thing is turned about its own axis counts for nothing."""
+    x, y, z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+    turns = [(18.19, x), (18.2, x), (18.19, y), (-18.2, y), (-18.19, x), (90.0, z), (180.0, x), (162.0, y)]
+    upright = terms.upright(torch.tensor([leaning(*turn) for turn in turns], dtype=torch.float64))
+    assert upright.tolist() == [True, False, True, False, True, True, False, False]
+
+
+def test_way_counts_where_a_hand_touches_and_is_no_faster_than_a_hand_is():
+    so_far = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    way = torch.tensor([0.05, 0.05, 0.051, -0.05, -0.2, -0.05])
+    touched = torch.tensor([True, False, True, True, True, False])
+    counted = terms.moved_by_hand(so_far, way, touched, fastest=0.05)
+    assert counted.tolist() == pytest.approx([0.15, 0.1, 0.1, 0.05, 0.0, 0.1])
+
+
+def test_the_table_top_ends_where_it_does_in_every_direction():
+    little = 1e-6
+    edges = [(-0.22, 0.0, 0.0), (1.02, 0.0, 0.0), (0.5, -0.6, 0.0), (0.5, 0.6, 0.0), (0.5, 0.0, -0.02)]
+    outward = [(-little, 0, 0), (little, 0, 0), (0, -little, 0), (0, little, 0), (0, 0, -little)]
+    edge, out = torch.tensor(edges, dtype=torch.float64), torch.tensor(outward, dtype=torch.float64)
+    assert terms.off_the_table(edge - out).tolist() == [False] * 5
+    assert terms.off_the_table(edge + out).tolist() == [True] * 5
+
+
+@pytest.mark.parametrize("axis", range(3))
+@pytest.mark.parametrize(("corner", "side"), [((-0.1, -0.2, -0.3), -1), ((0.4, 0.5, 0.6), 1)])
+def test_a_box_ends_at_every_one_of_its_faces(axis, corner, side):
+    at_the_face = torch.zeros(3, dtype=torch.float64)
+    at_the_face[axis] = corner[axis]
+    beyond = at_the_face.clone()
+    beyond[axis] += side * 1e-6
+    points = torch.stack((at_the_face, beyond))
+    assert terms.inside_box(points, (-0.1, -0.2, -0.3), (0.4, 0.5, 0.6)).tolist() == [True, False]
+
+
+def test_horizontal_distance_knows_no_height():
+    distance = terms.horizontal_distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 6.0, 9.0]]))
+    assert distance.item() == 5.0
+
+
+ON_THE_TABLE = ((0.4, -0.2), (0.6, 0.2))
+
+
+@pytest.fixture
+def thing_of(tmp_path):
+    """Declares a thing by what its file holds."""
+
+    def declare(body: str, **declared) -> SceneObject:
+        file = tmp_path / "cup.xml"
+        file.write_text(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
+        return SceneObject(prefix="cup", asset=str(file), **declared)
+
+    return declare
+
+
+def refusal(thing_of, body: str, **declared) -> str:
+    with pytest.raises(ConfigError) as caught:
+        thing_of(body, **declared)
+    [problem] = caught.value.problems
+    assert problem.file is not None
+    assert problem.file.endswith("cup.xml")
+    return problem.message
+
+
+def test_a_thing_whose_file_calls_its_body_otherwise_is_refused_where_it_is_declared(thing_of):
+    message = refusal(thing_of, '<body name="cup"><freejoint name="free"/></body>', loose=True)
+    assert message == "thing 'cup' has no body called 'body', which holds all of a thing; known are: cup"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<body name="body"><freejoint name="cup_joint"/></body>',
+        '<body name="body"><joint name="free" type="slide"/></body>',
+        '<body name="body"><geom size="1"/></body>',
+        '<body name="outer"><freejoint name="free"/><body name="body"/></body>',
+    ],
+    ids=["called_otherwise", "no_free_joint", "no_joint", "on_another_body"],
+)
+def test_a_loose_thing_hangs_on_a_free_joint_called_free(thing_of, body):
+    assert "has no free joint called 'free' on 'body', as a loose thing has" in refusal(thing_of, body, loose=True)
+
+
+def test_a_thing_that_is_placed_and_not_loose_is_moved_by_hand(thing_of):
+    still = '<body name="body"><geom size="1"/></body>'
+    assert """has no mocap="true" on 'body'""" in refusal(thing_of, still, area=ON_THE_TABLE)
+    assert thing_of(still).draw is not None, "a thing without an area stays where the task puts it"
+    assert thing_of('<body name="body" mocap="true"/>', area=ON_THE_TABLE).area == ON_THE_TABLE
+
+
+def test_a_file_that_is_missing_or_no_mjcf_is_named(thing_of, tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.xml: there is no such file"):
+        SceneObject(prefix="cup", asset=str(tmp_path / "none.xml"))
+    assert "cannot be read: " in refusal(thing_of, "<bdy/>")
+
+
+def test_a_file_that_was_mended_is_read_again(thing_of):
+    assert "no body called" in refusal(thing_of, '<body name="cup"/>')
+    assert thing_of('<body name="body"/>').body == "cup/body"

@@ -1,0 +1,445 @@
+"""Probes of environments and policies: do env slots influence each other?"""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.batching import (
+    MAX_CALLS,
+    answers_follow_from_examples,
+    made_up,
+    probe_policy,
+    unlike_itself,
+)
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import ChunkTraits, PolicyTraits
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.storage.reports import Reproducible
+from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
+from tests.environments.gym.gym_running import build
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+
+# Only an environment whose episodes repeat themselves when they are played again is promised to give the same bits.
+
+
+class Table(ShrugPolicy):
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+
+
+def probed(maker, num_envs: int) -> str | None:
+    environment = build(name_of(maker), num_envs=num_envs, success_key="success")
+    try:
+        return unlike_itself(environment, sees_pictures=True)
+    finally:
+        environment.close()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize("maker", [Leaking, GlobalNoise, RareNoise, TorchNoise])
+def test_nothing_speaks_against_an_environment_whose_draws_follow_from_the_seed(maker, num_envs):
+    assert probed(maker, num_envs) is None
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize("maker", LEAKS)
+def test_what_an_environment_keeps_or_draws_besides_is_found_by_playing_again(maker, num_envs):
+    assert "takes another course" in (probed(maker, num_envs) or "")
+
+
+def test_where_and_how_an_episode_differs_is_said():
+    assert probed(CountsResets, 1) == (
+        "an episode that is played again, with the same actions, takes another course: 'terminated' differs in step 5"
+    )
+
+
+@pytest.mark.parametrize(("maker", "promise"), [(GlobalNoise, Reproducible.BITWISE), (CountsResets, Reproducible.PLAN)])
+def test_a_job_promises_what_was_measured(tmp_path, maker, promise):
+    builder = ENVIRONMENTS.get(name_of(maker))
+    config = builder.config_class(success_key="success")
+    report = JobRunner(settings(tmp_path)).run(coin_job(builder=builder, environment=config, policy_class=Table))
+    assert (report.error, report.reproducible) == (None, promise)
+
+
+class WearsOut(CoinEnvironment):
+    """Pays less from reset to reset."""
+
+    resets = 0
+
+    def reset(self, env_ids, conditions):
+        self.resets += 1
+        return super().reset(env_ids, conditions)
+
+    def step(self, action):
+        step = super().step(action)
+        step.reward.div_(self.resets)
+        return step
+
+
+class Refuses(CoinEnvironment):
+    """Cannot be stepped the first time."""
+
+    is_first = True
+
+    def step(self, action):
+        if self.is_first:
+            self.is_first = False
+            raise OSError("not yet")
+        return super().step(action)
+
+
+class OwnBuilder(CoinBuilder):
+    def __init__(self, environment_class) -> None:
+        super().__init__()
+        self.environment_class = environment_class
+
+    def build(self, config, *, num_envs, device, num_threads):
+        return self.environment_class(config, num_envs)
+
+
+@pytest.mark.parametrize(
+    ("environment_class", "because"),
+    [
+        (CoinEnvironment, None),
+        (WearsOut, "takes another course: 'reward' differs in step 1"),
+        (Refuses, "no episode could be played to see whether it repeats itself (OSError: not yet)"),
+    ],
+)
+def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environment_class, because):
+    report = JobRunner(settings(tmp_path)).run(coin_job(builder=OwnBuilder(environment_class), policy_class=Table))
+    assert report.error is None
+    assert (report.plan_because is None) if because is None else because in str(report.plan_because)
+
+
+def test_the_process_wide_generators_are_left_to_the_policy():
+    torch.manual_seed(3)
+    np.random.seed(3)
+    expected = float(torch.rand(1)), np.random.normal()
+    environment = WearsOut(CoinBuilder.config_class(), 2)
+    torch.manual_seed(3)
+    np.random.seed(3)
+    unlike_itself(environment, sees_pictures=False)
+    assert (float(torch.rand(1)), np.random.normal()) == expected
+
+
+# A policy is asked about made-up observations, and is afterwards as it was before.
+
+
+CPU = torch.device("cpu")
+
+
+class Echo(PolicyBase[None]):
+    """Does what it sees, in each env slot."""
+
+    traits = PolicyTraits(reproducible=True)
+
+    def get_action(self, env, observation):
+        return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
+
+
+class GoesOn(Echo):
+    """Answers with chunks, which go on from what is planned in ways of their own."""
+
+    def chunk_traits(self):
+        return ChunkTraits(played=1, predicted=4, can_continue=True)
+
+    def look(self, env, observation, env_ids):
+        pass
+
+    def get_action(self, env, observation):
+        return self.chunks(env, observation, range(env.num_envs))[:, 0]
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        answer = (observation["policy"]["clock"][list(env_ids)] * torch.ones(len(env_ids), 2))[:, None].repeat(1, 4, 1)
+        return answer if going_on is None else self.continued(answer, going_on)
+
+    def continued(self, answer, going_on):
+        return answer + going_on.weights[:, :, None] * going_on.actions
+
+
+def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4, *, continues: bool = False) -> bool:
+    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch, continues=continues)
+    assert result.error is None
+    return result.passes
+
+
+def test_a_policy_whose_env_slots_stand_alone_passes():
+    assert passes(Echo())
+
+
+def test_a_policy_whose_env_slots_know_their_place_does_not():
+    class Placed(Echo):
+        def get_action(self, env, observation):
+            return super().get_action(env, observation) + torch.arange(env.num_envs)[:, None] * 1e-6
+
+    assert not passes(Placed())
+
+
+def test_a_policy_that_looks_at_all_env_slots_together_does_not():
+    class Average(Echo):
+        def get_action(self, env, observation):
+            action = super().get_action(env, observation)
+            return action - action.mean(dim=0)
+
+    assert not passes(Average())
+
+
+def test_noise_from_an_episodes_own_stream_passes_and_that_of_a_generator_for_all_does_not():
+    class Noisy(Echo):
+        def start_episodes(self, env, starts):
+            self.generators = {start.env_id: start.episode.policy_generator() for start in starts}
+
+        def get_action(self, env, observation):
+            noise = [self.generators[env_id].standard_normal() for env_id in range(env.num_envs)]
+            return super().get_action(env, observation) + torch.tensor(noise)[:, None]
+
+    class Global(Echo):
+        def get_action(self, env, observation):
+            return super().get_action(env, observation) + torch.rand(env.num_envs, 1)
+
+    assert passes(Noisy())
+    assert not passes(Global())
+
+
+def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
+    class Adding(Echo):
+        def reset(self, env_ids=None):
+            if env_ids is None:
+                self.sums = None
+            elif self.sums is not None and self.forgets:
+                self.sums[env_ids] = 0.0
+
+        def get_action(self, env, observation):
+            seen = super().get_action(env, observation)
+            self.sums = seen if self.sums is None else self.sums + seen * self.scale(env)
+            return self.sums
+
+        sums, forgets = None, True
+
+        def scale(self, env):
+            return torch.ones(env.num_envs, 1)
+
+    class Lopsided(Adding):
+        def scale(self, env):
+            return 1.0 + torch.arange(env.num_envs)[:, None]
+
+    assert passes(Adding())
+    assert not passes(Lopsided())
+
+
+def test_a_policy_is_asked_to_go_on_from_planned_actions_where_its_job_does_so():
+    class Placed(GoesOn):
+        def continued(self, answer, going_on):
+            return super().continued(answer, going_on) + torch.arange(len(answer))[:, None, None] * 1e-6
+
+    class Mixed(GoesOn):
+        def continued(self, answer, going_on):
+            return super().continued(answer, going_on) - going_on.actions.mean(dim=0)
+
+    assert passes(GoesOn(), continues=True)
+    for policy in (Placed(), Mixed()):
+        assert passes(policy)
+        assert not passes(policy, continues=True)
+
+
+def test_what_a_policy_is_asked_to_go_on_from_is_committed_at_first_then_less_and_less_or_nothing():
+    given = []
+
+    class Listed(GoesOn):
+        def continued(self, answer, going_on):
+            given.append(going_on)
+            return super().continued(answer, going_on)
+
+    assert passes(Listed(), continues=True)
+    weights = torch.cat([each.weights for each in given])
+    is_planned = weights.sum(dim=1) > 0
+    assert is_planned.any()
+    assert not is_planned.all()
+    assert (weights[is_planned, 0] == 1).all()
+    assert (weights.diff(dim=1) <= 0).all()
+
+
+def test_a_policy_that_cannot_go_on_from_actions_is_asked_as_ever():
+    assert passes(Echo(), continues=True)
+
+
+def test_only_the_env_slots_that_are_asked_for_together_are_moved():
+    """A model that is asked for a few env slots at a time is not asked for all of the environment."""
+    started = []
+
+    class Listed(Echo):
+        def start_episodes(self, env, starts):
+            started.append([start.env_id for start in starts])
+            assert env.num_envs == 50
+
+    assert passes(Listed(), batch=4, num_envs=50)
+    assert started == [[0, 1, 2, 3]] * 3
+
+
+def test_a_policy_and_the_process_are_as_before():
+    class Careless(ShrugPolicy):
+        traits = PolicyTraits(reproducible=True)
+        was_reset = False
+
+        def reset(self, env_ids=None):
+            self.was_reset = env_ids is None
+
+        def get_action(self, env, observation):
+            self.was_reset = False
+            torch.manual_seed(5)
+            np.random.rand(700)
+            random.random()
+            observation["policy"]["clock"].fill_(0.0)
+            return torch.zeros(env.num_envs, 2)
+
+    before = torch.random.get_rng_state(), str(np.random.get_state()), random.getstate()
+    policy = Careless()
+    assert passes(policy)
+    assert policy.was_reset
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert str(np.random.get_state()) == before[1]
+    assert random.getstate() == before[2]
+
+
+def test_a_policy_that_can_share_its_network_is_not_asked_itself():
+    class Sharing(Echo):
+        num_calls = 0
+
+        def with_own_memory(self):
+            return Sharing()
+
+        def get_action(self, env, observation):
+            self.num_calls += 1
+            return super().get_action(env, observation)
+
+    policy = Sharing()
+    assert passes(policy)
+    assert policy.num_calls == 0
+
+
+def test_a_policy_that_is_at_a_loss_is_said_to_be():
+    class Picky(Echo):
+        def get_action(self, env, observation):
+            raise ValueError("no such clock\nsays the clockmaker")
+
+    result = probe_policy(Picky(), CoinEnvironment(CoinConfig(), 4), batch=4)
+    assert (result.passes, result.error) == (False, "ValueError: no such clock")
+
+
+def test_a_single_env_slot_is_not_asked_for():
+    policy = ShrugPolicy()
+    assert passes(policy, batch=1, num_envs=1)
+    assert policy.num_calls == 0
+
+
+def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_announced():
+    spec = {
+        "policy": {
+            "free": ArraySpec(shape=(500,)),
+            "bounded": ArraySpec(shape=(2,), low=(-1.0, 5.0), high=(1.0, 6.0), dtype=torch.float64),
+            "above": ArraySpec(shape=(100,), low=(0.0,) * 100),
+            "flag": ArraySpec(shape=(20,), dtype=torch.bool),
+            "count": ArraySpec(shape=(), dtype=torch.int64),
+        },
+        "camera_obs": {"front": ArraySpec(shape=(16, 16, 3), dtype=torch.uint8)},
+    }
+    made = made_up(spec, 60, np.random.default_rng(1), CPU)
+    policy = made["policy"]
+    magnitudes = policy["free"].abs().mean(dim=1)
+    assert policy["free"].dtype == torch.float32
+    assert magnitudes.min() < 0.1
+    assert 1.0 < magnitudes.max() < 10.0
+    assert policy["bounded"].dtype == torch.float64
+    assert (policy["bounded"][:, 0].abs() <= 1.0).all()
+    assert ((policy["bounded"][:, 1] >= 5.0) & (policy["bounded"][:, 1] <= 6.0)).all()
+    assert (policy["above"] >= 0.0).all()
+    assert policy["flag"].dtype == torch.bool
+    assert 0.3 < policy["flag"].float().mean() < 0.7
+    assert policy["count"].shape == (60,)
+    assert made["camera_obs"]["front"].shape == (60, 16, 16, 3)
+    assert made["camera_obs"]["front"].max() > 250
+    again = made_up(spec, 60, np.random.default_rng(1), CPU)
+    assert torch.equal(again["policy"]["free"], policy["free"])
+
+
+# Answers that depend on the place in a batch, or on what stands beside it, are found out by a few calls.
+
+
+class Answering:
+    """Answers each example with what ``rule`` makes of all of them in order, and counts how often it was asked."""
+
+    def __init__(self, rule):
+        self.rule = rule
+        self.num_calls = 0
+        self.arrangements = []
+
+    def __call__(self, examples, num_steps):
+        self.arrangements.append(examples)
+        self.num_calls += num_steps
+        values = torch.tensor([1.0 + example / 7 for example in examples])
+        return [torch.stack((values, self.rule(values + step)), dim=1) for step in range(num_steps)]
+
+
+def place(values):
+    return torch.arange(float(len(values)))
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4, 5, 8, 64, 100])
+def test_examples_that_stand_alone_pass_and_cost_five_calls(batch):
+    asked = Answering(lambda values: values * 3)
+    assert answers_follow_from_examples(asked, batch)
+    assert asked.num_calls == MAX_CALLS
+
+
+DEPENDENT = {
+    "place": lambda values: values + place(values) * 1e-6,
+    "last place": lambda values: values + (place(values) == len(values) - 1) * 1e-6,
+    "last four": lambda values: values + (place(values) >= len(values) - 4) * 1e-6 * place(values),
+    "odd places": lambda values: values + (place(values) % 2) * 1e-6,
+    "place before": lambda values: values + values.roll(1) * 1e-6,
+    "mean of all": lambda values: values - values.mean(),
+    "largest of all": lambda values: values / values.max(),
+    "sign of zero": lambda values: torch.where(place(values) == 0, -0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("rule", DEPENDENT)
+@pytest.mark.parametrize("batch", [4, 8, 52])
+def test_examples_that_depend_on_places_or_neighbours_are_found_out(rule, batch):
+    assert not answers_follow_from_examples(Answering(DEPENDENT[rule]), batch)
+
+
+def test_what_is_remembered_from_the_step_before_counts_too():
+    def ask(examples, num_steps):
+        values = torch.tensor(examples, dtype=torch.float64)[:, None]
+        return [values, values + torch.arange(len(examples))[:, None] * 1e-9][:num_steps]
+
+    assert not answers_follow_from_examples(ask, 4)
+
+
+def test_answers_that_are_no_numbers_are_equal_to_themselves():
+    assert answers_follow_from_examples(Answering(lambda values: values * torch.nan), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
+def test_answers_of_any_type_are_compared(dtype):
+    assert answers_follow_from_examples(Answering(lambda values: (values * 50).to(dtype)), 4)
+    assert not answers_follow_from_examples(Answering(lambda values: place(values).to(dtype)), 4)
+
+
+def test_a_single_example_is_not_asked_for():
+    assert answers_follow_from_examples(lambda examples, num_steps: pytest.fail("asked"), 1)
+
+
+@pytest.mark.parametrize("batch", range(2, 20))
+def test_every_arrangement_is_a_whole_batch_of_different_examples(batch):
+    asked = Answering(lambda values: values * 3)
+    answers_follow_from_examples(asked, batch)
+    assert asked.num_calls <= MAX_CALLS
+    for examples in asked.arrangements:
+        assert len(set(examples)) == batch
+        assert set(examples) <= set(range(batch + (batch + 1) // 2))

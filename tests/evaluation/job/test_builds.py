@@ -1,0 +1,402 @@
+"""Environments and policies that a job builds, shares and keeps."""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobConfig, LatencyConfig, Meanwhile
+from isaaclab_arena.evaluation.builds import BuildCache, GroupBuilder, StartUpClock, StartUpPart
+from isaaclab_arena.evaluation.job import FixedShare
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.latency import JobLatency, in_steps
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.connections import Connections
+from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.sim.threads import KernelTimes
+from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp
+from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.plants import NoisyChunks
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.models.trainings import exported_onnx, exported_torchscript, trained
+from tests.policy.checkpoints import write_checkpoint
+
+
+class Thing:
+    """Notes when it is closed, and may refuse to."""
+
+    def __init__(self, name: str, closed: list[str], *, stuck: bool = False) -> None:
+        self.name = name
+        self._closed = closed
+        self._stuck = stuck
+
+    def close(self) -> None:
+        self._closed.append(self.name)
+        if self._stuck:
+            raise RuntimeError("the lid is stuck")
+
+
+def filled(cache: BuildCache[Any], closed: list[str], *keys: str) -> Sequence[Thing]:
+    things = cache.reuse(keys)
+    for key in keys[len(things) :]:
+        things.append(Thing(f"{key}{len(things)}", closed, stuck=keys[0] == "stuck"))
+        cache.keep(key, things[-1])
+    return things
+
+
+def test_what_is_asked_for_again_is_not_built_again():
+    cache, closed = BuildCache[Any](), []
+    first = filled(cache, closed, "a", "b")
+    again = filled(cache, closed, "a", "b")
+    assert [id(thing) for thing in first] == [id(thing) for thing in again]
+    assert closed == []
+
+
+def test_what_was_built_for_another_key_is_closed_before_anything_is_built():
+    cache, closed = BuildCache[Any](), []
+    first = filled(cache, closed, "a", "b")
+    assert cache.reuse(["a", "c", "d"]) == [first[0]]
+    assert closed == ["b1"]
+
+
+def test_groups_that_are_too_many_are_closed():
+    cache, closed = BuildCache[Any](), []
+    filled(cache, closed, "a", "a", "a")
+    assert [thing.name for thing in filled(cache, closed, "a")] == ["a0"]
+    assert closed == ["a2", "a1"]
+
+
+def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
+    cache, closed = BuildCache[Any](), []
+    filled(cache, closed, "stuck", "b")
+    cache.clear()
+    assert closed == ["b1", "stuck0"]
+    assert "closing Thing failed" in caplog.text
+    assert filled(cache, closed, "stuck")[0].name == "stuck0"
+
+
+def test_what_was_lent_is_kept_for_the_next_job_and_never_closed():
+    cache, closed = BuildCache[Any](), []
+    thing = Thing("lent", closed)
+    for _ in range(2):
+        if not cache.reuse(["a"]):
+            cache.keep("a", thing, is_lent=True)
+        assert cache.reuse(["a"]) == [thing]
+    filled(cache, closed, "b")
+    cache.clear()
+    assert closed == ["b0"]
+
+
+# While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked.
+
+
+class BlindPolicy(ShrugPolicy):
+    """Looks at no picture."""
+
+    traits = PolicyTraits(sees_pictures=False)
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
+class SlowToDraw(CoinEnvironment):
+    """Counts how often what draws its pictures is loaded."""
+
+    num_loads = 0
+
+    def load_renderer(self) -> None:
+        self.num_loads += 1
+
+
+class SlowToDrawBuilder(CoinBuilder):
+    """Builds `SlowToDraw`."""
+
+    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> SlowToDraw:
+        del device, num_threads
+        environment = SlowToDraw(config, num_envs)
+        self.built.append(environment)
+        return environment
+
+
+def loads(tmp_path, policy_class) -> list[int]:
+    """Number of times each group's environment loaded its renderer."""
+    builder = SlowToDrawBuilder()
+    job = coin_job(builder=builder, policy_class=policy_class)
+    GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    return [environment.num_loads for environment in builder.built if isinstance(environment, SlowToDraw)]
+
+
+def test_a_policy_that_looks_finds_everything_loaded(tmp_path):
+    assert loads(tmp_path, ShrugPolicy) == [1, 1]
+
+
+def test_a_policy_that_never_looks_waits_for_nothing(tmp_path):
+    assert loads(tmp_path, BlindPolicy) == [0, 0]
+
+
+class PointingPolicy(ShrugPolicy):
+    """Says that it looks through the wrong camera."""
+
+    def connections(self, env) -> Connections:
+        return Connections(pictures={"left": "right_cam", "right": "left_cam"})
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
+class QuietPolicy(PointingPolicy):
+    """Acts in a way of its own, of which what its base says may be wrong."""
+
+    def get_action(self, env, observation):
+        return super().get_action(env, observation)
+
+
+def test_a_job_says_once_what_goes_where_and_what_speaks_against_it(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="isaaclab_arena")
+    for policy_class in (PointingPolicy, QuietPolicy):
+        job = dataclasses.replace(coin_job(policy_class=policy_class), doubts=("a recording of another robot",))
+        GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    told = [(each.levelname, each.getMessage()) for each in caplog.records if "job 'coins': " in each.getMessage()]
+    crossed = "job 'coins': the policy is shown 'left' by camera 'right_cam' and 'right' by 'left_cam'"
+    assert told == [
+        ("INFO", "job 'coins': left <- right_cam; right <- left_cam"),
+        ("WARNING", "job 'coins': a recording of another robot"),
+        ("WARNING", f"{crossed}: by their names it is the other way round"),
+        ("WARNING", "job 'coins': a recording of another robot"),
+    ]
+
+
+class PlacedWhenItGoesOn(NoisyChunks):
+    """Knows its place in the batch as soon as it is given actions to go on from."""
+
+    traits = PolicyTraits(reproducible=True)
+    TERM = "clock"
+
+    def __init__(self, config=None) -> None:
+        super().__init__()
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        answer = super().chunks(env, observation, env_ids, going_on)
+        return answer if going_on is None else answer + 1e-6 * torch.arange(len(answer))[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "steps", "is_bitwise"),
+    [(Meanwhile.RTC, 2, False), (Meanwhile.RTC, 0, True), (Meanwhile.CHUNK, 2, True)],
+)
+def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, meanwhile, steps, is_bitwise):
+    config = LatencyConfig(steps=(steps, steps), meanwhile=meanwhile)
+    job = dataclasses.replace(
+        coin_job(policy_class=PlacedWhenItGoesOn, latency=config),
+        latency=JobLatency(config=config, delays=in_steps(steps, steps)),
+    )
+    built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    assert (built.plan_because is None) == is_bitwise
+
+
+# A job that says ``bitwise`` is the same bits on one rank and on two, whatever make of processor it runs on.
+
+
+ROOT = Path(__file__).parents[3]
+
+
+REACH = {"num_inputs": 26, "num_actions": 8, "action_scaling": "within_bounds"}
+
+
+def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]]) -> tuple[list[JobReport], dict]:
+    """Return the reports of ranks that share a job, and the checksum of every episode's arrays."""
+    [resolved] = resolve_jobs([job])
+    reports = []
+    for rank, share in enumerate(shares):
+        ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
+        runner = JobRunner(ranks)
+        reports.append(runner.run(resolved, supply=FixedShare(share=tuple(share))))
+        runner.close()
+    lines = read_commits(directory / job.name, job.name).lines
+    return reports, {line.episode_index: (line.checksum, line.episode_length, line.episode_return) for line in lines}
+
+
+def assert_what_is_said_is_true(tmp_path: Path, job: JobConfig) -> None:
+    num_episodes = job.num_episodes or 0
+    middle = num_episodes // 3
+    whole, halves = [[(0, num_episodes)]], [[(0, middle)], [(middle, num_episodes)]]
+    alone, together = played(tmp_path / "one", job, whole), played(tmp_path / "two", job, halves)
+    reports = alone[0] + together[0]
+    assert [report.error for report in reports] == [None] * 3
+    assert len(alone[1]) == num_episodes
+    promises = {report.reproducible for report in reports}
+    assert all(bool(report.plan_because) == (report.reproducible is Reproducible.PLAN) for report in reports)
+    if promises == {Reproducible.BITWISE}:
+        assert len({report.policy_batch for report in reports}) == 1
+        assert alone[1] == together[1]
+
+
+@pytest.mark.parametrize("num_envs", [2, 3, 50])
+def test_the_shipped_cartpole(tmp_path, num_envs):
+    job = JobConfig(
+        index=0,
+        name="cartpole",
+        environment="cartpole",
+        num_envs=num_envs,
+        num_episodes=60 if num_envs == 50 else 6,
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": os.fspath(ROOT / "models" / "cartpole" / "model_200.pt")},
+    )
+    assert_what_is_said_is_true(tmp_path, job)
+
+
+@pytest.mark.parametrize("options", [{}, {"recurrent": True}])
+def test_networks_of_random_weights_with_and_without_a_memory(tmp_path, options):
+    checkpoint = write_checkpoint(tmp_path / "logs", name="model_1.pt", **REACH, **options)
+    job = JobConfig(
+        index=0,
+        name="reach",
+        environment="reach",
+        num_envs=3,
+        num_episodes=6,
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": os.fspath(checkpoint), "stochastic": True},
+    )
+    assert_what_is_said_is_true(tmp_path, job)
+
+
+def reach_job(file: Path, num_envs: int = 3) -> JobConfig:
+    return JobConfig(
+        index=0,
+        name="reach",
+        environment="reach",
+        num_envs=num_envs,
+        num_episodes=6,
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": os.fspath(file), "action_scaling": "within_bounds"},
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("kind", [{}, {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}])
+@pytest.mark.parametrize("any_batch_size", [False, True])
+def test_networks_in_onnx_files_with_and_without_a_memory(tmp_path, kind, any_batch_size):
+    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
+    file = exported_onnx(training, any_batch_size=any_batch_size)
+    assert_what_is_said_is_true(tmp_path, reach_job(file))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", [{}, {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 8}])
+def test_networks_in_torchscript_files_with_and_without_a_memory(tmp_path, kind):
+    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
+    assert_what_is_said_is_true(tmp_path, reach_job(exported_torchscript(training)))
+
+
+ENVIRONMENT = CoinEnvironment(CoinConfig(), 1)
+
+
+@dataclass
+class World:
+    """Time as it passes, and kernels as they come."""
+
+    now_s: float = 100.0
+    kernels: KernelTimes = field(default_factory=lambda: KernelTimes(compile_s=50.0))
+
+    def passes(self, seconds: float, **kernels: float) -> None:
+        self.now_s += seconds
+        self.kernels += KernelTimes(**kernels)
+
+    def clock(self, import_s: float | None = 2.0) -> StartUpClock:
+        return StartUpClock("lift", import_s=import_s, now_s=lambda: self.now_s, kernels=lambda: self.kernels)
+
+
+def make_a_step(clock: StartUpClock) -> None:
+    observation = ENVIRONMENT.reset(torch.tensor([0]), [{"coin.heads": 0, "coin.number": 0}])
+    clock.on_episode_start(ENVIRONMENT, [], observation)
+    action = torch.zeros(1, 2)
+    step = ENVIRONMENT.step(action)
+    running = torch.tensor([True])
+    made = Transition(running=running, num_running=1, observation=observation, action=action, step=step)
+    clock.on_step(ENVIRONMENT, made)
+
+
+def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kernels_to_them():
+    world = World()
+    clock = world.clock()
+    world.passes(15.0, compile_s=9.0, wait_s=4.0)
+    clock.finish(StartUpPart.ENVIRONMENT)
+    world.passes(1.0)
+    clock.finish(StartUpPart.POLICY)
+    world.passes(0.75, load_s=0.25)
+    clock.finish(StartUpPart.FIRST_RESET)
+    world.passes(3.0, compile_s=2.0)
+    clock.finish(StartUpPart.FIRST_STEP)
+    assert clock.start_up() == StartUp(
+        import_s=2.0,
+        compile_s=11.0,
+        kernel_wait_s=4.0,
+        kernel_load_s=0.25,
+        build_environment_s=2.0,
+        build_policy_s=1.0,
+        first_reset_s=0.5,
+        first_step_s=1.0,
+    )
+
+
+def test_what_comes_after_the_first_step_is_no_start_up():
+    world = World()
+    clock = world.clock()
+    make_a_step(clock)
+    before = clock.start_up()
+    world.passes(5.0, compile_s=5.0)
+    make_a_step(clock)
+    clock.finish(StartUpPart.ENVIRONMENT)
+    assert clock.start_up() == before
+    assert before.first_step_s == 0.0
+
+
+def test_a_job_that_fails_on_the_way_tells_how_far_it_came():
+    world = World()
+    clock = world.clock(import_s=None)
+    world.passes(4.0, compile_s=3.0)
+    assert clock.start_up() == StartUp(compile_s=3.0)
+
+
+def test_kernels_that_threads_load_side_by_side_leave_nothing_negative():
+    world = World()
+    clock = world.clock()
+    world.passes(1.0, load_s=1.5)
+    clock.finish(StartUpPart.ENVIRONMENT)
+    assert clock.start_up().build_environment_s == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(0.2, "DEBUG"), (14.0, "INFO")])
+def test_a_long_start_is_told_on_the_screen_and_every_one_in_the_log(caplog, seconds, level):
+    world = World()
+    clock = world.clock(import_s=0.1)
+    world.passes(seconds)
+    clock.finish(StartUpPart.ENVIRONMENT)
+    with caplog.at_level(logging.DEBUG):
+        make_a_step(clock)
+        make_a_step(clock)
+    (record,) = caplog.records
+    assert record.levelname == level
+    assert record.getMessage() == f"start-up of job 'lift': imports 0.1 s, environment {seconds:.1f} s"
+
+
+def test_a_start_up_in_words_leaves_out_parts_that_took_no_time(caplog):
+    world = World()
+    clock = world.clock(import_s=2.1)
+    world.passes(15.1, compile_s=14.0, load_s=0.3)
+    clock.finish(StartUpPart.ENVIRONMENT)
+    clock.finish(StartUpPart.FIRST_RESET)
+    world.passes(0.04)
+    with caplog.at_level(logging.INFO):
+        make_a_step(clock)
+    words = "imports 2.1 s, kernels compiled 14.0 s, kernels loaded 0.3 s, environment 0.8 s, first step 0.04 s"
+    assert caplog.messages == [f"start-up of job 'lift': {words}"]

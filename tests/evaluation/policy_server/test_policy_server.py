@@ -1,0 +1,419 @@
+"""One policy server for the env slots and ranks of a machine."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig, ServerScope
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.policy_client import PolicyServer, ServedNetwork, ServerOrders, refuse_unshareable
+from isaaclab_arena.evaluation.policy_server import Batcher
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
+from tests.environments.building import build
+from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.policy_server.serving import Socket
+from tests.fakes import CoinConfig, ShrugPolicy
+from tests.fakes_network import RandomNetwork, ServablePolicy
+
+SLOTS = 8
+
+
+class RefusingNetwork(RandomNetwork):
+    """Takes no seed 13, and may be held up until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.is_asked = threading.Event()
+
+    def answer(self, entries):
+        self.is_asked.set()
+        assert self.may_go_on.wait(60.0)
+        if 13 in np.asarray(entries["seed"]):
+            raise ValueError("13 brings bad luck")
+        return super().answer(entries)
+
+
+def query(*seeds: int) -> dict:
+    numbers = np.array([[seed / 7, seed / 3] for seed in seeds], np.float32)
+    return {"numbers": numbers, "seed": np.array(seeds, np.int64), "words": ["lift" * (seed % 3) for seed in seeds]}
+
+
+def asked_together(batcher: Batcher, *queries: dict, slots_per_call: int = SLOTS) -> list:
+    """Ask from as many threads at once; an answer, or what was raised, for each query."""
+    for _ in queries:
+        batcher.count(1)
+    with ThreadPoolExecutor(len(queries)) as pool:
+        asked = [pool.submit(batcher.ask, each, slots_per_call=slots_per_call) for each in queries]
+    for _ in queries:
+        batcher.count(-1)
+    return [each.exception() or each.result() for each in asked]
+
+
+@pytest.fixture
+def network():
+    return RefusingNetwork()
+
+
+@pytest.fixture
+def batcher(network):
+    made = Batcher(network, max_batch=64, max_wait_s=20.0)
+    yield made
+    network.may_go_on.set()
+    made.close()
+
+
+def test_an_answer_has_the_same_bits_whoever_else_asks(batcher, network):
+    alone = [asked_together(batcher, query(*seeds))[0].answers["action"] for seeds in ((1, 2), (3,), (4, 5, 6))]
+    together = asked_together(batcher, query(1, 2), query(3), query(4, 5, 6))
+    assert [each.answers["action"].tobytes() for each in together] == [each.tobytes() for each in alone]
+    assert network.calls == [SLOTS] * 4
+
+
+def test_the_shares_of_all_queries_are_what_the_server_did(batcher, network):
+    answered = asked_together(batcher, query(1, 2, 3), query(*range(20, 30)))
+    usage = answered[0].usage + answered[1].usage
+    assert (usage.queries, usage.entries) == (2, 13)
+    assert usage.calls == pytest.approx(len(network.calls)) == pytest.approx(2)
+    assert usage.call_entries == pytest.approx(2 * SLOTS)
+    assert usage.busy_s > 0
+    assert usage.queue_s >= 0
+
+
+def test_a_query_waits_for_the_others_and_no_longer_than_it_may(network):
+    batcher = Batcher(network, max_batch=64, max_wait_s=0.01)
+    batcher.count(1)
+    batcher.count(1)
+    answered = batcher.ask(query(1), slots_per_call=SLOTS)
+    assert 0.005 < answered.usage.queue_s < 5.0
+    batcher.close()
+
+
+def test_a_full_batch_waits_for_nobody(network):
+    batcher = Batcher(network, max_batch=4, max_wait_s=20.0)
+    batcher.count(1)
+    batcher.count(1)
+    assert len(batcher.ask(query(1, 2, 3, 4), slots_per_call=4).answers["action"]) == 4
+    batcher.close()
+
+
+def test_what_comes_during_a_call_is_answered_together_in_the_next(network):
+    batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
+    network.may_go_on.clear()
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(batcher.ask, query(1), slots_per_call=SLOTS)
+        assert network.is_asked.wait(60.0)
+        later = [pool.submit(batcher.ask, query(seed), slots_per_call=SLOTS) for seed in (2, 3)]
+        while len(batcher._waiting) < 2:
+            pass
+        network.may_go_on.set()
+        assert [each.result().usage.calls for each in later] == [0.5, 0.5]
+    assert network.calls == [SLOTS] * 2
+    batcher.close()
+
+
+def test_a_query_that_the_network_refuses_takes_no_other_down(batcher):
+    good, bad = asked_together(batcher, query(1), query(13))
+    assert good.answers["action"].shape == (1, 2)
+    assert isinstance(bad, PolicyError)
+    assert "13 brings bad luck" in str(bad)
+
+
+def test_queries_of_other_shapes_are_not_mixed(network):
+    batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
+    wide = {**query(2), "numbers": np.zeros((1, 2), np.float64)}
+    answered = asked_together(batcher, query(1), wide)
+    assert [each.usage.calls for each in answered] == [1.0, 1.0]
+    batcher.close()
+
+
+def test_ranks_with_calls_of_other_sizes_have_calls_of_their_own(network):
+    batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
+    batcher.count(1)
+    batcher.count(1)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda size: batcher.ask(query(size), slots_per_call=size), (SLOTS, 4)))
+    assert sorted(network.calls) == [4, SLOTS]
+    batcher.close()
+
+
+def test_no_more_is_answered_together_than_a_batch_may_have(network):
+    batcher = Batcher(network, max_batch=4, max_wait_s=0.1)
+    answered = asked_together(batcher, query(1, 2, 3), query(4, 5, 6), slots_per_call=SLOTS)
+    assert [each.usage.calls for each in answered] == [1.0, 1.0]
+    batcher.close()
+
+
+def test_the_parts_of_a_query_are_about_the_same_entries(batcher):
+    with pytest.raises(PolicyError, match="the same entries"):
+        batcher.ask({**query(1, 2), "words": ["one"]}, slots_per_call=SLOTS)
+
+
+ORDERS = ServerOrders(networks={}, max_batch=4, max_wait_ms=1.0)
+SAYS_ITS_NUMBER = """
+import json, os, socket, sys, threading
+orders = json.loads(sys.stdin.buffer.readline())
+listening = socket.socket(fileno=orders["listening"])
+def accept():
+    while True:
+        connection, _ = listening.accept()
+        connection.sendall(f"{os.getpid()} {orders['token']} {'RANK' in os.environ}".encode())
+        connection.close()
+threading.Thread(target=accept, daemon=True).start()
+sys.stdin.buffer.read()
+"""
+
+
+def started(tmp_path, script=SAYS_ITS_NUMBER, host=None) -> PolicyServer:
+    command = (sys.executable, "-S", "-c", script)
+    return PolicyServer(ORDERS, host=host, log_file=tmp_path / "server.log", command=command)
+
+
+def asked(server: PolicyServer) -> tuple[int, str, str]:
+    """Return a server's process, its token, and whether it takes itself for a rank.
+
+    One that is killed may take a connection with it, as ranks know.
+    """
+    while True:
+        with server.address.connected(30.0) as connection, suppress(ConnectionError):
+            if words := connection.recv(1000).decode().split():
+                return int(words[0]), words[1], words[2]
+
+
+def test_a_server_that_is_killed_is_started_again_and_whoever_asks_meanwhile_waits(tmp_path):
+    server = started(tmp_path)
+    pid, token, _ = asked(server)
+    assert token == server.address.token
+    os.kill(pid, signal.SIGKILL)
+    again, token, _ = asked(server)
+    assert again != pid
+    assert token == server.address.token
+    server.close()
+
+
+def test_a_server_does_not_take_itself_for_the_rank_that_started_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    server = started(tmp_path)
+    assert asked(server)[2] == "False"
+    server.close()
+
+
+def test_a_server_ends_with_its_owner_and_leaves_nothing(tmp_path):
+    server = started(tmp_path, host="127.0.0.1")
+    pid, *_ = asked(server)
+    server.close()
+    server.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(ConnectionError):
+        server.address.connected(1.0)
+
+
+def test_a_server_that_dies_again_and_again_is_given_up_and_whoever_asks_is_refused(tmp_path, caplog):
+    server = started(tmp_path, script="print('no memory'); raise SystemExit(3)")
+    deadline_s = time.monotonic() + 60.0
+    while time.monotonic() < deadline_s and "it is not started again" not in caplog.text:
+        time.sleep(0.01)
+    with pytest.raises(ConnectionError):
+        server.address.connected(1.0)
+    assert "exit code 3" in caplog.text
+    assert (tmp_path / "server.log").read_text().count("no memory") == 5
+    server.close()
+
+
+def test_a_host_that_is_not_this_machine_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigError, match="the policy server cannot listen on 192"):
+        started(tmp_path, host="192.0.2.1")
+
+
+def refused(
+    *,
+    policy_class: type[PolicyBase] = ServablePolicy,
+    num_envs: int = 4,
+    options: tuple[str, ...] = ("policy_device",),
+    given: dict[str, str] | None = None,
+    **server: Any,
+) -> list[str]:
+    config = PolicyServerConfig(shared=ServerScope.NODE, **server)
+    job = JobConfig(
+        index=0,
+        name="a",
+        environment="reach",
+        policy_type="mine",
+        num_envs=num_envs,
+        policy_config_dict=given or {},
+        policy_server=config,
+    )
+    try:
+        refuse_unshareable(policy_class, job, options=options)
+    except ConfigError as error:
+        return [f"{problem.key}: {problem.message}" for problem in error.problems]
+    return []
+
+
+def test_a_policy_whose_network_is_apart_can_be_shared():
+    assert refused() == []
+    assert refused(device="cuda:1", max_batch=4) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"policy_class": ShrugPolicy},
+            "policy_server: policy 'mine' has no network that ranks can share; leave policy_server out. These can have",
+        ),
+        (
+            {"policy_class": OpenpiRemotePolicy, "options": ()},
+            "policy_server: policy 'mine' asks a server of its own, which all ranks share already",
+        ),
+        ({"num_envs": 5, "max_batch": 4}, "policy_server.max_batch: 5 env slots of a rank do not fit into 4"),
+        ({"device": "gpu"}, "policy_server.device: must be cpu, cuda or cuda:<index>, got 'gpu'"),
+        ({"device": "cuda", "options": ()}, "policy_server.device: policy 'mine' has no option policy_device"),
+        ({"given": {"policy_device": "cpu"}}, "policy_config_dict.policy_device: is where a rank's own network runs"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_with_its_key(changes, said):
+    (problem,) = refused(**changes)
+    assert problem.startswith(said)
+
+
+def test_who_cannot_be_shared_is_told_who_can():
+    (problem,) = refused(policy_class=ShrugPolicy)
+    assert "These can have one: gr00t_closedloop, lerobot, rsl_rl, and classes with" in problem
+
+
+# Ranks that share one policy server: what an episode does, and what is known of it, never depends on the others.
+
+
+SERVER = PolicyServerConfig(shared=ServerScope.NODE)
+NUM_EPISODES = 6
+
+
+class Actions(Observer):
+    """Keeps the bits of every action, by episode."""
+
+    sees_pictures = False
+
+    def __init__(self) -> None:
+        self.of: dict[int, list[bytes]] = {}
+        self._in: dict[int, int] = {}
+
+    def on_episode_start(self, environment, starts, observation):
+        for start in starts:
+            self._in[start.env_id] = start.episode.episode_index
+            self.of[start.episode.episode_index] = []
+
+    def on_step(self, environment, transition):
+        for env_id in transition.running.nonzero().flatten().tolist():
+            self.of[self._in[env_id]].append(transition.action[env_id].numpy().tobytes())
+
+
+@pytest.fixture
+def place(tmp_path):
+    made = Socket(tmp_path)
+    yield made
+    made.listening.close()
+
+
+def played(policy: ServablePolicy, episodes, num_envs: int) -> dict[int, list[bytes]]:
+    """Play episodes of 12 steps, as a rank does; return the bits of their actions."""
+    watching, environment = Actions(), build("reach", num_envs=num_envs)
+    environment.max_episode_length = 12
+    asked = (Episode(job="reach", episode_index=index, seed=3) for index in episodes)
+    rollout(environment, policy, asked, [watching])
+    environment.close()
+    policy.close()
+    return watching.of
+
+
+@pytest.fixture(scope="module")
+def without_server() -> dict[int, list[bytes]]:
+    found = played(ServablePolicy(), range(NUM_EPISODES), num_envs=4)
+    assert len({*map(tuple, found.values())}) == NUM_EPISODES
+    return found
+
+
+@pytest.mark.parametrize(("num_ranks", "num_envs"), [(1, 4), (2, 3), (3, 1)])
+def test_actions_are_those_without_a_server_for_any_ranks_and_env_slots(place, without_server, num_ranks, num_envs):
+    network = RandomNetwork()
+    serving = place.serve(random=lambda: network)
+    policies = [ServablePolicy.asking({}, ServedNetwork(place.address, "random")) for _ in range(num_ranks)]
+    shares = [range(rank, NUM_EPISODES, num_ranks) for rank in range(num_ranks)]
+    with ThreadPoolExecutor(num_ranks) as ranks:
+        parts = list(ranks.map(played, policies, shares, [num_envs] * num_ranks))
+    serving.close()
+    assert {index: actions for part in parts for index, actions in part.items()} == without_server
+    assert set(network.calls) == {8}
+
+
+def run_job(tmp_path, address, observers=(), **changes) -> JobReport:
+    coins = CoinConfig(success_step=5, failure_step=20)
+    job = coin_job(policy_class=ServablePolicy, environment=coins, policy_server=SERVER, num_episodes=5, num_envs=4)
+    runner = JobRunner(settings(tmp_path, policy_servers={SERVER: address}, **changes))
+    report = runner.run(job, observers)
+    runner.close()
+    return report
+
+
+def key_of_coins() -> str:
+    job: Job = coin_job(policy_class=ServablePolicy, policy_server=SERVER)
+    return job.network_key
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_a_job_promises_its_bits_and_says_what_it_took_of_the_server(tmp_path, place, num_groups):
+    network = RandomNetwork()
+    serving = place.serve(**{key_of_coins(): lambda: network})
+    report = run_job(tmp_path, place.address, pipeline=num_groups)
+    serving.close()
+    assert (report.status, report.reproducible, report.policy_batch) == (
+        ReportedStatus.COMPLETED,
+        Reproducible.BITWISE,
+        8,
+    )
+    used = report.policy_server
+    assert used is not None
+    # What the probe asked before the first step is no part of the job.
+    assert used.entries == report.env_steps
+    assert used.call_entries == 8 * used.calls
+    assert 0 < used.calls < len(network.calls)
+
+
+class Ends(Observer):
+    """Ends a server for good after some steps."""
+
+    sees_pictures = False
+
+    def __init__(self, place: Socket, serving) -> None:
+        self._place, self._serving, self._left = place, serving, 3
+
+    def on_step(self, environment, transition):
+        self._left -= 1
+        if self._left == 0:
+            self._serving.close()
+            self._place.listening.close()
+
+
+def test_the_end_of_the_rank_with_the_server_leaves_the_episodes_under_way_missing(tmp_path, place):
+    serving = place.serve(**{key_of_coins(): RandomNetwork})
+    report = run_job(tmp_path, place.address, [Ends(place, serving)])
+    assert report.status is ReportedStatus.FAILED
+    assert "the rank that ran the policy server" in str(report.error)
+    assert [file.read_text() for file in tmp_path.glob("coins/*.jsonl")] == [""]

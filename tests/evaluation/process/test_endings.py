@@ -1,0 +1,319 @@
+"""Ends of a rank: interrupted, killed, or hanging."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.process import (
+    Interruption,
+    Watchdog,
+    signals_held_back,
+    watch_as_guest,
+    watch_for_interruption,
+)
+
+STUBBORN_LOOP = """
+import sys, time
+from isaaclab_arena.evaluation.process import watch_for_interruption
+with watch_for_interruption() as interruption:
+    print("looping", flush=True)
+    while not interruption.stop_requested():
+        time.sleep(0.01)
+    print("stopping", flush=True)
+    time.sleep(float(sys.argv[1]))
+sys.exit(interruption.exit_code)
+"""
+
+
+def start_loop(dawdle_s: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN_LOOP, str(dawdle_s)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "looping\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("sent", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)],
+)
+def test_one_signal_asks_the_loop_to_stop(sent, exit_code):
+    before = signal.getsignal(sent)
+    with watch_for_interruption() as interruption:
+        assert not interruption.stop_requested()
+        assert interruption.exit_code == 0
+        os.kill(os.getpid(), sent)
+        assert interruption.stop_requested()
+        assert interruption.signal_number == sent
+        assert interruption.exit_code == exit_code
+    assert signal.getsignal(sent) is before
+
+
+def test_the_same_signal_sent_twice_is_one_request():
+    with start_loop(dawdle_s=0.3) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+
+
+def test_a_second_signal_ends_the_process_at_once():
+    with start_loop(dawdle_s=600.0) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(0.6)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+
+
+def test_a_warning_before_the_time_limit_and_then_its_end_are_two_signals():
+    with start_loop(dawdle_s=600.0) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(0.6)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
+
+
+def test_a_warning_before_the_time_limit_alone_lets_the_loop_stop_by_itself():
+    with start_loop(dawdle_s=0.1) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(timeout=60) == 128 + signal.SIGUSR1
+
+
+def test_only_the_main_thread_can_listen():
+    failures = []
+
+    def listen() -> None:
+        try:
+            with watch_for_interruption():
+                pass
+        except ValueError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert len(failures) == 1
+
+
+def test_an_interruption_can_be_asked_for_by_hand():
+    interruption = Interruption()
+    interruption.receive(signal.SIGTERM)
+    assert interruption.stop_requested()
+
+
+def test_a_guest_hands_a_second_signal_to_whoever_listened_before():
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with watch_as_guest() as interruption:
+            signal.raise_signal(signal.SIGUSR1)
+            assert (interruption.signal_number, heard) == (signal.SIGUSR1, [])
+            time.sleep(0.6)
+            signal.raise_signal(signal.SIGUSR1)
+            assert heard == [signal.SIGUSR1]
+        signal.raise_signal(signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1] * 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_guest_in_another_thread_listens_for_nothing():
+    told = []
+
+    def listen() -> None:
+        with watch_as_guest() as interruption:
+            told.append(interruption.stop_requested())
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert told == [False]
+
+
+def test_a_signal_that_is_held_back_acts_at_the_end():
+    done = []
+
+    def work() -> None:
+        with signals_held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["all"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+# Ranks of which one is killed: another one takes over, and knows which is dead.
+
+
+ROOT = Path(__file__).parents[3]
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import initialise
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus
+from isaaclab_arena.evaluation.heartbeat import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import RankWatch, wait_for_ranks
+from isaaclab_arena.evaluation.process import watch_for_interruption
+
+directory, victim = Path(sys.argv[1]), int(sys.argv[2])
+context = DistributedContext.from_environment(device="cpu")
+with initialise(context) as ranks, watch_for_interruption() as interruption:
+    run_id = ranks.share_from_rank_zero("run_id", str(os.getpid()))
+    with StatusPublisher(directory, RankStatus.of_this_process(rank=context.rank, run_id=run_id)) as publisher:
+        publisher.start_job(f"job of rank {context.rank}")
+        if context.rank == victim:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not interruption.stop_requested():
+            time.sleep(0.01)
+        publisher.set_state(RankState.INTERRUPTED)
+        watch = RankWatch(directory, world_size=context.world_size, run_id=run_id)
+        if next(report.rank for report in watch.look() if report.alive) == context.rank:
+            reports = wait_for_ranks(watch, stop_requested=interruption.stop_requested)
+            (directory / "merged.json").write_text(json.dumps([context.rank, [report.fate for report in reports]]))
+sys.exit(interruption.exit_code)
+"""
+
+
+def test_when_rank_zero_is_killed_the_next_one_takes_over_and_knows_who_died(tmp_path):
+    """The whole arrangement under torchrun: it stops the other ranks with SIGTERM, and they still meet in files."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node=2",
+            str(script),
+            tmp_path,
+            "0",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert json.loads((tmp_path / "merged.json").read_text()) == [1, ["dead", "interrupted"]], finished.stderr
+
+
+# A step that hangs ends the process, also in native code that holds the interpreter; a slow one does not.
+
+
+HANGING = """
+import ctypes, sys, time
+from pathlib import Path
+from isaaclab_arena.evaluation.process import Watchdog
+from isaaclab_arena.logs import set_up_console_logging
+
+def hold_the_interpreter():
+    ctypes.PyDLL(None).sleep(60)
+
+def let_it_go():
+    time.sleep(600)
+
+set_up_console_logging(0)
+watchdog = Watchdog(Path(sys.argv[1]))
+with watchdog.watch("lift", silence_s=0.5):
+    for _ in range(3):
+        watchdog.step_finished()
+        time.sleep(0.2)
+    {"holds": hold_the_interpreter, "lets_go": let_it_go}[sys.argv[2]]()
+"""
+GOING_ON = """
+import sys, time
+from pathlib import Path
+from isaaclab_arena.evaluation.process import Watchdog
+
+watchdog = Watchdog(Path(sys.argv[1]))
+with watchdog.watch("lift", silence_s=2.0):
+    for _ in range(12):
+        time.sleep(0.2)
+        watchdog.step_finished()
+time.sleep(2.2)
+"""
+
+
+@pytest.mark.parametrize(("how", "place"), [("holds", "hold_the_interpreter"), ("lets_go", "let_it_go")])
+def test_a_step_that_hangs_ends_the_process_and_leaves_word_of_where(tmp_path, how, place):
+    path = tmp_path / "logs" / "rank0.watchdog.txt"
+    finished = subprocess.run(
+        [sys.executable, "-c", HANGING, path, how], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert finished.returncode == 1
+    last_words = path.read_text()
+    assert last_words.startswith("job 'lift' has made no control step for 0.5 s:\n")
+    assert f"in {place}" in last_words
+    announced = "job 'lift' has made no control step for 0.5 s; process" in finished.stderr
+    assert announced == (how == "lets_go")
+
+
+def test_steps_that_go_on_are_not_interrupted_and_leave_nothing_behind(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    finished = subprocess.run(
+        [sys.executable, "-c", GOING_ON, path], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert not path.exists()
+
+
+def test_a_job_that_fails_leaves_nothing_behind_and_is_not_waited_for(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    with pytest.raises(ValueError, match="no more"), Watchdog(path).watch("lift", silence_s=9.0):
+        raise ValueError("no more")
+    assert not path.exists()
+
+
+def test_the_last_words_of_an_earlier_process_are_kept(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    path.write_text("job 'reach' has made no control step for 9 s:\n...\n")
+    with Watchdog(path).watch("lift", silence_s=9.0):
+        assert path.read_text().endswith("...\njob 'lift' has made no control step for 9 s:\n")
+    assert path.read_text().endswith("...\n")
+
+
+def test_nothing_is_watched_where_any_silence_is_allowed(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    watchdog = Watchdog(path)
+    with watchdog.watch("lift", silence_s=0.0):
+        watchdog.step_finished()
+        assert not path.exists()
+
+
+def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
+    (tmp_path / "logs").write_text("no directory")
+    watched = Watchdog(tmp_path / "logs" / "watchdog.txt").watch("lift", silence_s=9.0)
+    with pytest.raises(StorageError, match=r"cannot write .*watchdog\.txt"), watched:
+        pass
+
+
+def test_watches_that_follow_one_another_share_a_thread_which_ends_after_them(tmp_path):
+    watchdog, before = Watchdog(tmp_path / "stuck.txt"), set(threading.enumerate())
+    threads: set[threading.Thread] = set()
+    for _ in range(20):
+        with watchdog.watch("lift", silence_s=60.0):
+            threads |= set(threading.enumerate()) - before
+    [thread] = threads
+    thread.join(timeout=60.0)
+    assert not thread.is_alive()
+    with watchdog.watch("lift", silence_s=60.0):
+        assert len(set(threading.enumerate()) - before) == 1

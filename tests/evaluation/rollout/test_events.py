@@ -1,0 +1,448 @@
+"""Events of episodes in a rollout."""
+
+import dataclasses
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment, FloorEnvironment
+from isaaclab_arena.environments.events import FloorFacts, Moments, floor_progress_of
+from isaaclab_arena.environments.mdp.task import FloorTask
+from isaaclab_arena.environments.tasks.cartpole import Cartpole, CartpoleConfig
+from isaaclab_arena.environments.tasks.grasping import OBJECT_JOINT
+from isaaclab_arena.environments.tasks.pushing import GOAL_BODY
+from isaaclab_arena.environments.tasks.track_motion import LARGEST_KEYPOINT_ERROR_M
+from isaaclab_arena.environments.tasks.velocity_go1 import SPEED_BOUND_M_S, TURN_BOUND_RAD_S
+from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, SHARE_OF_THE_WAY
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    CPU,
+    FLOOR_ENVIRONMENTS,
+    EndStates,
+    build,
+    build_on_the_floor,
+    episode,
+    play,
+    start,
+)
+from tests.environments.failing_experts import (
+    FailingExpert,
+    higher_than,
+    joint_beyond,
+    once,
+    pushed_near,
+    standing_still,
+)
+from tests.environments.meddling import Meddle, Meddled, balance_pole, glide, put_pole, spin
+from tests.fakes import Notebook
+from tests.fakes_environment import SOLVED_LENGTHS, PushPolicy, ScriptedEnvironment, SolvedEnvironment
+from tests.fakes_environment import episodes as push_episodes
+
+_STILL = ((0.0, 0.0, 0.0), 0.0, 1)
+_OPEN = ((0.0, 0.0, 0.0), 0.08, 1)
+_BACK = ((-0.03, 0.0, 0.0), 0.08, 1)
+_LEFT = ((0.0, 0.03, 0.0), 0.0, 1)
+
+
+@pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
+def test_whoever_stands_still_in_any_task_never_moved(task):
+    assert decided(task, FailingExpert(standing_still)) == "never_moved"
+
+
+@pytest.mark.parametrize(
+    ("task", "expert", "decisive"),
+    [
+        ("lift_object", {"beside_m": 0.25}, "never_reached"),
+        ("open_drawer", {"beside_m": 0.25}, "never_reached"),
+        ("press_button", {"beside_m": 0.25}, "never_reached"),
+        ("reach", {"beside_m": 0.25}, "never_reached"),
+        ("lift_object", {"beside_m": 0.06}, "reached_and_missed"),
+        ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
+        ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
+        ("reach", {"beside_m": 0.06}, "reached_and_missed"),
+        ("pick_by_colour", {"swapped": ("red", "blue")}, "wrong_object"),
+        ("stack", {"swapped": ("red", "blue")}, "wrong_object"),
+        ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
+    ],
+)
+def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
+    assert decided(task, FailingExpert(**expert)) == decisive
+
+
+@pytest.mark.parametrize(
+    ("task", "spoil", "decisive"),
+    [
+        ("lift_object", once(higher_than(0.09), _OPEN), "dropped"),
+        ("pick_and_place", once(higher_than(0.09), _OPEN), "dropped"),
+        ("stack", once(higher_than(0.09, "red"), _OPEN), "dropped"),
+        ("sort_two", once(higher_than(0.09, "red"), _OPEN), "dropped"),
+        ("lift_object", once(higher_than(0.05), _STILL), "stalled"),
+        ("pick_by_colour", once(higher_than(0.098, "blue"), _STILL), "almost"),
+        ("lift_object", once(higher_than(0.09), (*_LEFT[:2], 40), _OPEN), "fell_off_table"),
+        ("push_cube", once(pushed_near(0.06), _STILL), "almost"),
+        ("push_to_goal", once(pushed_near(0.05), _LEFT), "pushed_away"),
+        ("open_drawer", once(joint_beyond("cabinet/slide", 0.075), _BACK), "dropped"),
+        ("open_microwave", once(joint_beyond("microwave/hinge", 0.5), _BACK), "dropped"),
+        ("close_drawer", once(joint_beyond("cabinet/slide", 0.08, sign=-1), _BACK), "reached_and_missed"),
+        ("press_button", once(joint_beyond("button/press", 0.006), ((0.0, 0.0, 0.03), 0.0, 1)), "reached_and_missed"),
+    ],
+)
+def test_experts_that_do_something_else_on_the_way_are_named_right(task, spoil, decisive):
+    assert decided(task, FailingExpert(spoil), action_mode="ee_delta") == decisive
+
+
+def decided(task: str, expert: FailingExpert, **options: Any) -> str | None:
+    """Return the event that a failure is put down to, which has to be one."""
+    record = play(build(task, **options), expert, 1).records[0]
+    assert record.success is False
+    assert record.events is not None
+    assert 0 <= record.events.progress < 1
+    return record.events.decisive
+
+
+@pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
+def test_the_goal_that_is_judged_at_the_start_is_the_one_of_the_events(task):
+    kept = KeptMoments()
+    environment = build(task)
+    rollout(environment, ScriptedPolicy(), [episode(0)], [kept])
+    met = kept.facts.met
+    assert bool(met[-1])
+    assert not bool(met[0])
+    assert isinstance(environment, ArenaEnvironment)
+    goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments), dtype=torch.int64))
+    assert goal is not None
+    assert torch.equal(goal, met)
+
+
+@pytest.mark.parametrize(("task", "has_strayed"), [("push_cube", False), ("push_to_goal", True)])
+def test_a_cube_may_be_pushed_on_any_of_its_sides_and_a_can_may_not(task, has_strayed):
+    environment, moments, pose = pushed(task)
+    moments.qpos[:, pose[3:]] = moments.qpos.new_tensor([0.5**0.5, 0.5**0.5, 0.0, 0.0])
+    strayed = environment.task.facts(moments, 0).strayed_m
+    assert strayed is not None
+    assert bool(strayed[-1] > 0.5) is has_strayed
+
+
+def test_what_is_pushed_has_strayed_as_far_as_it_is_farther_from_the_goal_than_at_first():
+    environment, moments, pose = pushed("push_cube")
+    goal = moments.body_position(GOAL_BODY)[0, :2]
+    at_first = moments.qpos[0, pose[:2]].clone()
+    for moment, way in ((1, 0.5), (2, 0.0), (3, -0.5)):
+        moments.qpos[moment, pose[:2]] = at_first + way * (goal - at_first)
+    strayed = environment.task.facts(moments, 0).strayed_m
+    assert strayed is not None
+    way_m = (goal - at_first).norm()
+    assert torch.allclose(strayed[:4], torch.tensor([0.0, -0.5, 0.0, 0.5], dtype=way_m.dtype) * way_m, atol=1e-6)
+
+
+def pushed(task: str) -> tuple[ArenaEnvironment, Moments, torch.Tensor]:
+    """Return an environment, the moments of an episode in it, and where in ``qpos`` the pose of its object is."""
+    kept, environment = KeptMoments(), build(task)
+    rollout(environment, ScriptedPolicy(), [episode(0)], [kept])
+    assert isinstance(environment, ArenaEnvironment)
+    pose = kept.moments.names.joint_qpos[OBJECT_JOINT]
+    return environment, kept.moments, torch.arange(pose.start, pose.stop)
+
+
+class KeptMoments(Observer):
+    """Keeps the moments of the last episode, and what its task says of them."""
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        assert isinstance(environment, ArenaEnvironment)
+        (self.moments,) = environment.kept_moments([record.env_id])
+        self.facts = environment.task.facts(self.moments, record.env_id)
+
+
+def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
+    one = play(build("pick_and_place"), ScriptedPolicy(), 5, seed=3).records
+    four = play(build("pick_and_place", num_envs=4), ScriptedPolicy(), 5, seed=3).records
+    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
+    assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
+
+
+class Moved(Observer):
+    """Keeps the episodes that made a step."""
+
+    def __init__(self) -> None:
+        self.starts: dict[tuple[Environment, int], int] = {}
+        self.indices: set[int] = set()
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        self.starts |= {(environment, each.env_id): each.episode.episode_index for each in starts}
+
+    def on_step(self, environment, transition) -> None:
+        running = torch.nonzero(transition.running).flatten().tolist()
+        self.indices |= {self.starts[environment, env_id] for env_id in running}
+
+
+NUM_EPISODES = 40
+
+
+def one_after_the_other(make: type[ScriptedEnvironment], *observers: Observer) -> None:
+    rollout(make(4), PushPolicy(), push_episodes(NUM_EPISODES), observers)
+
+
+def in_turns(make: type[ScriptedEnvironment], *observers: Observer) -> None:
+    groups = [EnvGroup(environment=make(size), policy=PushPolicy()) for size in (3, 1)]
+    pipelined_rollout(groups, push_episodes(NUM_EPISODES), observers)
+
+
+@pytest.mark.parametrize("drive", [one_after_the_other, in_turns])
+def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(drive):
+    usual, notebook, moved = Notebook(), Notebook(), Moved()
+    drive(ScriptedEnvironment, usual)
+    drive(SolvedEnvironment, notebook, moved)
+    expected = {record.episode.episode_index: record for record in usual.records}
+    found = {record.episode.episode_index: record for record in notebook.records}
+    assert sorted(found) == sorted(expected) == list(range(NUM_EPISODES))
+    solved = {index for index, each in expected.items() if each.conditions["script.length"] in SOLVED_LENGTHS}
+    assert 0 < len(solved) < NUM_EPISODES
+    for index, record in found.items():
+        if index in solved:
+            assert (record.outcome, record.success, record.termination) == (Outcome.ERROR, None, "solved_at_start")
+            assert (record.length, record.episode_return, record.metrics) == (0, 0.0, {})
+        else:
+            before = dataclasses.replace(expected[index], env_id=record.env_id)
+            assert repr(record) == repr(before)
+    assert moved.indices == found.keys() - solved
+
+
+def test_where_steps_decide_and_every_start_is_solved_the_job_ends_as_an_error():
+    environment = SolvedEnvironment(2)
+    environment.solved_at_start = lambda env_ids: [True] * len(env_ids)
+    with pytest.raises(ArenaError, match="one after the other, ended at their start: no step is made"):
+        rollout(environment, PushPolicy(), push_episodes(5000), [], limits=RolloutLimits(max_steps=10))
+
+
+def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episode_seed_and_task(caplog):
+    env = build("reach")
+    usual = env.draw_conditions(episode(7).conditions_generator())
+    start(env)
+    hand = tuple(env.backend.site_position("robot/tcp")[0].tolist())
+    there = dataclasses.replace(episode(7, seed=5), saved_conditions={**usual, "target.position": hand})
+    ends = EndStates()
+    rollout(env, FailingExpert(standing_still), [there], [ends])
+    record = ends.records[7]
+    assert (record.outcome, record.success, record.events) == (Outcome.ERROR, None, None)
+    assert (record.termination, record.length) == ("solved_at_start", 0)
+    assert record.error is not None
+    assert "the task 'move the gripper to the green marker' was solved at the start" in record.error
+    assert f"job 'test', episode 7, seed 5: {record.error}" in caplog.text
+
+
+# What robots on a floor did, in episodes that were played.
+
+
+MODELS = Path(__file__).parents[3] / "models"
+STARTS = (
+    *((name, {}) for name in FLOOR_ENVIRONMENTS),
+    ("cartpole", {"start": "hanging"}),
+    ("track_motion", {"start": "anywhere"}),
+)
+"""Every task with every kind of start."""
+
+
+class KeptFacts(Observer):
+    """Keeps what the task says of each episode, beside its record."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[EpisodeRecord, FloorFacts]] = []
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        assert isinstance(environment, FloorEnvironment)
+        (moments,) = environment.kept_moments([record.env_id])
+        assert isinstance(environment.task, FloorTask)
+        self.episodes.append((record, environment.task.floor_facts(moments, record.env_id)))
+
+
+def played(task: str, policy: PolicyBase, number: int, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
+    kept = KeptFacts()
+    env = build_on_the_floor(task, num_envs=min(number, 3), **options)
+    rollout(env, policy, [episode(index) for index in range(number)], [kept])
+    return kept.episodes
+
+
+def told(record: EpisodeRecord) -> EpisodeEvents:
+    assert record.events is not None
+    return record.events
+
+
+def trained(task: str) -> PolicyBase:
+    return RslRlPolicy.from_dict({"checkpoint_path": str(MODELS / task)})
+
+
+def policies_of(task: str, options: dict[str, Any]) -> list[PolicyBase]:
+    return [ZeroActionPolicy(), RandomActionPolicy(), *([] if options else [trained(task)])]
+
+
+@pytest.mark.parametrize(("task", "options"), STARTS)
+def test_progress_is_1_for_successes_only_and_never_falls(task, options):
+    for policy in policies_of(task, options):
+        for record, facts in played(task, policy, 3, **options):
+            solved = record.success is True
+            progress = floor_progress_of(facts, solved=solved)
+            assert (told(record).progress == 1) is solved
+            assert (progress[1:] >= progress[:-1]).all()
+            assert 0 <= progress[0] <= progress[-1] <= 1
+            assert len(progress) == record.length + 1
+            assert (told(record).decisive is None) is solved
+
+
+@pytest.mark.parametrize(("task", "options"), STARTS)
+def test_what_is_told_is_what_is_judged(task, options):
+    for policy in policies_of(task, options):
+        for record, facts in played(task, policy, 3, **options):
+            over = facts.fallen if facts.off_rail is None else facts.fallen | facts.off_rail
+            was_lost = record.termination == "terminated" and not record.success
+            # An episode ends in the very step in which it cannot go on; a motion can be lost without a fall.
+            assert bool(over[-1]) is was_lost or task == "track_motion"
+            assert not bool(over[1:-1].any())
+            assert bool(facts.lost[-1]) or not was_lost
+            assert not (record.success and bool(facts.lost.any()))
+            check_metrics(task, record, facts)
+
+
+def check_metrics(task: str, record: EpisodeRecord, facts: FloorFacts) -> None:
+    """Compare the facts of an episode with the metrics of its judge."""
+    metrics = record.metrics
+    if task == "cartpole":
+        stands = ~facts.lost if facts.met is None else facts.met
+        assert bool(stands[-1]) is (metrics["upright_s"] > 0)
+    elif task == "velocity_go1":
+        broke = (
+            metrics["worst_speed_error_m_s"] > SPEED_BOUND_M_S or metrics["worst_turn_error_rad_s"] > TURN_BOUND_RAD_S
+        )
+        assert facts.strayed is not None
+        assert bool(facts.strayed.any()) is broke
+    elif task == "walk_humanoid":
+        made = metrics["distance_m"] / (SHARE_OF_THE_WAY * metrics["asked_distance_m"])
+        assert float(facts.share[-1]) == pytest.approx(min(made, record.length / 500), abs=1e-6)
+    elif record.termination != "terminated" or record.success:
+        assert bool(facts.lost[-1]) is (metrics["mpkpe_m"] >= LARGEST_KEYPOINT_ERROR_M)
+
+
+@pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
+def test_the_trained_policies_succeed_and_nothing_throws_them_back(task):
+    for record in play(build_on_the_floor(task, num_envs=3), trained(task), 3).records.values():
+        assert (told(record).progress, told(record).decisive, dict(told(record).seen)) == (1.0, None, {})
+
+
+def test_a_pole_that_is_left_alone_falls_and_the_step_is_named():
+    for record in play(build_on_the_floor("cartpole", num_envs=2), ZeroActionPolicy(), 4).records.values():
+        events = told(record)
+        assert events.decisive == "fell_over"
+        assert events.seen["fell_over"] == (record.length, 1)
+        assert events.progress == pytest.approx((events.seen["strayed"][0] - 1) / 500, abs=0.0021)
+
+
+UPRIGHT = {"cart.position": 0.0, "cart.velocity": 0.0, "pole.angle": 0.0, "pole.angular_velocity": 0.0}
+HANGING = {**UPRIGHT, "pole.angle": math.pi}
+STANDING = {"robot.joint_position": (0.0, 0.8, -1.5) * 4, "robot.yaw": 0.5, "command.velocity": (0.0, 0.0, 0.0)}
+FORWARD = {**STANDING, "command.velocity": (0.4, 0.0, 0.0)}
+FOLLOWING = {"motion.start_s": 0.0, "robot.joint_offset": (0.0,) * len(JOINTS)}
+
+
+@pytest.mark.parametrize(
+    ("task", "conditions", "policy", "decisive"),
+    [
+        ("cartpole", UPRIGHT, Meddled(action=1.0), "fell_over"),
+        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.15, at=90), action=1.0), None),
+        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.3, at=90)), "almost"),
+        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.5, at=90)), "strayed"),
+        ("cartpole", HANGING, Meddled(action=1.0), "left_the_rail"),
+        ("cartpole", HANGING, Meddled(), "never_moved"),
+        ("cartpole", HANGING, Meddled(put_pole(0.01, at=200, until=260)), "fell_over"),
+        ("cartpole", HANGING, Meddled(put_pole(0.0, at=440, until=500)), "out_of_time_while_progressing"),
+        ("cartpole", HANGING, Meddled(put_pole(0.3, at=380, until=500)), "almost"),
+        ("cartpole", HANGING, Meddled(put_pole(1.5, at=1, until=500)), "stalled"),
+        ("velocity_go1", FORWARD, Meddled(), "never_moved"),
+        ("velocity_go1", STANDING, Meddled(spin(8.0, at=300)), "strayed"),
+        ("velocity_go1", STANDING, Meddled(spin(3.0, at=300)), "almost"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(), "never_moved"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.3)), "out_of_time_while_progressing"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5)), "almost"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.7)), None),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5, until=300)), "stalled"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.3, 0.4)), "strayed"),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(-0.5)), "strayed"),
+        ("track_motion", FOLLOWING, Meddled(), "fell_over"),
+    ],
+)
+def test_robots_that_fail_on_purpose_are_named_right(task, conditions, policy, decisive):
+    options = {"start": "hanging"} if conditions is HANGING else {}
+    record = one_episode(task, conditions, policy, **options)
+    assert told(record).decisive == decisive
+    assert (told(record).progress == 1) is (decisive is None) is bool(record.success)
+
+
+@pytest.mark.parametrize(("aside_m", "decisive"), [(0.0, None), (0.11, "almost"), (0.2, "strayed")])
+def test_a_motion_that_is_followed_beside_it_is_followed_nearly_or_not_at_all(aside_m, decisive):
+    record = one_episode("track_motion", FOLLOWING, Meddled(follow(aside_m)))
+    assert told(record).decisive == decisive
+    if decisive:
+        # What 8 cm allow for the whole motion is used up.
+        assert told(record).progress == pytest.approx(LARGEST_KEYPOINT_ERROR_M / aside_m, abs=0.1)
+
+
+def test_progress_of_a_walk_is_the_smaller_of_the_shares_of_the_way_and_of_the_time():
+    quick = told(one_episode("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.9, until=350))))
+    assert (quick.progress, quick.decisive) == (1.0, None)
+    slow = told(one_episode("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.28))))
+    assert slow.progress == pytest.approx(0.5, abs=0.01)
+
+
+def one_episode(task: str, conditions: Conditions, policy: PolicyBase, **options: Any) -> EpisodeRecord:
+    """Play an episode that starts from some conditions, and from those of episode 0 where nothing is said."""
+    env = build_on_the_floor(task, **options)
+    drawn = env.draw_conditions(episode(0).conditions_generator())
+    ends = EndStates()
+    rollout(env, policy, [replace(episode(0), saved_conditions={**drawn, **conditions})], [ends])
+    return ends.records[0]
+
+
+def follow(aside_m: float) -> Meddle:
+    """Carry the humanoid through the motion, from frame to frame, so far beside it [m]."""
+
+    def meddle(env: FloorEnvironment, step: int) -> None:
+        at = {"motion.start_s": (step - 1) * env.control_dt, "robot.joint_offset": (0.0,) * len(JOINTS)}
+        start = env.task.start_state(at)
+        env.backend.reset(torch.tensor([0]), [start])
+        env.backend.qpos[0, 1] += aside_m
+
+    return meddle
+
+
+@pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
+def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
+    one = play(build_on_the_floor(task), RandomActionPolicy(), 5, seed=3).records
+    four = play(build_on_the_floor(task, num_envs=4), RandomActionPolicy(), 5, seed=3).records
+    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
+
+
+def test_a_robot_that_is_told_to_stand_is_not_blamed_for_standing():
+    record = one_episode("velocity_go1", STANDING, Meddled())
+    assert (record.success, dict(told(record).seen)) == (True, {})
+
+
+def test_tasks_that_say_nothing_of_their_episodes_have_no_events():
+    class Silent(Cartpole):
+        floor_facts = FloorTask.floor_facts
+
+    builder = FloorEnvironmentBuilder(config_class=CartpoleConfig, make_task=lambda config: Silent(config.start))
+    env = builder.build(CartpoleConfig(), num_envs=1, device=CPU, num_threads=1)
+    assert play(env, ZeroActionPolicy(), 1).records[0].events is None

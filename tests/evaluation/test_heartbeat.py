@@ -1,0 +1,319 @@
+"""Heartbeats of ranks, and who watches them."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.distributed.context import machine_identity, process_start_ticks
+from isaaclab_arena.evaluation.heartbeat import (
+    RankFate,
+    RankState,
+    RankStatus,
+    RankWatch,
+    StatusPublisher,
+    read_rank_status,
+    status_path,
+    wait_for_ranks,
+    write_rank_status,
+)
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.logs import LongWork
+from tests.end_to_end.launching import wait_until
+
+
+def status_of(**changes) -> RankStatus:
+    return RankStatus.of_this_process(rank=1, run_id="run", **changes)
+
+
+def steps(num_running: int) -> tuple[Any, Any]:
+    """Transition that an observer gets in a step of so many env slots."""
+    return None, SimpleNamespace(num_running=num_running)
+
+
+def ended(success: bool | None) -> tuple[Any, Any]:
+    """Record that an observer gets at an episode's end: an error if success was not measured."""
+    outcome = {True: Outcome.SUCCESS, False: Outcome.FAILURE, None: Outcome.ERROR}[success]
+    return None, SimpleNamespace(success=success, outcome=outcome)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    (tmp_path / "logs").mkdir()
+    status = status_of(jobs_total=3, episodes_total=30)
+    write_rank_status(tmp_path, status)
+    assert read_rank_status(tmp_path, 1, run_id="run") == status
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["rank1.status.json"]
+
+
+def test_a_status_of_an_earlier_start_is_not_taken_for_this_one(tmp_path):
+    (tmp_path / "logs").mkdir()
+    write_rank_status(tmp_path, status_of())
+    assert read_rank_status(tmp_path, 1, run_id="another") is None
+    assert read_rank_status(tmp_path, 1) is not None
+    assert read_rank_status(tmp_path, 0) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"state": "running"}', '{"state": "asleep"}'])
+def test_a_status_that_cannot_be_read_is_no_status(tmp_path, text):
+    (tmp_path / "logs").mkdir()
+    status_path(tmp_path, 1).write_text(text)
+    assert read_rank_status(tmp_path, 1) is None
+
+
+def test_the_publisher_writes_what_was_counted(tmp_path):
+    with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7), interval_s=0.02) as publisher:
+        publisher.start_job("lift", num_episodes=4)
+        for _ in range(10):
+            publisher.on_step(*steps(3))
+        for success in (True, False, None):
+            publisher.on_episode_end(*ended(success))
+        before = read_rank_status(tmp_path, 1)
+        assert before is not None
+        wait_until(lambda: (status := read_rank_status(tmp_path, 1)) is not None and status.beat > before.beat)
+        beaten = read_rank_status(tmp_path, 1)
+        assert beaten is not None
+        assert beaten.current_job == "lift"
+        assert beaten.state is RankState.RUNNING
+        publisher.leave_job()
+        publisher.finish_job(failed=True)
+        publisher.set_state(RankState.FINISHED)
+        final = read_rank_status(tmp_path, 1)
+        assert final is not None
+        assert final.state is RankState.FINISHED
+        assert not final.exited
+    last = read_rank_status(tmp_path, 1)
+    assert last is not None
+    assert (last.env_steps, last.episodes_done, last.successes, last.scored, last.errors) == (30, 3, 1, 2, 1)
+    assert (last.jobs_done, last.jobs_failed, last.current_job) == (1, 1, None)
+    assert last.episodes_total == 6, "the episode that the failed job did not run is no longer expected"
+    assert last.exited
+
+
+def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_begun(tmp_path):
+    with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7)) as publisher:
+        publisher.start_job("lift", num_episodes=4)
+        publisher.leave_job()
+        publisher.start_job("drawer", num_episodes=3)
+        publisher.hear_of("lift", LongWork("consolidating", 1, 4))
+        publisher.finish_job()
+        beside = read_rank_status(tmp_path, 1)
+        assert beside is not None
+        assert (beside.current_job, beside.jobs_done, beside.episodes_total) == ("drawer", 1, 3)
+        assert (beside.long_work_job, beside.long_work, beside.long_work_done) == ("lift", "consolidating", 1)
+        publisher.hear(LongWork("pondering", 2, 3))
+        publisher.finish_job()
+        own = read_rank_status(tmp_path, 1)
+        assert own is not None
+        assert (own.long_work_job, own.long_work) == (None, "pondering")
+        publisher.hear(None)
+        publisher.hear_of("lift", None)
+    last = read_rank_status(tmp_path, 1)
+    assert last is not None
+    assert (last.long_work_job, last.long_work) == (None, None)
+
+
+def test_speed_is_measured_between_beats(tmp_path):
+    with StatusPublisher(tmp_path, status_of(), interval_s=0.02) as publisher:
+        for _ in range(20):
+            publisher.on_step(*steps(100))
+            time.sleep(0.01)
+        steps_per_s = publisher.status.steps_per_s
+    assert 0 < steps_per_s < 15_000, "at most 100 steps per 10 ms were counted"
+
+
+def test_a_publisher_left_by_an_exception_says_that_the_rank_failed(tmp_path):
+    with pytest.raises(RuntimeError, match="out of memory"), StatusPublisher(tmp_path, status_of()):
+        raise RuntimeError("out of memory")
+    assert json.loads(status_path(tmp_path, 1).read_text())["state"] == "failed"
+
+
+def test_a_full_disk_does_not_stop_the_rank(tmp_path, caplog):
+    publisher = StatusPublisher(tmp_path, status_of(), interval_s=0.01)
+    with publisher:
+        status_path(tmp_path, 1).unlink()
+        status_path(tmp_path, 1).parent.rename(tmp_path / "gone")
+        wait_until(lambda: bool(caplog.records))
+        publisher.on_step(*steps(1))
+        (tmp_path / "gone").rename(tmp_path / "logs")
+        wait_until(lambda: (status := read_rank_status(tmp_path, 1)) is not None and status.env_steps == 1)
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["cannot write this rank's status"]
+
+
+PUBLISHING_PROCESS = """
+import sys, time
+from pathlib import Path
+from isaaclab_arena.evaluation.heartbeat import RankStatus, RankState
+from isaaclab_arena.evaluation.heartbeat import StatusPublisher
+with StatusPublisher(Path(sys.argv[1]), RankStatus.of_this_process(rank=1, run_id="run"), interval_s=0.1) as publisher:
+    publisher.start_job("lift")
+    print("running", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return tmp_path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def watch_status_of(rank: int, **changes) -> RankStatus:
+    return dataclasses.replace(RankStatus.of_this_process(rank=rank, run_id="run"), **changes)
+
+
+def watch_over(directory, world_size: int, clock=time.monotonic) -> RankWatch:
+    return RankWatch(directory, world_size=world_size, run_id="run", clock=clock)
+
+
+def fates(reports) -> list[RankFate]:
+    return [report.fate for report in reports]
+
+
+def test_each_final_state_is_a_fate(directory):
+    for rank, state in enumerate(
+        (RankState.STARTING, RankState.RUNNING, RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED)
+    ):
+        write_rank_status(directory, watch_status_of(rank, state=state))
+    assert fates(watch_over(directory, 5).look()) == [
+        RankFate.WORKING,
+        RankFate.WORKING,
+        RankFate.FINISHED,
+        RankFate.INTERRUPTED,
+        RankFate.FAILED,
+    ]
+
+
+def test_a_process_whose_number_was_used_again_is_dead(directory):
+    ticks = process_start_ticks(os.getpid())
+    assert ticks is not None
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING, start_ticks=ticks - 1))
+    assert fates(watch_over(directory, 1).look()) == [RankFate.DEAD]
+
+
+def test_a_process_that_left_without_finishing_is_dead(directory):
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING, exited=True))
+    assert fates(watch_over(directory, 1).look()) == [RankFate.DEAD]
+
+
+def test_a_rank_that_says_nothing_is_given_time_and_then_dead(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    assert fates(watch.look()) == [RankFate.WORKING]
+    clock.now_s = 19.0
+    assert fates(watch.look()) == [RankFate.WORKING]
+    clock.now_s = 21.0
+    assert fates(watch.look()) == [RankFate.DEAD]
+    write_rank_status(directory, watch_status_of(0))
+    assert fates(watch.look()) == [RankFate.WORKING]
+
+
+def test_a_rank_of_another_machine_lives_while_its_beat_goes_on(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    elsewhere = watch_status_of(0, state=RankState.RUNNING, machine="another machine", pid=1, updated_at="1970-01-01")
+    for beat in range(5):
+        write_rank_status(directory, dataclasses.replace(elsewhere, beat=beat))
+        assert fates(watch.look()) == [RankFate.WORKING]
+        clock.now_s += 59.0
+    assert fates(watch.look()) == [RankFate.WORKING]
+    clock.now_s += 2.0
+    assert fates(watch.look()) == [RankFate.DEAD]
+
+
+def test_a_killed_process_is_seen_as_dead_at_once_though_nobody_collected_it(directory):
+    with subprocess.Popen(
+        [sys.executable, "-c", PUBLISHING_PROCESS, str(directory)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        write_rank_status(directory, watch_status_of(0, state=RankState.FINISHED))
+        watch = watch_over(directory, 2)
+        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING]
+        process.send_signal(signal.SIGSTOP)
+        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING], "a stopped process may go on"
+        process.kill()
+        reports = wait_for_ranks(watch, interval_s=0.05)
+    assert fates(reports) == [RankFate.FINISHED, RankFate.DEAD]
+    assert reports[1].status is not None
+    assert reports[1].status.current_job == "lift"
+
+
+def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
+    write_rank_status(directory, watch_status_of(0, state=RankState.FINISHED))
+    looks = []
+    with StatusPublisher(directory, watch_status_of(1)) as publisher:
+        finishing = threading.Timer(0.5, publisher.set_state, (RankState.FINISHED,))
+        finishing.start()
+        reports = wait_for_ranks(watch_over(directory, 2), on_look=looks.append, interval_s=0.05)
+    assert fates(reports) == [RankFate.FINISHED, RankFate.FINISHED]
+    assert len(looks) > 3
+    assert fates(looks[0]) == [RankFate.FINISHED, RankFate.WORKING]
+
+
+def test_waiting_ends_after_a_request_to_stop(directory):
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING))
+    reports = wait_for_ranks(watch_over(directory, 1), stop_requested=lambda: True, stop_grace_s=0.2, interval_s=0.05)
+    assert fates(reports) == [RankFate.WORKING]
+
+
+def test_a_report_says_how_long_a_beat_has_not_changed(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING, beat=1))
+    assert watch.look()[0].silent_s == 0.0
+    clock.now_s = 7.0
+    assert watch.look()[0].silent_s == 7.0
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING, beat=2))
+    assert watch.look()[0].silent_s == 0.0
+
+
+def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING))
+
+    def a_second_passes(_) -> None:
+        clock.now_s += 1.0
+
+    reports = wait_for_ranks(watch, on_look=a_second_passes, stalled_after_s=30.0, interval_s=0.001)
+    assert fates(reports) == [RankFate.WORKING]
+    assert reports[0].alive
+    assert reports[0].silent_s == 30.0
+
+
+def test_a_rank_that_has_finished_is_there_until_its_process_ends(directory):
+    write_rank_status(directory, watch_status_of(0, state=RankState.RUNNING, start_ticks=1))
+    write_rank_status(directory, watch_status_of(1, state=RankState.FINISHED, exited=True))
+    write_rank_status(directory, watch_status_of(2, state=RankState.FINISHED))
+    write_rank_status(directory, watch_status_of(3, state=RankState.RUNNING))
+    assert [report.rank for report in watch_over(directory, 4).look() if report.alive] == [2, 3]
+
+
+def test_a_machine_that_gets_another_name_still_knows_its_own_processes(directory, monkeypatch):
+    write_rank_status(directory, watch_status_of(0))
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    watch.look()
+    monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+    clock.now_s = 1000.0
+    assert fates(watch.look()) == [RankFate.WORKING]
+
+
+def test_machine_identity_does_not_change():
+    assert machine_identity() == machine_identity() != ""

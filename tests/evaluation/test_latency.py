@@ -1,0 +1,462 @@
+"""Answers of a policy that come late."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.latency import (
+    JobLatency,
+    LatePolicy,
+    QueryTimes,
+    continuation,
+    held,
+    in_steps,
+    in_time,
+    late_groups,
+    latencies_of,
+)
+from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.storage.reports import MAX_QUERY_TIMES
+from tests.evaluation.plants import (
+    GAIN,
+    POLE,
+    CommittedChunks,
+    ConstantChunks,
+    NoisyChunks,
+    Proportional,
+    UnstablePlant,
+)
+from tests.fakes import Notebook
+from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
+
+
+def test_times_are_rounded_up_to_control_steps():
+    assert in_time([0.0, 49.9, 50.0, 50.1, 120.0], 0.05).steps == ((0, 1), (1, 2), (2, 1), (3, 1))
+    # 0.06 / 0.02 is a little more than 3 in floating point.
+    assert in_time([60.0], 0.02).steps == ((3, 1),)
+    assert str(in_time([120.0], 0.05)) == "3 control steps of 50 ms"
+
+
+def test_each_delay_of_a_range_is_as_likely_and_each_measured_one_as_often_as_it_was_measured():
+    generator = np.random.default_rng(0)
+    drawn = [in_steps(1, 4).draw(generator) for _ in range(4000)]
+    assert all(abs(drawn.count(number) / 4000 - 0.25) < 0.03 for number in (1, 2, 3, 4))
+    measured = in_time([10.0] * 9 + [90.0], 0.05)
+    assert abs([measured.draw(generator) for _ in range(4000)].count(2) / 4000 - 0.1) < 0.02
+
+
+def test_a_range_of_times_is_uniform(tmp_path):
+    latencies = latencies_of(LatencyConfig(ms=(40.0, 120.0)), tmp_path)
+    assert latencies is not None
+    steps = dict(in_time(latencies, 0.05).steps)
+    assert [round(steps[number] / sum(steps.values()), 3) for number in (1, 2, 3)] == [0.125, 0.625, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ms\n4\n", "has no column 'latency_ms'"),
+        ("latency_ms\n", "has 0 latencies"),
+        ("latency_ms\n40\n-1\n", "line 3: '-1' is no latency"),
+        ("latency_ms\n40\nnan\n", "line 3: 'nan' is no latency"),
+        ("latency_ms,gpu\n,h200\n", "line 2: '' is no latency"),
+    ],
+)
+def test_a_file_of_latencies_that_is_wrong_is_refused(tmp_path, text, why):
+    (tmp_path / "latencies.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"latencies\.csv") as refused:
+        latencies_of(LatencyConfig(file="latencies.csv"), tmp_path)
+    assert why in str(refused.value)
+    assert refused.value.problems[0].key == "latency.file"
+
+
+def test_a_file_of_latencies_is_read_relative_to_the_job_file_and_a_missing_one_refused(tmp_path):
+    (tmp_path / "latencies.csv").write_text("latency_ms,gpu\n41.5,h200\n60,h200\n", encoding="utf-8")
+    assert latencies_of(LatencyConfig(file="latencies.csv"), tmp_path) == (41.5, 60.0)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        latencies_of(LatencyConfig(file="none.csv"), tmp_path)
+
+
+# Late answers: what the robot does meanwhile, what that costs, and that nothing but the episode decides it.
+
+
+UP_TO_TWO = Delays(steps=((0, 1), (1, 2), (2, 1)))
+
+
+class Still(ScriptedEnvironment):
+    """The scripted environment with an action that keeps the point where it is."""
+
+    hold_action = (0.0, 0.0, None)
+
+
+class InSome(PushPolicy):
+    """Pushes less with every question, and can be asked about some env slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: dict[int, int] = {}
+
+    def start_episodes(self, env, starts):
+        self.questions.update({start.env_id: 0 for start in starts})
+
+    def get_action(self, env, observation):
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env, observation, env_ids):
+        action = super().get_action(env, observation)
+        for env_id in env_ids:
+            self.questions[env_id] = self.questions.get(env_id, 0) + 1
+            action[env_id] /= self.questions[env_id]
+        return action
+
+
+def late(policy: PolicyBase, delays: Delays | int, meanwhile: Meanwhile) -> LatePolicy:
+    every = delays if isinstance(delays, Delays) else Delays(steps=((delays, 1),))
+    return LatePolicy(policy, every, meanwhile, QueryTimes())
+
+
+def success_of(policy: PolicyBase, hold_action, delay: int, meanwhile: Meanwhile) -> list[bool | None]:
+    notebook = Notebook()
+    rollout(UnstablePlant(4, hold_action), late(policy, delay, meanwhile), episodes(8), [notebook])
+    return [record.success for record in notebook.records]
+
+
+def radius(*lines: tuple[float, float]) -> float:
+    return float(np.abs(np.linalg.eigvals(np.array(lines))).max())
+
+
+def multiplier(meanwhile: Meanwhile, delay: int, *, holds_last: bool) -> float:
+    """Return by how much the plant grows from one query to the next, as control theory says."""
+    grown = sum(POLE**step for step in range(delay))
+    if meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC):
+        # A constant action that was chosen a query before, for as many steps as the next one takes. It makes no
+        # difference whether the actions that were played meanwhile are dropped of a chunk, or given to it as committed.
+        return radius((POLE**delay, -GAIN * grown), (1.0, 0.0)) if delay else abs(POLE - GAIN)
+    # One action in every delay + 1 steps; before it the last one, or nothing.
+    return radius((POLE ** (delay + 1) - GAIN, -GAIN * POLE * grown if holds_last else 0.0), (1.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("policy", "hold_action", "meanwhile"),
+    [
+        (Proportional, (0.0,), Meanwhile.HOLD),
+        (Proportional, "last", Meanwhile.HOLD),
+        (ConstantChunks, None, Meanwhile.CHUNK),
+        (CommittedChunks, None, Meanwhile.RTC),
+    ],
+)
+def test_an_unstable_plant_is_lost_exactly_where_its_delay_margin_ends(policy, hold_action, meanwhile):
+    factors = [multiplier(meanwhile, delay, holds_last=hold_action == "last") for delay in range(6)]
+    assert factors[0] < 1 < factors[-1]
+    for delay, factor in enumerate(factors):
+        assert success_of(policy(), hold_action, delay, meanwhile) == [factor < 1] * 8, (delay, factor)
+
+
+def test_while_the_world_waits_success_does_not_depend_on_latency():
+    assert success_of(Proportional(), None, 5, Meanwhile.WAIT) == [True] * 8
+
+
+def actions(policy: PolicyBase, num_envs: int, first: int = 0) -> dict[int, torch.Tensor]:
+    log = ActionLog()
+    rollout(Still(num_envs, endings=("timeout",), cameras=True), policy, episodes(20)[first:], [log])
+    return log.actions
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "policy"),
+    [
+        *((meanwhile, NoisyChunks) for meanwhile in Meanwhile),
+        *((Meanwhile.HOLD, policy) for policy in (PushPolicy, InSome)),
+    ],
+)
+def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, policy):
+    alone = actions(late(policy(), UP_TO_TWO, meanwhile), 1)
+    together = actions(late(policy(), UP_TO_TWO, meanwhile), 7)
+    # A run that was killed goes on with the episodes that are missing.
+    resumed = actions(late(policy(), UP_TO_TWO, meanwhile), 3, first=13)
+    assert all(torch.equal(alone[index], together[index]) for index in range(20))
+    assert all(torch.equal(alone[index], resumed[index]) for index in range(13, 20))
+
+
+def test_groups_of_env_slots_that_take_turns_change_nothing():
+    def returns(num_groups: int) -> dict[int, float]:
+        notebook = Notebook()
+        groups = [
+            EnvGroup(
+                environment=Still(3, endings=("timeout",), cameras=True),
+                policy=late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC),
+            )
+            for _ in range(num_groups)
+        ]
+        pipelined_rollout(groups, episodes(20), [notebook])
+        return {record.episode.episode_index: record.episode_return for record in notebook.records}
+
+    assert returns(1) == returns(2)
+
+
+@pytest.mark.parametrize("policy", [NoisyChunks, PushPolicy, InSome])
+@pytest.mark.parametrize(("delay", "meanwhile"), [(2, "wait"), *((0, meanwhile) for meanwhile in Meanwhile)])
+def test_answers_that_are_on_time_are_those_without_latency(policy, delay, meanwhile):
+    plain, on_time = actions(policy(), 4), actions(late(policy(), delay, Meanwhile(meanwhile)), 4)
+    assert all(torch.equal(plain[index], on_time[index]) for index in range(20))
+
+
+def test_a_robot_that_holds_still_repeats_the_elements_that_its_environment_says():
+    done = actions(late(NoisyChunks(), 2, Meanwhile.HOLD), 2)
+    waits = [episode[3:5] for episode in done.values() if len(episode) >= 5]
+    before = [episode[2] for episode in done.values() if len(episode) >= 5]
+    assert waits
+    assert all(bool((each[:, :2] == 0).all()) for each in waits)
+    assert all(bool((each[:, 2] == last[2]).all()) for each, last in zip(waits, before, strict=True))
+
+
+class Counting(NoisyChunks):
+    """Answers with the step of its query and the place in the chunk."""
+
+    def chunks(self, env, observation, env_ids, going_on=None):
+        steps = observation["policy"]["clock"][list(env_ids)].float()
+        places = torch.arange(float(self.PREDICTED))
+        return torch.stack([steps.expand(-1, self.PREDICTED), places.expand(len(steps), -1), steps + places], dim=2)
+
+
+def test_a_robot_that_goes_on_leaves_out_the_actions_that_are_late():
+    done = actions(late(Counting(), 2, Meanwhile.CHUNK), 3)
+    longest = max(done.values(), key=len)
+    # Three actions of each chunk are played. A query is made two steps before they are used up.
+    assert longest[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 4, 4]
+    # Each action is played in the step that it was predicted for.
+    assert all(episode[:, 2].tolist() == list(range(len(episode))) for episode in done.values())
+
+
+def test_a_robot_that_waits_plays_every_action_of_its_chunk():
+    longest = max(actions(late(Counting(), 2, Meanwhile.HOLD), 3).values(), key=len)
+    assert longest[:, 2].tolist() == [0, 1, 2, 2, 2, 3, 4, 5]
+
+
+def test_what_was_committed_is_played_to_the_last_bit():
+    class Free(NoisyChunks):
+        """Is asked to go on from actions, and answers with others."""
+
+        def chunks(self, env, observation, env_ids, going_on=None):
+            given.append(going_on)
+            answer = super().chunks(env, observation, env_ids)
+            answers.append(answer)
+            return answer
+
+    given, answers = [], []
+    done = actions(late(Free(), Delays(steps=((1, 1), (2, 1))), Meanwhile.RTC), 1)
+    assert all(int((each.weights == 1).sum()) in (0, 2) for each in given)
+    # The second query is made in step 1. Two actions are committed then, though the answer may be there after one.
+    assert all(torch.equal(action, due) for action, due in zip(done[0][:3], answers[0][0], strict=False))
+    assert not torch.equal(answers[1][0, 1], answers[0][0, 2])
+
+
+def test_pictures_are_announced_exactly_where_a_query_looks_next():
+    policy, environment = NoisyChunks(), Still(3, endings=("timeout",), cameras=True)
+    waits = late(policy, UP_TO_TWO, Meanwhile.RTC)
+    starts = next_starts(environment, range(3), iter(episodes(3)))
+    starting = StartingEpisodes(environment, None, may_overlap=False)
+    starting.begin(starts, num_steps=0)
+    begun = starting.finish(num_steps=0)
+    assert begun is not None
+    _, observation = begun
+    waits.start_episodes(environment, starts)
+    for _ in range(8):
+        announced, policy.asked = waits.pictures_to_see(environment, ()), []
+        action = waits.get_action(environment, observation)
+        assert policy.asked == ([tuple(announced)] if announced else [])
+        observation = environment.step(action).observation
+
+
+def test_an_episode_tells_how_stale_its_actions_were_and_how_often_it_asked():
+    notebook = Notebook()
+    rollout(UnstablePlant(2, (0.0,)), late(Proportional(), 2, Meanwhile.HOLD), episodes(2), [notebook])
+    for record in notebook.records:
+        # The first answer is waited for, then 2 of 3 steps wait for the next one.
+        assert record.metrics == {"latency.stale_share": 40 / 60, "latency.queries_per_s": 21 / 3.0}
+
+
+def test_while_the_world_waits_an_episode_has_no_metrics_of_its_own():
+    notebook = Notebook()
+    rollout(UnstablePlant(2, None), late(Proportional(), 2, Meanwhile.WAIT), episodes(2), [notebook])
+    assert [record.metrics for record in notebook.records] == [{}, {}]
+
+
+def test_what_is_held_is_what_the_environment_declares():
+    last = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert torch.equal(held("last", last), last)
+    assert torch.equal(held((0.0, None), last), torch.tensor([[0.0, 2.0], [0.0, 4.0]]))
+
+
+def test_a_sample_is_bounded_and_has_queries_of_all_of_a_job():
+    times = QueryTimes()
+    for number in range(10 * MAX_QUERY_TIMES):
+        times.add(float(number))
+    kept = times.kept_s
+    assert MAX_QUERY_TIMES / 2 <= len(kept) <= MAX_QUERY_TIMES
+    assert len({later - earlier for earlier, later in pairwise(kept)}) == 1
+    assert (kept[0], kept[-1]) == (0.0, 5104.0)
+
+
+# What cannot be late is refused before anything is simulated, or else when environment and policy are built.
+
+
+def job(latency, environment="reach", policy="zero_action", options=None, **arguments):
+    block = {
+        "name": "late",
+        "arena_env_args": {"environment": environment, **arguments},
+        "policy_type": policy,
+        "policy_config_dict": options or {},
+        "num_episodes": 1,
+        "latency": latency,
+    }
+    (resolved,) = resolve_jobs(read_jobs({"jobs": [block]}, source="jobs.yaml").jobs, file="jobs.yaml")
+    return resolved
+
+
+def test_times_come_to_control_steps_of_the_environment_before_the_run_starts():
+    resolved = job({"ms": 120, "meanwhile": "hold"}, environment="lift_object")
+    assert resolved.latency is not None
+    assert resolved.latency.delays == Delays(steps=((3, 1),), control_dt=0.05)
+
+
+OPENPI = {"states": {"observation/state": ["robot_joint_pos"]}, "action_chunk_length": 6}
+
+
+@pytest.mark.parametrize(
+    ("latency", "policy", "options", "why", "key"),
+    [
+        ({"steps": 4, "meanwhile": "chunk"}, "openpi_remote", OPENPI, "at most 3 steps late", "latency.meanwhile"),
+        ({"steps": 1, "meanwhile": "rtc"}, "openpi_remote", OPENPI, "cannot; say chunk", "latency.meanwhile"),
+        ({"steps": 9, "meanwhile": "chunk"}, "gr00t_closedloop", {}, "at most 8 steps late", "latency.meanwhile"),
+        ({"steps": 1, "meanwhile": "rtc"}, "gr00t_remote_closedloop", {}, "cannot; say chunk", "latency.meanwhile"),
+        (
+            {"steps": 1, "meanwhile": "hold"},
+            "gr00t_closedloop",
+            {"temporal_ensemble_coeff": 0.1},
+            "averages the answers",
+            "policy_config_dict.temporal_ensemble_coeff",
+        ),
+    ],
+)
+def test_what_a_policys_options_already_rule_out_is_refused_before_it_is_built(latency, policy, options, why, key):
+    yaml = {"policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml"}
+    asked = {**({} if policy == "openpi_remote" else yaml), **options}
+    if policy == "gr00t_closedloop":
+        asked["model_path"] = "models/panda_tabletop"
+    with pytest.raises(ConfigError) as refused:
+        job(latency, "lift_object", policy, asked, camera_size=64, enable_cameras=True)
+    (problem,) = refused.value.problems
+    assert why in problem.message
+    assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "late", key)
+
+
+def test_what_a_policys_options_allow_is_not_refused():
+    options = {
+        "policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml",
+        "model_path": "models/panda_tabletop",
+    }
+    said = {"steps": 8, "meanwhile": "rtc"}
+    resolved = job(said, "lift_object", "gr00t_closedloop", options, camera_size=64, enable_cameras=True)
+    assert resolved.latency is not None
+    assert resolved.latency.continues
+    assert not JobLatency(config=resolved.latency.config, delays=in_steps(0, 0)).continues
+
+
+class BuiltItsOwnWay(ConstantChunks):
+    def __init__(self, first, second) -> None:
+        super().__init__()
+        self.parts = first, second
+
+    @classmethod
+    def from_dict(cls, config_dict):
+        return cls(1, 2)
+
+
+def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_options():
+    assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").latency is not None
+
+
+@pytest.mark.parametrize(
+    ("latency", "why"),
+    [
+        ({"steps": 10_000, "meanwhile": "wait"}, "control steps late; an episode has"),
+        ({"steps": 1, "meanwhile": "chunk"}, "predicts 1 action, which would be used up"),
+        ({"steps": 0, "meanwhile": "rtc"}, "needs a policy that can be given the actions to go on from"),
+        ({"file": "none.csv"}, "cannot be read"),
+    ],
+)
+def test_a_latency_that_cannot_work_is_refused_before_anything_is_built(latency, why):
+    with pytest.raises(ConfigError) as refused:
+        job(latency)
+    assert why in str(refused.value)
+    assert (refused.value.problems[0].job, refused.value.problems[0].file) == ("late", "jobs.yaml")
+
+
+@pytest.mark.parametrize(
+    ("steps", "meanwhile", "environment", "policy", "why"),
+    [
+        ((1, 1), "hold", UnstablePlant(1, None), Proportional(), "declares none"),
+        ((0, 5), "chunk", ScriptedEnvironment(1), NoisyChunks(), "at most 4 steps late"),
+        ((2, 2), "rtc", UnstablePlant(1, None), ConstantChunks(), "cannot; say chunk"),
+        ((8, 8), "wait", ScriptedEnvironment(1), NoisyChunks(), "an episode has 8"),
+    ],
+)
+def test_what_environment_and_policy_cannot_do_is_refused_when_they_are_built(
+    steps, meanwhile, environment, policy, why
+):
+    latency = JobLatency(config=LatencyConfig(steps=steps, meanwhile=Meanwhile(meanwhile)), delays=in_steps(*steps))
+    with pytest.raises(ConfigError) as refused:
+        late_groups([EnvGroup(environment=environment, policy=policy)], latency, QueryTimes())
+    assert why in str(refused.value)
+
+
+def test_what_is_possible_is_not_refused():
+    latency = JobLatency(config=LatencyConfig(steps=(4, 4), meanwhile=Meanwhile.CHUNK), delays=in_steps(4, 4))
+    group = EnvGroup(environment=ScriptedEnvironment(1), policy=NoisyChunks())
+    assert isinstance(late_groups([group], latency, QueryTimes())[0].policy, LatePolicy)
+
+
+@pytest.mark.parametrize(("environment", "held"), [("lift_object", "last"), ("reach", "last"), ("cartpole", (0.0,))])
+def test_the_environments_of_this_package_declare_what_holds_their_robots(environment, held):
+    resolved = job({"steps": 1}, environment=environment)
+    sample = resolved.builder.sample(resolved.environment_config)
+    assert sample is not None
+    assert sample.hold_action == held
+
+
+def test_steps_of_the_hand_are_held_by_none_and_the_gripper_by_its_last_width():
+    resolved = job({"steps": 1}, environment="lift_object", action_mode="ee_delta")
+    sample = resolved.builder.sample(resolved.environment_config)
+    assert sample is not None
+    assert sample.hold_action == (0.0,) * 6 + (None,)
+
+
+def test_jobs_without_latency_run_as_they_did():
+    group = EnvGroup(environment=UnstablePlant(1, None), policy=Proportional())
+    assert late_groups([group], None, QueryTimes()) == [group]
+
+
+def test_the_mask_is_that_of_the_paper():
+    (weights,) = continuation(torch.zeros(1, 16, 1), torch.tensor([8]), committed=4).weights
+    shares = [(8 - place) / (8 - 4 + 1) for place in range(4, 8)]
+    expected = [1.0] * 4 + [share * (math.exp(share) - 1) / (math.e - 1) for share in shares] + [0.0] * 8
+    assert torch.allclose(weights, torch.tensor(expected))
+
+
+def test_chunks_go_on_from_what_is_left_of_the_plan_and_from_nothing_where_there_is_none():
+    plans = torch.arange(8.0).reshape(2, 4, 1)
+    going_on = continuation(plans, torch.tensor([1, 4]), committed=2)
+    assert going_on.actions.flatten(1).tolist() == [[1, 2, 3, 0], [0, 0, 0, 0]]
+    assert going_on.weights[0, :2].tolist() == [1, 1]
+    assert 0 < going_on.weights[0, 2] < 1
+    assert going_on.weights[0, 3] == 0
+    assert not going_on.weights[1].any()

@@ -1,0 +1,185 @@
+"""The axes of a robustness suite, as jobs."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.config.expansion.suites import Robustness
+from isaaclab_arena.config.loading import hash_jobs, read_jobs
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments import Sampler
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
+from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.planning import described
+from isaaclab_arena.evaluation.validation import robustness_arms
+from tests.end_to_end.launching import ROOT
+from tests.environments.variations.varying import catalogue_of
+
+
+def job_of(environment: str = "lift_object", **more: Any) -> JobConfig:
+    options = more.pop("arena_env_args", {})
+    job = {"name": "mine", "policy_type": "zero_action", "num_episodes": 2, "seed": 7}
+    job |= {"arena_env_args": {"environment": environment, **options}, **more}
+    return read_jobs({"jobs": [job]}, source="jobs.yaml").jobs[0]
+
+
+def refusal(job: JobConfig, asked: Robustness) -> str:
+    with pytest.raises(ConfigError) as refused:
+        robustness_arms(job, asked)
+    return "\n".join(str(problem) for problem in refused.value.problems)
+
+
+def test_the_benign_arm_is_the_job_itself_under_another_name():
+    job = job_of(variations={"cube.size.enabled": True})
+    benign = robustness_arms(job, Robustness(axes=("object_mass",)))[0]
+    assert benign.labels == {"robustness": "mine", "axis": "benign", "level": "0"}
+    assert replace(benign, name=job.name, labels=job.labels) == job
+    assert hash_jobs((replace(benign, name=job.name),)) == hash_jobs((job,))
+
+
+def test_every_arm_differs_from_the_benign_one_in_the_variations_of_its_axis_alone():
+    benign, *arms = robustness_arms(job_of(), Robustness(axes=("table_height", "object_mass"), levels=(1, 5)))
+    assert [arm.name for arm in arms] == [
+        "mine-object_mass-1",
+        "mine-object_mass-5",
+        "mine-table_height-1",
+        "mine-table_height-5",
+        "mine-all-1",
+        "mine-all-5",
+    ]
+    for arm in arms:
+        assert replace(arm, name=benign.name, labels=benign.labels, variations=benign.variations) == benign
+    mass, table, both = ({key.partition(".sampler")[0] for key in arms[at].variations} for at in (1, 3, 5))
+    assert mass == {"cube.mass.enabled", "cube.mass"}
+    assert both == mass | table
+    assert arms[5].variations == {**arms[1].variations, **arms[3].variations}
+
+
+def test_one_axis_alone_needs_no_arm_of_all_together():
+    assert len(robustness_arms(job_of(), Robustness(axes=("delay",), levels=(1, 2, 3)))) == 4
+
+
+def test_axes_that_a_job_cannot_have_are_left_out_of_all_and_said(caplog):
+    with caplog.at_level(logging.INFO):
+        arms = robustness_arms(job_of("open_drawer"), Robustness(levels=(5,)))
+    axes = {arm.labels["axis"] for arm in arms}
+    assert {"object_position", "robot_start", "action_noise", "all"} <= axes
+    assert not axes & {"object_mass", "light", "camera_pose"}
+    assert "object_mass ('open_drawer' has nothing of the kind)" in caplog.text
+    assert "light (it changes pictures only, and the job has no cameras (enable_cameras))" in caplog.text
+
+
+def wordless() -> TableTask:
+    """Return an environment whose task lists no paraphrases."""
+
+    def make_task(options: TableOptions, embodiment: Embodiment) -> Task:
+        task = OPEN_DRAWER.make_task(options, embodiment)
+        task.spec = replace(task.spec, paraphrases=())
+        return task
+
+    return replace(OPEN_DRAWER, make_task=make_task)
+
+
+def test_a_task_without_paraphrases_has_no_axis_of_language():
+    if "wordless" not in ENVIRONMENTS:
+        ENVIRONMENTS.register("wordless", wordless())
+    said = refusal(job_of("wordless"), Robustness(axes=("language",)))
+    assert "'language': 'wordless' has no paraphrases; TaskSpec.paraphrases of a task lists them; this job" in said
+
+
+def test_a_job_with_cameras_has_the_axes_of_pictures():
+    arms = robustness_arms(job_of(arena_env_args={"enable_cameras": True}), Robustness(levels=(5,)))
+    assert {"light", "camera_pose", "object_color"} <= {arm.labels["axis"] for arm in arms}
+
+
+@pytest.mark.parametrize(
+    ("job", "asked", "message"),
+    [
+        (
+            {},
+            {"axes": ("ligth",)},
+            "robustness.axes: 'ligth': there is no such axis; did you mean 'light'?; this job has",
+        ),
+        ({}, {"axes": ("object_mas",)}, "there is no such axis; did you mean 'object_mass'?"),
+        ({"environment": "reach"}, {"axes": ("object_mass",)}, "'object_mass': 'reach' has nothing of the kind"),
+        ({}, {"axes": ("light",)}, "'light': it changes pictures only, and the job has no cameras"),
+        ({"variations": {"cube.mass.enabled": True}}, {"axes": ("object_mass",)}, "the job varies cube.mass itself"),
+        (
+            {},
+            {"axes": ("object_mass",), "levels": (12,)},
+            "robustness.levels: object_mass has no level 12: ",
+        ),
+        ({}, {"axes": ("distractors",), "levels": (7,)}, "distractors has no level 7"),
+        ({"environment": "reach"}, {"axes": ("object_yaw",)}, "'object_yaw': 'reach' has nothing of the kind"),
+        (
+            {"arena_env_args": {"enable_cameras": True}},
+            {"axes": ("picture_compression",), "levels": (6,)},
+            "picture_compression has no level 6: variations.picture.jpeg_quality.sampler_cfg.low must be 1 to 100",
+        ),
+        (
+            {"arena_env_args": {"enable_cameras": True}},
+            {"axes": ("table_texture",), "levels": (6,)},
+            "table_texture has no level 6: variations.table.texture.sampler_cfg.low must be 0 to 5",
+        ),
+        ({}, {"axes": ("table_texture",)}, "'table_texture': it changes pictures only, and the job has no cameras"),
+        ({"environment": "cartpole"}, {"axes": ("language",)}, "environment 'cartpole' has no variations"),
+        ({}, {"axes": ("language",), "levels": (6,)}, "language has no level 6: "),
+        (
+            {"language_instruction": "lift"},
+            {"axes": ("language",)},
+            "'language': the job tells the policy words of its own (language_instruction)",
+        ),
+        ({"environment": "cartpole"}, {}, "robustness: environment 'cartpole' has no variations"),
+        ({"labels": {"axis": "x"}}, {}, "labels.axis: is what robustness labels its own jobs with"),
+        ({"conditions": "saved.json"}, {}, "robustness: changes the episodes, and 'conditions' says what"),
+        ({"name": "n" * 70}, {}, "name: with an axis and a level behind it, has"),
+    ],
+    ids=str,
+)
+def test_what_a_job_cannot_have_is_refused_with_the_way_out(job, asked, message):
+    assert message in refusal(job_of(**job), Robustness(**asked))
+
+
+# The axes in docs/how_to/robustness.md are the program's.
+
+
+DOCUMENT = (ROOT / "docs" / "how_to" / "robustness.md").read_text()
+CATALOGUE = catalogue_of("lift_object")
+
+
+def ranges(axis: Axis, level: int) -> str:
+    """Range of a level, or the refusal of a task that lacks the axis."""
+    on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
+    shown = (f"{variation.name} {described(_brief(variation.sampler))}{_unit(variation.unit)}" for variation in on)
+    return "; ".join(dict.fromkeys(shown)) or "-"
+
+
+def _brief(sampler: Sampler) -> Sampler:
+    """Return a sampler of one number where all numbers have the same range."""
+    if len({*zip(sampler.low, sampler.high, strict=True)}) > 1:
+        return sampler
+    return replace(sampler, low=sampler.low[:1], high=sampler.high[:1])
+
+
+def _unit(unit: str) -> str:
+    return f" {unit}" if unit else ""
+
+
+def rows() -> str:
+    """Return the rows of the document's table."""
+    return "\n".join(
+        f"| `{axis.name}` | {axis.libero_plus or '-'} | {'yes' if axis.pictures_only else 'no'} "
+        f"| {ranges(axis, 1)} | {ranges(axis, EDGE_LEVEL)} |"
+        for axis in AXES.values()
+    )
+
+
+def test_the_documented_axes_are_the_programs():
+    assert rows() in DOCUMENT, f"paste this into docs/how_to/robustness.md:\n{rows()}"

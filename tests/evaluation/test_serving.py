@@ -1,0 +1,540 @@
+"""A policy that other programs ask."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.serving import (
+    BegunEpisode,
+    HostedPolicy,
+    HostFullError,
+    HostSession,
+    HostStatistics,
+    ObservationRefusedError,
+    PolicyHost,
+    SlotAnswer,
+    batched,
+    checked_observation,
+)
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.specs import ArraySpec, Pictures
+from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
+from tests.evaluation.hosts import CountingPolicy, CountingTogetherPolicy, hosting, played, showing
+from tests.evaluation.jobs import coin_job
+from tests.gr00t.fakes import LimbEnvironment
+from tests.gr00t.serving.serving_limbs import limb_job
+from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
+
+# Sessions of clients that come and go as they please, in env slots of one policy.
+
+
+BOTH = pytest.mark.parametrize("policy_class", [CountingPolicy, CountingTogetherPolicy])
+
+
+def noise(episode_index: int, count: int) -> list[float]:
+    generator = Episode(job="coins", episode_index=episode_index, seed=3).policy_generator()
+    return [generator.random() for _ in range(count)]
+
+
+def together(host: PolicyHost) -> CountingTogetherPolicy:
+    policy = host.policy.policy
+    assert isinstance(policy, CountingTogetherPolicy)
+    return policy
+
+
+def due(episode_index: int, clocks: list[float]) -> list[list[float]]:
+    drawn = noise(episode_index, len(clocks))
+    sums = [float(np.float32(clock + one)) for clock, one in zip(clocks, drawn, strict=True)]
+    return [[step, number] for step, number in enumerate(sums, start=1)]
+
+
+@BOTH
+def test_each_session_has_episodes_and_a_memory_of_its_own_whoever_else_asks(policy_class):
+    with hosting(policy_class) as host:
+
+        def play(number: int) -> list:
+            session = host.open()
+            found = [played(session, 10 * number + each, [float(number)] * (2 + number)) for each in range(3)]
+            session.close()
+            return found
+
+        with ThreadPoolExecutor(4) as clients:
+            found = list(clients.map(play, range(4)))
+        for number, episodes in enumerate(found):
+            clocks = [float(number)] * (2 + number)
+            assert episodes == [due(10 * number + each, clocks) for each in range(3)]
+        assert host.statistics().queries == 3 * (2 + 3 + 4 + 5)
+
+
+def test_queries_that_wait_together_share_a_call():
+    with hosting(CountingTogetherPolicy, max_wait_s=20.0) as host:
+        sessions = [host.open() for _ in range(3)]
+        meeting = threading.Barrier(3)
+
+        def play(number: int) -> None:
+            sessions[number].start_episode(Episode(job="coins", episode_index=number, seed=3))
+            meeting.wait()
+            for clock in range(5):
+                sessions[number].act(showing(clock))
+                meeting.wait()
+
+        with ThreadPoolExecutor(3) as clients:
+            list(clients.map(play, range(3)))
+        asked = together(host).asked
+        statistics = host.statistics()
+    # The first call is the trial when the policy was built.
+    assert asked[1:] == [3] * 5
+    assert (statistics.queries, statistics.calls) == (15, 5)
+
+
+def test_a_query_that_shares_no_call_waits_for_no_other():
+    with hosting(CountingPolicy, max_wait_s=1000.0) as host:
+        session, silent = host.open(), host.open()
+        silent.start_episode(Episode(job="coins", episode_index=1, seed=3))
+        assert played(session, 0, [1.0, 2.0]) == due(0, [1.0, 2.0])
+        assert host.statistics().calls == 2
+
+
+def test_no_call_has_more_queries_than_it_may_have():
+    with hosting(CountingTogetherPolicy, max_batch=2, max_wait_s=0.05) as host:
+        with ThreadPoolExecutor(4) as clients:
+            list(clients.map(lambda number: played(host.open(), number, [1.0] * 5), range(4)))
+        assert max(together(host).asked) <= 2
+
+
+def test_a_policy_that_moves_every_env_slot_on_has_one_object_for_each():
+    with hosting(CountingPolicy) as host:
+        assert not host.policy.acts_together
+        assert host.policy.environment.num_envs == 1
+    with hosting(CountingTogetherPolicy) as host:
+        assert host.policy.acts_together
+        assert host.policy.environment.num_envs == 4
+
+
+def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
+    with hosting(CountingTogetherPolicy) as host:
+        session = host.open()
+        played(session, 0, [1.0], "toss it")
+        played(session, 1, [1.0])
+        assert together(host).words[1:] == ["toss it", "call the coin"]
+
+
+def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
+    with hosting(CountingTogetherPolicy, num_slots=2) as host:
+        first, second = host.open(), host.open()
+        with pytest.raises(HostFullError, match="all 2 env slots of the served policy are taken"):
+            host.open()
+        first.close()
+        first.close()
+        assert played(second, 5, [1.0]) == due(5, [1.0])
+        assert played(opened(host), 6, [1.0]) == due(6, [1.0])
+        with pytest.raises(HostFullError):
+            opened(host)
+
+
+def test_an_env_slot_stays_with_its_session_from_one_episode_to_the_next():
+    with hosting(CountingTogetherPolicy, num_slots=2) as host:
+        sessions = [host.open(), host.open()]
+        for episode_index in range(3):
+            for session in sessions:
+                assert played(session, episode_index, [1.0, 2.0]) == due(episode_index, [1.0, 2.0])
+        with pytest.raises(HostFullError):
+            opened(host)
+
+
+def opened(host: PolicyHost):
+    """Return a session as soon as an env slot is given back, which happens on the host's own thread."""
+    for _ in range(6_000):
+        try:
+            return host.open()
+        except HostFullError:
+            threading.Event().wait(0.01)
+    return host.open()
+
+
+def test_an_observation_that_is_refused_leaves_the_episode_as_it_was():
+    with hosting(CountingTogetherPolicy) as host:
+        session = host.open()
+        assert played(session, 0, [1.0]) == due(0, [1.0])
+        with pytest.raises(ObservationRefusedError, match="lacks the arrays of 'policy' 'heads'"):
+            session.act({"policy": {"clock": np.zeros(1, np.float32)}})
+        assert session.act(showing(2.0)).action.tolist() == due(0, [1.0, 2.0])[1]
+
+
+@BOTH
+def test_what_goes_wrong_in_the_policy_ends_the_episode_and_not_the_host(policy_class):
+    with hosting(policy_class) as host:
+        session, other = host.open(), host.open()
+        session.start_episode(Episode(job="coins", episode_index=0, seed=3))
+        with pytest.raises(ValueError, match="the clock runs backwards"):
+            session.act(showing(-1.0))
+        with pytest.raises(PolicyError, match="no episode is under way in this session"):
+            session.act(showing(1.0))
+        assert played(other, 1, [1.0, 2.0]) == due(1, [1.0, 2.0])
+        assert played(session, 2, [1.0, 2.0]) == due(2, [1.0, 2.0])
+        assert host.failure is None
+
+
+class GreedyPolicy(CountingTogetherPolicy):
+    """Needs more memory than there is, once the clock stands at 13."""
+
+    def act_in_some(self, env, observation, env_ids):
+        if (observation["policy"]["clock"] == 13).any():
+            raise torch.OutOfMemoryError("13 gigabytes")
+        return super().act_in_some(env, observation, env_ids)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_policy_without_memory_ends_the_host_and_whoever_asked_is_told():
+    with hosting(GreedyPolicy) as host:
+        session = host.open()
+        session.start_episode(Episode(job="coins", episode_index=0, seed=3))
+        with pytest.raises(PolicyError, match="no longer served"):
+            session.ask(showing(13.0)).result(timeout=60.0)
+        host.close()
+        assert host.failure == "13 gigabytes"
+
+
+def test_a_query_that_waits_when_the_host_is_closed_is_told_so():
+    with hosting(CountingTogetherPolicy, max_wait_s=20.0) as host:
+        session, other = host.open(), host.open()
+        for each in (session, other):
+            each.start_episode(Episode(job="coins", episode_index=0, seed=3))
+        waiting = session.ask(showing(1.0))
+        host.close()
+        with pytest.raises(PolicyError, match="no longer served"):
+            waiting.result(timeout=60.0)
+
+
+def test_a_closed_host_answers_nobody():
+    with hosting(CountingTogetherPolicy) as host:
+        session = host.open()
+        played(session, 0, [1.0])
+        host.close()
+        assert host.is_closed
+        with pytest.raises(PolicyError, match="no longer served"):
+            session.act(showing(1.0))
+        with pytest.raises(HostFullError):
+            host.open()
+
+
+# The policy of a job, as it acts in the env slots of clients.
+
+
+def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing[HostedPolicy]":
+    return closing(HostedPolicy(coin_job(policy_class=policy_class, language_instruction=words), 2))
+
+
+def asked(policy: HostedPolicy, env_id: int, clock: float) -> SlotAnswer | Exception:
+    return policy.act({env_id: checked_observation(showing(clock), policy.environment.observation_spec)})[env_id]
+
+
+def begun(episode_index: int, instruction: str | None = None) -> BegunEpisode:
+    return BegunEpisode(episode=Episode(job="coins", episode_index=episode_index, seed=3), instruction=instruction)
+
+
+class BorrowingPolicy(CountingPolicy):
+    """Has a network that others with a memory of their own may share."""
+
+    networks_made = 0
+
+    def __init__(self, network: object | None = None) -> None:
+        super().__init__()
+        if network is None:
+            type(self).networks_made += 1
+        self.network_of_all = network or object()
+
+    def with_own_memory(self) -> "BorrowingPolicy":
+        return type(self)(self.network_of_all)
+
+
+def test_sessions_share_a_network_and_no_memory():
+    made_before = BorrowingPolicy.networks_made
+    with hosted(BorrowingPolicy) as policy:
+        loaded = BorrowingPolicy.networks_made - made_before
+        for env_id in (0, 1):
+            policy.start(env_id, begun(env_id))
+        steps = [
+            answer.action[0] for env_id in (0, 1, 0) if isinstance(answer := asked(policy, env_id, 1.0), SlotAnswer)
+        ]
+        assert steps == [1, 1, 2]
+        assert BorrowingPolicy.networks_made - made_before == loaded
+
+
+class RashPolicy(CountingTogetherPolicy):
+    """Knows what it does next, which is too much from the second step on."""
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        return torch.full((2, 2), 1.0 if self.steps[env_id] < 2 else np.inf)
+
+
+def test_a_chunk_that_is_not_finite_is_no_answer():
+    with hosted(RashPolicy) as policy:
+        assert policy.chunk_length == 3
+        policy.start(1, begun(0))
+        first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
+    assert isinstance(first, SlotAnswer)
+    assert isinstance(second, PolicyError)
+    with pytest.raises(PolicyError, match="the policy's action holds NaN or infinity"):
+        raise second
+
+
+class MisreadingPolicy(CountingTogetherPolicy):
+    """Takes the pictures of some env slots for a tensor, from the second step on."""
+
+    def act_in_some(self, env, observation, env_ids):
+        pictures: Any = Pictures((0,), torch.zeros(1, 2, 2, 3), "front", "the served policy")
+        return super().act_in_some(env, observation, env_ids) if not self.steps[env_ids[0]] else pictures.float()
+
+
+def test_a_client_is_told_which_pictures_the_policy_takes_for_those_of_all():
+    with hosted(MisreadingPolicy) as policy:
+        policy.start(1, begun(0))
+        assert isinstance(asked(policy, 1, 1.0), SlotAnswer)
+        answer = asked(policy, 1, 1.0)
+    assert isinstance(answer, UnannouncedPictureError)
+    assert str(answer).startswith("the served policy looks at 'front' as a tensor of all env slots")
+
+
+def test_what_a_client_says_is_to_be_done_goes_before_what_the_job_says():
+    with hosted(CountingTogetherPolicy, "roll it") as policy:
+        policy.start(0, begun(0, "toss it"))
+        policy.start(1, begun(1))
+        assert isinstance(policy.policy, CountingTogetherPolicy)
+        assert policy.policy.words[1:] == ["toss it", "roll it"]
+
+
+# On how many env slots a served policy is asked: on so many that no client changes the answers of another.
+
+
+class NeighbourlyPolicy(PolicyBase[None]):
+    """The last places of a batch differ from the others, unless its size is a multiple of one that it likes."""
+
+    name = "neighbourly"
+    traits = PolicyTraits(reproducible=True)
+    liked = 8
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return self.act_in_some(env, observation, range(env.num_envs))
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        return answered(observation["policy"]["clock"], self.liked)
+
+
+def answered(clock: torch.Tensor, liked: int) -> torch.Tensor:
+    action = torch.cat([clock, clock], dim=1)
+    if len(action) % liked:
+        action[-1] += 1e-3
+    return action
+
+
+class SelfishPolicy(NeighbourlyPolicy):
+    """Likes no size at all."""
+
+    liked = 1000
+
+
+class DividingPolicy(NeighbourlyPolicy):
+    """Divides its calls, and likes those of eight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size: int | None = None
+
+    def slots_per_call(self, num_envs: int) -> int | None:
+        return 3
+
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
+        self.size = num_slots
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        clock, size = observation["policy"]["clock"], self.size or 3
+        parts = [clock[first : first + size] for first in range(0, len(clock), size)]
+        filled = [torch.cat([part, torch.zeros(size - len(part), 1)]) for part in parts]
+        return torch.cat([answered(each, self.liked) for each in filled])[: env.num_envs]
+
+
+class AlikePolicy(NeighbourlyPolicy):
+    """Says of itself that neighbours make no difference, and is not asked."""
+
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("policy_class", "num_envs", "slots_per_call"),
+    [(NeighbourlyPolicy, 8, 8), (SelfishPolicy, 3, 3), (DividingPolicy, 3, 8), (AlikePolicy, 3, None)],
+)
+def test_a_call_is_filled_up_until_no_client_changes_the_answers_of_another(policy_class, num_envs, slots_per_call):
+    hosted = HostedPolicy(coin_job(policy_class=policy_class), 3)
+    found = hosted.environment.num_envs, hosted.slots_per_call
+    hosted.close()
+    assert found == (num_envs, slots_per_call)
+    assert hosted.num_slots == 3
+
+
+def test_it_is_said_if_clients_change_each_others_answers(caplog):
+    HostedPolicy(coin_job(policy_class=SelfishPolicy), 3).close()
+    assert "depend on its place and its neighbours in a call of 3 env slots, and so on other clients" in caplog.text
+
+
+# What clients show is what the environment shows, or is refused by name.
+
+
+SPEC = {
+    "policy": {"joints": ArraySpec(shape=(3,)), "stage": ArraySpec(shape=(1,), dtype=torch.int64)},
+    "camera_obs": {"front": ArraySpec(shape=(2, 2, 3), dtype=torch.uint8)},
+}
+
+
+def shown(**changes) -> dict:
+    policy = {"joints": np.arange(3.0), "stage": np.array([2]), **changes}
+    return {"policy": {name: value for name, value in policy.items() if value is not None}}
+
+
+def pictures(value: int = 7) -> dict:
+    return {"camera_obs": {"front": np.full((2, 2, 3), value, np.uint8)}}
+
+
+def test_numbers_come_in_the_types_of_the_environment():
+    checked = checked_observation({**shown(), **pictures()}, SPEC)
+    assert checked["policy"]["joints"].dtype == torch.float32
+    assert checked["policy"]["joints"].tolist() == [0.0, 1.0, 2.0]
+    assert checked["camera_obs"]["front"].tolist() == torch.full((2, 2, 3), 7).tolist()
+    big_endian = checked_observation(shown(joints=np.arange(3, dtype=">f8")), SPEC)
+    assert big_endian["policy"]["joints"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (shown(joints=None), "lacks the arrays of 'policy' 'joints'"),
+        (shown(joint=np.zeros(3)), "that are not known: 'joint'; did you mean 'joints'"),
+        ({**shown(), "camera": {}}, "groups that are not known: 'camera'"),
+        ({"policy": [1, 2]}, "'policy' must hold arrays by name, it is a list"),
+        (shown(joints=np.zeros(4)), r"'policy.joints' has shape \(4,\), \(3,\) is due"),
+        (shown(joints=np.array([0, np.nan, 0])), "'policy.joints' holds NaN or infinity"),
+        (shown(joints=np.array([0, np.inf, 0])), "'policy.joints' holds NaN or infinity"),
+        (shown(joints=np.array(["a", "b", "c"])), "'policy.joints' must be an array of numbers, it is an array of <U1"),
+        (shown(joints=[1.0, 2.0, 3.0]), "'policy.joints' must be an array of numbers, it is a list"),
+        (shown(stage=np.array([2.5])), "'policy.stage' is of type torch.float64, torch.int64 is due"),
+        (
+            {**shown(), "camera_obs": {"front": np.zeros((3, 2, 2), np.uint8)}},
+            r"'camera_obs.front' has shape \(3, 2, 2\)",
+        ),
+        ({**shown(), "camera_obs": {"front": np.zeros((2, 2, 3))}}, "'camera_obs.front' is of type torch.float64"),
+        ({**shown(), "camera_obs": {}}, "lacks the arrays of 'camera_obs' 'front'"),
+    ],
+)
+def test_anything_else_is_refused_by_name(observation, message):
+    with pytest.raises(ObservationRefusedError, match=message):
+        checked_observation(observation, SPEC)
+
+
+def test_a_batch_has_zeros_where_nobody_asks_and_no_picture_that_nobody_sent():
+    one, other = checked_observation({**shown(), **pictures()}, SPEC), checked_observation(shown(), SPEC)
+    batch = batched({1: one, 3: one}, SPEC, 4)
+    assert batch["policy"]["joints"].tolist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0], [0, 1, 2]]
+    assert batch["camera_obs"]["front"].float().mean(dim=(1, 2, 3)).tolist() == [0, 7, 0, 7]
+    some = batched({1: one, 3: other}, SPEC, 4)["camera_obs"]["front"]
+    assert some[1].float().mean() == 7
+    with pytest.raises(UnannouncedPictureError, match="the served policy looks at 'front' of env slots 3"):
+        some[3]
+
+
+# A policy of LeRobot for several clients: one process, one call for those that wait together, a memory for each.
+
+
+NUM_STEPS = 7
+
+
+def lerobot_job(options: dict[str, Any]) -> Job:
+    return replace(limb_job(LeRobotPolicy), policy_options=options)
+
+
+@contextmanager
+def lerobot_hosting(options: dict[str, Any], num_slots: int = 3) -> Iterator[PolicyHost]:
+    host = PolicyHost(HostedPolicy(lerobot_job(options), num_slots), max_wait_s=20.0)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def lerobot_shown(number: int, step: int) -> dict[str, dict[str, np.ndarray]]:
+    """Observation that a client sends in a step."""
+    generator = np.random.default_rng((number, step))
+    spec: Any = LimbEnvironment(1).observation_spec
+    return {
+        group: {
+            name: generator.integers(0, 255, term.shape).astype(np.uint8)
+            if term.dtype is torch.uint8
+            else generator.normal(size=term.shape).astype(np.float32)
+            for name, term in terms.items()
+        }
+        for group, terms in spec.items()
+    }
+
+
+def lerobot_played(session: HostSession, number: int, meeting: threading.Barrier | None = None) -> list[list[float]]:
+    """Return the actions of an episode, in each step of which the clients meet."""
+    session.start_episode(Episode(job="limbs", episode_index=number, seed=7), f"go {number}")
+    actions = []
+    for step in range(NUM_STEPS):
+        if meeting is not None:
+            meeting.wait()
+        actions.append(session.act(lerobot_shown(number, step)).action.tolist())
+    return actions
+
+
+def episodes(options: dict[str, Any], *, at_once: bool) -> tuple[list, HostStatistics]:
+    """Return the actions of three episodes, played by as many clients at once or by one, and what the host did."""
+    with lerobot_hosting(options) as host:
+        if not at_once:
+            session = host.open()
+            return [lerobot_played(session, number) for number in range(3)], host.statistics()
+        sessions, meeting = [host.open() for _ in range(3)], threading.Barrier(3)
+        with ThreadPoolExecutor(3) as clients:
+            found = list(clients.map(lerobot_played, sessions, range(3), [meeting] * 3))
+        return found, host.statistics()
+
+
+@pytest.mark.parametrize(("kind", "num_observations"), [("act", 1), ("diffusion", 2)])
+def test_clients_that_ask_together_share_calls_and_get_what_each_gets_alone(tmp_path, kind, num_observations):
+    options = options_for(saved(tmp_path, kind, n_obs_steps=num_observations))
+    alone, _ = episodes(options, at_once=False)
+    together, statistics = episodes(options, at_once=True)
+    assert together == alone
+    assert (statistics.queries, statistics.calls) == (3 * NUM_STEPS, NUM_STEPS)
+    assert len({str(actions) for actions in alone}) == 3
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_a_policy_that_remembers_does_so_for_each_client(tmp_path, kind):
+    options = options_for(saved(tmp_path, kind, **REMEMBERING[kind]))
+    alone, _ = episodes(options, at_once=False)
+    together, _ = episodes(options, at_once=True)
+    assert together == alone
+    assert len({str(actions) for actions in alone}) == 3
+
+
+def test_the_actions_of_a_chunk_are_known_when_its_first_is_played(tmp_path):
+    with lerobot_hosting(options_for(saved(tmp_path))) as host:
+        assert host.policy.chunk_length == 3
+        session = host.open()
+        session.start_episode(Episode(job="limbs", episode_index=0, seed=7))
+        first, second = session.act(lerobot_shown(0, 0)), session.act(lerobot_shown(0, 1))
+    assert first.planned[1].tolist() == second.action.tolist()
+    assert (len(first.planned), len(second.planned)) == (3, 2)
+    assert not first.looks_next

@@ -1,0 +1,346 @@
+"""Episodes that are played again and compared."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.rerun import (
+    Difference,
+    ReplayedEpisode,
+    ReplayJudge,
+    first_difference,
+    recorded_observations,
+    replay_in,
+)
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.verification import draw_sample, prepare_sample
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.storage.contents import Provenance
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import read_episode
+from isaaclab_arena.storage.ledger import write_run_plan
+from tests.environments.building import ALL_ENVIRONMENTS, build
+from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
+from tests.storage.recovery.crashed_runs import plan, planned
+
+ATTRIBUTES = {"outcome": "success", "success": True, "termination": "terminated", "episode_return": 2.5}
+
+
+def recorded(length=6, attributes=None, **changed) -> RecordedEpisode:
+    """Return an episode; a changed array is named with ``__`` for each slash, and given as what changes a copy."""
+    generator = np.random.default_rng(3)
+    arrays = {
+        "actions": generator.random((length, 4)).astype(np.float32),
+        "camera_obs/front": generator.integers(0, 255, (length, 6, 6, 3), np.uint8),
+        "dones": np.zeros(length, np.uint8),
+        "initial_state/simulator/integration_state": generator.random(9),
+        "obs/joint_pos": generator.random((length, 7)).astype(np.float32),
+        "obs_extra/nothing": np.zeros((length, 0), np.float32),
+        "rewards": generator.random(length).astype(np.float32),
+        "states/rigid_object/cube/root_pose": generator.random((length, 7)),
+    }
+    for name, change in changed.items():
+        change(arrays[name.replace("__", "/")])
+    return RecordedEpisode(episode_index=0, arrays=arrays, attributes={**ATTRIBUTES, **(attributes or {})}, env_args={})
+
+
+def the_difference(found: RecordedEpisode, before: RecordedEpisode | None = None) -> Difference:
+    difference = first_difference(before or recorded(), found)
+    assert difference is not None
+    return difference
+
+
+def at(place, amount):
+    def change(array):
+        array[place] += amount
+
+    return change
+
+
+def test_the_same_episode_has_no_difference():
+    assert first_difference(recorded(), recorded()) is None
+
+
+def test_a_changed_state_is_found_with_step_field_and_amount():
+    found = recorded(states__rigid_object__cube__root_pose=at((4, 2), 0.25))
+    difference = the_difference(found)
+    assert (difference.step, difference.field) == (4, "states/rigid_object/cube/root_pose")
+    assert difference.max_abs == pytest.approx(0.25)
+    assert str(difference) == "at control step 4: states/rigid_object/cube/root_pose by 0.25"
+
+
+def test_the_earliest_step_is_named_whatever_the_fields_are_called():
+    difference = the_difference(recorded(actions=at(5, 1), rewards=at(2, 1), obs__joint_pos=at(3, 1)))
+    assert (difference.step, difference.field) == (2, "rewards")
+
+
+def test_within_a_step_what_happens_first_is_named():
+    everything: dict[str, Any] = {
+        name: at(1, 1) for name in ("actions", "rewards", "states__rigid_object__cube__root_pose")
+    }
+    difference = the_difference(recorded(**everything))
+    assert difference.field == "actions"
+    difference = the_difference(recorded(**everything, camera_obs__front=at((1, 0, 0, 0), 1)))
+    assert difference.field == "camera_obs/front"
+
+
+def test_what_an_episode_starts_from_comes_before_its_first_step():
+    found = recorded(obs__joint_pos=at(0, 1), initial_state__simulator__integration_state=at(3, 1e-9))
+    difference = the_difference(found)
+    assert difference.at_start
+    assert str(difference) == "at the start: initial_state/simulator/integration_state by 1e-09"
+
+
+def test_one_bit_is_a_difference_and_a_nan_is_none():
+    def last_bit(array):
+        array[2, 0] = np.nextafter(array[2, 0], 1)
+
+    def no_number(array):
+        array[5] = np.nan
+
+    difference = the_difference(recorded(states__rigid_object__cube__root_pose=last_bit))
+    assert difference.step == 2
+    assert 0 < (difference.max_abs or 0) < 1e-15
+    assert first_difference(recorded(rewards=no_number), recorded(rewards=no_number)) is None
+
+
+def test_a_nan_against_a_number_is_shown_with_both():
+    def no_number(array):
+        array[5] = np.nan
+
+    difference = the_difference(recorded(rewards=no_number))
+    assert difference.max_abs is None
+    assert str(difference).endswith("is now [nan]")
+
+
+def test_an_episode_of_another_length_is_compared_as_far_as_both_go():
+    shorter = recorded()
+    shorter = RecordedEpisode(
+        episode_index=0,
+        arrays={name: array if name.startswith("initial") else array[:4] for name, array in shorter.arrays.items()},
+        attributes=shorter.attributes,
+        env_args={},
+    )
+    assert str(first_difference(recorded(), shorter)) == "at the end: num_samples was 6, is now 4"
+    difference = the_difference(shorter, recorded(actions=at(3, 1)))
+    assert difference.field == "actions"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"outcome": "failure"}, "outcome was success, is now failure"),
+        ({"episode_return": 2.5000001}, "episode_return was 2.5, is now 2.5000001"),
+        ({"error": "the floor gave way"}, "error was not there, is now the floor gave way"),
+    ],
+)
+def test_how_it_ended_is_compared_too(attributes, words):
+    assert str(first_difference(recorded(), recorded(attributes=attributes))) == f"at the end: {words}"
+
+
+def test_an_array_that_is_absent_or_of_another_kind_is_named():
+    whole = recorded()
+    arrays = dict(whole.arrays)
+    del arrays["obs/joint_pos"]
+    found = RecordedEpisode(episode_index=0, arrays=arrays, attributes=ATTRIBUTES, env_args={})
+    assert str(first_difference(whole, found)) == "at control step 0: obs/joint_pos was recorded, is now absent"
+    arrays = {**whole.arrays, "rewards": whole.arrays["rewards"].astype(np.float64)}
+    found = RecordedEpisode(episode_index=0, arrays=arrays, attributes=ATTRIBUTES, env_args={})
+    assert str(first_difference(whole, found)) == "at control step 0: rewards was float32, is now float64"
+
+
+def test_what_only_the_new_episode_holds_is_passed_over():
+    whole = recorded()
+    less = {name: array for name, array in whole.arrays.items() if not name.startswith("obs")}
+    before = RecordedEpisode(episode_index=0, arrays=less, attributes=ATTRIBUTES, env_args={})
+    assert first_difference(before, whole) is None
+
+
+NUM_STEPS = 6
+
+
+class ShortPolicy(PushPolicy):
+    """Moves at random for a few steps, each episode in its own way."""
+
+    def start_episodes(self, env, starts):
+        self.streams = {start.env_id: start.episode.policy_generator() for start in starts}
+        self.steps = 0
+
+    def get_action(self, env, observation):
+        self.steps += 1
+        low, high = (np.asarray(bound) for bound in (env.action_spec.low, env.action_spec.high))
+        drawn = [self.streams[env_id].uniform(low, high) for env_id in range(env.num_envs)]
+        return torch.tensor(np.array(drawn), dtype=torch.float32)
+
+    def finished(self):
+        return torch.full((len(self.streams),), self.steps >= NUM_STEPS)
+
+
+def record(directory, environment, policy, number, observations=RecordedObservations.ALL) -> list[RecordedEpisode]:
+    job = RecordedJob(name="push", rank=0, world_size=1, attempt=1)
+    recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=observations))
+    rollout(environment, policy, episodes(number), [recorder])
+    recorder.consolidate()
+    recorder.close()
+    return [read_episode(directory / "dataset_push.hdf5", index) for index in range(number)]
+
+
+def replays(environment, recorded) -> list[ReplayedEpisode]:
+    found: list[ReplayedEpisode] = []
+    observations = recorded_observations(recorded[0])
+    replay_in(
+        environment, recorded, [ReplayJudge(environment, observations, found.append, Provenance(facts={}), contents={})]
+    )
+    return found
+
+
+def differences(environment, recorded) -> dict[int, str | None]:
+    found = {each.episode_index: each.difference for each in replays(environment, recorded)}
+    assert sorted(found) == sorted(episode.episode_index for episode in recorded)
+    return {index: None if difference is None else str(difference) for index, difference in found.items()}
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, name):
+    recorded = record(tmp_path, build(name, num_envs=2), ShortPolicy(), 2)
+    assert {len(episode.arrays["actions"]) for episode in recorded} == {NUM_STEPS}
+    again = replays(build(name), recorded)
+    assert all(each.from_exact_state for each in again)
+    assert all(each.is_bitwise for each in again)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 16])
+def test_env_slots_take_the_next_recording_as_they_become_free(tmp_path, num_envs):
+    recorded = record(tmp_path, ScriptedEnvironment(4, cameras=True), PushPolicy(), 12)
+    assert {episode.attributes["outcome"] for episode in recorded} == {"success", "failure", "timeout", "error"}
+    found = differences(ScriptedEnvironment(num_envs, cameras=True), recorded)
+    assert set(found.values()) == {None}
+
+
+def test_it_starts_from_the_recorded_state_and_not_from_the_conditions(tmp_path):
+    (recorded,) = record(tmp_path, build("lift_object"), ShortPolicy(), 1)
+    conditions = json.loads(str(recorded.attributes["conditions"]))
+    elsewhere = {**conditions, "cube.position": [0.45, 0.1, conditions["cube.position"][2]]}
+    moved = RecordedEpisode(
+        episode_index=0,
+        arrays=recorded.arrays,
+        attributes={**recorded.attributes, "conditions": json.dumps(elsewhere)},
+        env_args={},
+    )
+    assert elsewhere != conditions
+    assert differences(build("lift_object"), [moved]) == {0: None}
+
+
+def test_without_a_state_it_starts_from_the_conditions_and_says_so(tmp_path):
+    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
+    arrays = {name: array for name, array in recorded.arrays.items() if "simulator" not in name}
+    stateless = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
+    (again,) = replays(build("reach"), [stateless])
+    assert not again.from_exact_state
+    assert again.is_bitwise
+
+
+def test_the_state_of_another_model_is_a_difference_at_the_start(tmp_path):
+    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
+    name = "initial_state/simulator/integration_state"
+    arrays = {**recorded.arrays, name: recorded.arrays[name][:-1]}
+    other = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
+    found = differences(build("reach"), [other])
+    assert str(found[0]).startswith(f"at the start: {name} was of shape ")
+
+
+def test_the_conditions_of_another_object_are_refused(tmp_path):
+    recorded = record(tmp_path, build("lift_object"), ShortPolicy(), 1)
+    with pytest.raises(ArenaError, match=r"recorded conditions lack 'mug\.position'"):
+        replays(build("lift_object", object="mug"), recorded)
+
+
+def test_a_changed_action_shows_in_the_step_it_leads_to(tmp_path):
+    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
+    arrays = {**recorded.arrays, "actions": recorded.arrays["actions"].copy()}
+    arrays["actions"][3] *= -1
+    changed = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
+    found = differences(build("reach"), [changed])
+    assert str(found[0]).startswith("at control step 3: states/articulation/")
+
+
+def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
+    (recorded,) = record(tmp_path, ScriptedEnvironment(1, endings=("success",)), PushPolicy(), 1)
+    length = len(recorded.arrays["actions"])
+    arrays = {
+        name: array if name.startswith("initial") else np.concatenate([array, array])
+        for name, array in recorded.arrays.items()
+    }
+    longer = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
+    found = differences(ScriptedEnvironment(1, endings=("success",)), [longer])
+    assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
+
+
+def test_actions_that_do_not_fit_are_refused(tmp_path):
+    recorded = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
+    with pytest.raises(ArenaError, match=r"actions of demo_0 have shape \(\d, 3\); .* = \(1 or more, 8\)"):
+        replays(ScriptedEnvironment(1, action_dim=8), recorded)
+
+
+def test_conditions_that_do_not_fit_are_refused(tmp_path):
+    (recorded,) = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
+    stranger = RecordedEpisode(
+        episode_index=0, arrays=recorded.arrays, attributes={"conditions": '{"coin.heads": 1}'}, env_args={}
+    )
+    with pytest.raises(ArenaError, match=r"recorded conditions lack 'point\.start'"):
+        replays(ScriptedEnvironment(1), [stranger])
+
+
+@pytest.mark.parametrize(
+    ("termination", "error"),
+    [
+        ("episode_timeout", "the episode took longer than 1 s"),
+        ("policy_lost", "the policy was lost: no server answers"),
+    ],
+)
+def test_an_episode_that_was_broken_off_need_not_be_again(tmp_path, termination, error):
+    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
+    broken_off = {"outcome": "error", "termination": termination, "error": error}
+    attributes = {name: value for name, value in recorded.attributes.items() if name != "success"} | broken_off
+    episode = RecordedEpisode(episode_index=0, arrays=recorded.arrays, attributes=attributes, env_args={})
+    assert differences(build("reach"), [episode]) == {0: None}
+
+
+FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}
+
+
+def test_a_sample_is_spread_over_the_jobs():
+    sample = draw_sample(FINISHED, 8, seed=0)
+    assert {job: len(episodes) for job, episodes in sample.items()} == {"long": 3, "short": 2, "other": 3}
+    assert all(set(episodes) <= set(FINISHED[job]) for job, episodes in sample.items())
+    assert all(list(episodes) == sorted(set(episodes)) for episodes in sample.values())
+
+
+def test_no_more_is_drawn_than_there_is():
+    assert draw_sample({"a": [1, 2], "b": []}, 100, seed=0) == {"a": (1, 2)}
+    assert draw_sample(FINISHED, 0, seed=0) == {}
+    assert draw_sample({}, 3, seed=0) == {}
+
+
+def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
+    jobs = {f"job{number}": list(range(9)) for number in range(20)}
+    first, second = (draw_sample(jobs, 5, seed=seed) for seed in (1, 2))
+    assert len(first) == len(second) == 5
+    assert first.keys() != second.keys()
+    assert draw_sample(jobs, 5, seed=1) == first
+
+
+@pytest.mark.parametrize(("num_envs", "batch", "again"), [(1, None, 3), (2, None, 1), (64, None, 1), (1, 2, 2)])
+def test_a_sample_has_another_number_of_env_slots_that_fits_the_fixed_batch(tmp_path, num_envs, batch, again):
+    settings = {} if batch is None else {"deterministic": True, "policy_batch": batch}
+    begun = replace(plan(planned(num_envs=num_envs)), settings=settings)
+    for name in ("run", "again"):
+        (tmp_path / name).mkdir()
+    write_run_plan(tmp_path / "run", begun)
+    made = prepare_sample(tmp_path / "run", tmp_path / "again", {"lift": [0]}, num_envs=None, num_ranks=1)
+    assert [job.config.num_envs for job in made.jobs] == [again]

@@ -1,0 +1,468 @@
+"""Messages that no honest server sends."""
+
+import random
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from gr00t.policy.policy_server import PolicyServer
+from gr00t.policy.server_client import PolicyClient
+
+from arena_wire import gr00t as gr00t_wire
+from arena_wire import messages, zmtp
+from arena_wire.messages import WireError, WireLimits
+from isaaclab_arena import ArenaError
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, OpenpiCodec, ServerAddress
+from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
+from tests.outsiders.peers import DELIMITER, dialled, frame, peak_bytes, pretending, read_answer
+
+MEGABYTE = 1 << 20
+WIRES: dict[str, Callable[..., Any]] = {"gr00t": gr00t_wire.unpack, "openpi": OpenpiCodec.unpack}
+each_wire = pytest.mark.parametrize("unpack", WIRES.values(), ids=WIRES)
+
+
+def packed(message: object) -> bytes:
+    return bytes(msgpack.packb(message) or b"")
+
+
+# Limits in absolute numbers: what travels today must travel tomorrow, and what is refused stays refused.
+
+
+@each_wire
+@pytest.mark.parametrize(("size", "fits"), [(268_435_455, True), (268_435_456, True), (268_435_457, False)])
+def test_a_message_has_at_most_256_mebibytes(unpack, size, fits):
+    class Sized(bytes):
+        """Bytes that say they are many."""
+
+        def __len__(self) -> int:
+            return size
+
+    says = "no msgpack" if fits else f"{size} bytes, at most 268435456"
+    with pytest.raises(WireError, match=says):
+        unpack(Sized(b"\xc1"))
+
+
+@each_wire
+@pytest.mark.parametrize(("num_values", "fits"), [(65_535, True), (65_536, True), (65_537, False)])
+def test_a_message_has_at_most_65536_values(unpack, num_values, fits):
+    # One list, with a number of its own for each of the others.
+    flat = packed([0] * (num_values - 1))
+    # Twelve values in all stand beside the long list here, none of which a container's own limit would count.
+    spread = packed({"a": [{}] * 5, "b": [[]] * 3, "c": [0] * (num_values - 15)})
+    for data in (flat, spread):
+        if fits:
+            unpack(data)
+        else:
+            with pytest.raises(WireError, match="more than 65536 values"):
+                unpack(data)
+
+
+@each_wire
+@pytest.mark.parametrize(("depth", "fits"), [(15, True), (16, True), (17, False)])
+@pytest.mark.parametrize("kind", ["lists", "maps"])
+def test_a_message_is_at_most_16_maps_and_lists_deep(unpack, depth, fits, kind):
+    data = (b"\x91" * depth if kind == "lists" else b"\x81\xa1a" * depth) + b"\xc0"
+    if fits:
+        unpack(data)
+    else:
+        with pytest.raises(WireError, match="nested deeper than 16"):
+            unpack(data)
+
+
+@each_wire
+@pytest.mark.parametrize(("size", "fits"), [(1_048_575, True), (1_048_576, True), (1_048_577, False)])
+def test_the_texts_of_a_message_have_at_most_a_mebibyte_together(unpack, size, fits):
+    for data in (packed("a" * size), packed({"a": "b" * (size - 7), "c": ["defgh"]})):
+        if fits:
+            unpack(data)
+        else:
+            with pytest.raises(WireError, match="texts of the message have more than 1048576 bytes"):
+                unpack(data)
+
+
+@each_wire
+def test_four_megabytes_of_empty_maps_take_no_memory_(unpack):
+    data = b"\xdc\x40\x00" + (b"\xdc\x00\xff" + b"\x80" * 255) * 16384
+    assert len(data) > 4_000_000
+    tracemalloc.start()
+    with pytest.raises(WireError, match="more than 65536 values"):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MEGABYTE
+
+
+@pytest.mark.parametrize("kind", [b"", b"O"])
+def test_a_map_that_promises_a_large_array_takes_no_memory(kind):
+    data = packed({b"nd": True, b"type": "<f8", b"kind": kind, b"shape": [2**40], b"data": bytes(8)})
+    tracemalloc.start()
+    with pytest.raises(WireError, match=r"came with 8 bytes|may not travel"):
+        gr00t_wire.unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MEGABYTE
+
+
+@pytest.mark.parametrize("field", [b"nd", b"type", b"kind", b"shape", b"data"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(field, wrapped):
+    """Written out, bytes take four times the memory."""
+    large: Any = bytes(8 * MEGABYTE)
+    entry = {b"nd": True, b"type": "<f8", b"kind": b"", b"shape": [1], b"data": bytes(8)}
+    data = packed({**entry, field: [large] if wrapped else large})
+    tracemalloc.start()
+    with pytest.raises(WireError) as caught:
+        gr00t_wire.unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        (OpenpiCodec.unpack, {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [bytes(8 * MEGABYTE)]}),
+        (OpenpiCodec.unpack, {b"__ndarray__": True, b"shape": {bytes(8 * MEGABYTE): 1}}),
+        (gr00t_wire.unpack, {"__ModalityConfig_class__": True, "as_json": {bytes(8 * MEGABYTE): 1}}),
+    ],
+    ids=["shape", "key of a shape", "key of a modality"],
+)
+def test_what_is_said_of_a_servers_wrong_answer_is_not_made_from_all_that_it_holds(unpack, message):
+    data = packed(message)
+    tracemalloc.start()
+    with pytest.raises(WireError):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+
+
+@pytest.mark.parametrize(("num_frames", "fits"), [(15, True), (16, True), (17, False)])
+def test_a_message_has_at_most_16_frames(num_frames, fits):
+    frames = [b"\0\0\0\0\0"] * (num_frames - 2) + [b"", b"body"]
+    message = last_message(zmtp.message_pieces(frames), max_bytes=1000)
+    assert (message.is_whole, message.num_frames) == (fits, num_frames)
+    assert [bytes(part) for part in message.frames] == (frames if fits else frames[:-1])
+
+
+@pytest.mark.parametrize(("size", "fits"), [(99, True), (100, True), (101, False)])
+@pytest.mark.parametrize("num_frames", [1, 2, 9])
+def test_all_frames_of_a_message_together_have_the_limit_of_a_message(size, fits, num_frames):
+    sizes = [size // num_frames] * (num_frames - 1)
+    frames = [b"x" * each for each in (*sizes, size - sum(sizes))]
+    message = last_message(zmtp.message_pieces(frames), max_bytes=100)
+    assert (message.is_whole, message.num_bytes) == (fits, size)
+    assert list(message.frames) == (frames if fits else [])
+
+
+def last_message(pieces: Sequence[bytes | bytearray], *, max_bytes: int) -> Any:
+    reader = zmtp.MessageReader(max_bytes)
+    data = zmtp.GREETING + zmtp.ready("REQ") + b"".join(pieces)
+    message = None
+    while data:
+        part, data = data[: reader.num_wanted], data[reader.num_wanted :]
+        event = reader.feed(part)
+        assert reader.num_held <= max_bytes + len(part)
+        message = event if isinstance(event, zmtp.Message) else message
+    return message
+
+
+# What a peer may cost.
+
+
+def guarded_server() -> ServerProcess:
+    return ServerProcess(api_token="secret", max_message_bytes=MEGABYTE)
+
+
+def test_61_frames_of_two_megabytes_each_take_a_server_no_memory_and_are_answered():
+    with guarded_server() as server, dialled(server.port) as stranger:
+        stranger.sendall(DELIMITER + frame(b"\xc0"))
+        read_answer(stranger)
+        before = peak_bytes(server.pid)
+        stranger.sendall(DELIMITER)
+        piece = frame(bytes(2 * MEGABYTE), more=True)
+        for _ in range(61):
+            stranger.sendall(piece)
+        stranger.sendall(frame(b""))
+        assert b"at most 1048576 are allowed" in read_answer(stranger)
+        assert peak_bytes(server.pid) - before < 8 * MEGABYTE
+
+
+def test_many_who_never_end_their_messages_take_a_server_no_more_than_it_may_keep():
+    with guarded_server() as server:
+        strangers = [dialled(server.port) for _ in range(40)]
+        before = peak_bytes(server.pid)
+        for stranger in strangers:
+            stranger.sendall(DELIMITER + frame(bytes(MEGABYTE - 100))[:-1])
+        # Whoever asks afterwards is heard all the same.
+        with dialled(server.port) as friend:
+            friend.sendall(DELIMITER + frame(packed({"endpoint": "ping", "api_token": "secret"})))
+            assert b"running" in read_answer(friend)
+        assert peak_bytes(server.pid) - before < 12 * MEGABYTE
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_frame_that_promises_more_than_the_machine_has_takes_nothing():
+    with guarded_server() as server, dialled(server.port) as stranger:
+        before = peak_bytes(server.pid)
+        stranger.sendall(DELIMITER + b"\x02" + (1 << 62).to_bytes(8) + b"a few bytes")
+        with dialled(server.port) as friend:
+            friend.sendall(DELIMITER + frame(packed({"endpoint": "ping", "api_token": "secret"})))
+            read_answer(friend)
+        assert peak_bytes(server.pid) - before < 4 * MEGABYTE
+
+
+def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):
+    unpacked: list[int] = []
+    real = msgpack.unpackb
+    monkeypatch.setattr(msgpack, "unpackb", lambda data, **options: unpacked.append(len(data)) or real(data, **options))
+    newer = {b"nd": True, b"type": "|u1", b"kind": b"", b"shape": [100_000], b"data": bytes(100_000)}
+    big = {"endpoint": "get_action", "data": {"observation": [newer, bytes(100_000), [{}] * 1000]}}
+    with serving(NetworkPolicy(), api_token="secret") as server:
+        for token in ({}, {"api_token": "wrong"}, {"api_token": ["secret"]}, {"api_token": None}):
+            with dialled(server.port) as stranger:
+                stranger.sendall(DELIMITER + frame(packed({**big, **token})))
+                assert b"Unauthorized" in read_answer(stranger)
+    assert sum(unpacked) < 100
+
+
+@pytest.fixture(params=["model", "policy"])
+def asked(request) -> Callable[[int, int], Any]:
+    """How either client asks a server at a port, with a limit for the answer."""
+
+    def by_model(port: int, max_bytes: int) -> Any:
+        client = PolicyClient("127.0.0.1", port, timeout_ms=500, limits=WireLimits(max_message_bytes=max_bytes))
+        try:
+            return client.reset()
+        finally:
+            client.close()
+
+    def by_policy(port: int, max_bytes: int) -> Any:
+        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=0.5, wait_for_server_s=0.2)
+        connection = PolicyServerConnection(address, Gr00tCodec(limits=WireLimits(max_message_bytes=max_bytes)))
+        try:
+            return connection.ask("reset", {})
+        finally:
+            connection.close()
+
+    return by_model if request.param == "model" else by_policy
+
+
+def test_a_server_that_answers_with_frame_after_frame_fills_no_client(asked):
+    piece = frame(bytes(2 * MEGABYTE), more=True)
+
+    def endless(other):
+        other.recv(64)
+        other.sendall(DELIMITER)
+        for _ in range(60):
+            other.sendall(piece)
+
+    with pretending(endless) as port:
+        tracemalloc.start()
+        with pytest.raises((PolicyError, RuntimeError), match="more bytes than the 1048576 that are allowed"):
+            asked(port, MEGABYTE)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 2 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [b"\x02" + (100).to_bytes(8) + b"x"],
+        [DELIMITER + b"\x02" + (50).to_bytes(8), *[b"x"] * 40],
+        [b"\x04\x05\x04PING", *[b"\x04\x05\x04PING"] * 50],
+        [b"\x04\x00"],
+        [b"\xff" * 100],
+        [b"\x06" + (1 << 40).to_bytes(8)],
+        [b"\x00\x00"],
+        [b"\x01\x00" * 40 + b"\x00\x00"],
+        [],
+    ],
+    ids=["half", "drip", "pings", "unnamed", "flags", "command", "undelimited", "empty frames", "gone"],
+)
+def test_an_answer_that_never_is_one_is_an_error_in_time(asked, answers):
+    def talk(other):
+        other.recv(64)
+        for answer in answers:
+            other.sendall(answer)
+            time.sleep(0.06)
+
+    with pretending(talk) as port, pytest.raises((ArenaError, RuntimeError)):
+        asked(port, 1000)
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff", bytes(64), b"SSH-2.0-x\r\n" * 9, b"\xff" + bytes(8) + b"\x7f\x01" * 30])
+def test_what_is_no_such_server_is_an_error_in_time(asked, said):
+    with (
+        pretending(lambda other: other.sendall(said), introduce=False) as port,
+        pytest.raises((ArenaError, RuntimeError)),
+    ):
+        asked(port, 1000)
+
+
+STEERING = "\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202eevil"
+
+
+def test_what_a_client_says_steers_no_terminal(caplog):
+    requests = [
+        {"endpoint": STEERING},
+        {"endpoint": "reset", "data": {STEERING: 1}},
+        {"data": {STEERING: {}}},
+        {"data": {"observation": {"state": {STEERING: 1}}}},
+        {"endpoint": "reset", "data": {"a": {"__ndarray_class__": True, "as_npy": STEERING.encode()}}},
+        {"endpoint": "x" * 100_000},
+    ]
+    with caplog.at_level("DEBUG"), serving(NetworkPolicy()) as server, dialled(server.port) as stranger:
+        for request in requests:
+            stranger.sendall(DELIMITER + frame(packed(request)))
+            answer = msgpack.unpackb(read_answer(stranger))
+            assert answer["error"].isprintable()
+            assert len(answer["error"]) < 1000
+    lines = [line for record in caplog.records for line in record.getMessage().split("\n")]
+    assert len(lines) >= len(requests)
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("start", ["", "Unauthorized "])
+def test_what_a_server_says_steers_no_terminal(asked, start):
+    def talk(other):
+        other.recv(64)
+        other.sendall(DELIMITER + frame(packed({"error": start + STEERING + "x" * 100_000})))
+
+    with pretending(talk) as port, pytest.raises((ArenaError, RuntimeError)) as caught:
+        asked(port, MEGABYTE)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_server_remembers_no_more_clients_than_can_be_connected():
+    with serving(NetworkPolicy()) as server:
+        for client in range(1500):
+            server._remember(client)
+        assert len(server._last_asked) == 1000
+        assert 1499 in server._last_asked
+
+
+def test_a_server_forgets_who_has_not_asked_for_ten_seconds(monkeypatch):
+    server = PolicyServer(NetworkPolicy(), port=0)
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    server._remember(1)
+    now[0] = 105.0
+    server._remember(2)
+    now[0] = 110.5
+    server._forget_old()
+    assert list(server._last_asked) == [2]
+    monkeypatch.undo()
+    server._listener.close(0)
+
+
+# Chance.
+
+NPY = messages.write_npy(np.zeros((2, 3), np.float32))
+
+
+def some_message(random_: random.Random) -> bytes:
+    """Return a message of this protocol, of another, or of none."""
+
+    def value(depth: int) -> Any:
+        choices: list[Callable[[], Any]] = [
+            lambda: random_.choice([None, True, 0, -1, 2**63, 2**64 - 1, 1e400, float("nan"), "", STEERING, b""]),
+            lambda: random_.randbytes(random_.randrange(40)),
+            lambda: {"__ndarray_class__": True, "as_npy": damaged(NPY)},
+            lambda: {"__ModalityConfig_class__": True, "as_json": value(depth + 1)},
+            lambda: {"__ModalityConfig__": True, "as_json": value(depth + 1)},
+            lambda: {b"nd": random_.choice([True, False, 1]), b"type": some_type(), **some_rest()},
+            lambda: {b"complex": True, b"data": "(1+2j)"},
+            lambda: {b"__ndarray__": True, b"data": bytes(8), b"dtype": some_type(), b"shape": some_shape()},
+            lambda: {b"__npgeneric__": True, b"data": value(9), b"dtype": some_type()},
+        ]
+        if depth < 5:
+            choices.append(lambda: [value(depth + 1) for _ in range(random_.randrange(5))])
+            choices.append(lambda: {some_key(): value(depth + 1) for _ in range(random_.randrange(5))})
+        return random_.choice(choices)()
+
+    def some_rest() -> dict[bytes, Any]:
+        rest = {b"kind": random_.choice([b"", b"O", b"V", "O"]), b"shape": some_shape(), b"data": bytes(8)}
+        return {key: entry for key, entry in rest.items() if random_.random() < 0.9}
+
+    def some_key() -> str:
+        return random_.choice(["endpoint", "data", "observation", "options", "api_token", "state", "a", STEERING])
+
+    def some_type() -> Any:
+        return random_.choice(["<f4", "|O", "f4,i4", "<U9", "(9,)f4", "M8[s]", "V8", "<c8", "", 3, None, "a" * 99])
+
+    def some_shape() -> Any:
+        return random_.choice([[2], [1, 2], [-2], [2**40, 0], [0] * 70, [2**62, 2**62, 0], [1.5], [True, 2], {}, None])
+
+    def damaged(data: bytes) -> bytes:
+        damage = bytearray(data)
+        for _ in range(random_.randrange(4)):
+            damage[random_.randrange(len(damage))] = random_.choice(b"\x00\xff(-[{'9,\\")
+        return bytes(damage[: random_.choice([len(damage), random_.randrange(len(damage))])])
+
+    try:
+        data = bytes(msgpack.packb(value(0)) or b"")
+    except (OverflowError, ValueError):
+        data = b"\xc1"
+    return damaged(data) if data and random_.random() < 0.5 else data
+
+
+def check_messages(seed: int, count: int) -> None:
+    random_ = random.Random(seed)
+    for number in range(count):
+        data = some_message(random_)
+        for unpack in WIRES.values():
+            words = ""
+            try:
+                unpack(data)
+            except WireError as found:
+                words = str(found)
+            except Exception as found:
+                raise AssertionError(f"seed {seed}, message {number}: {data!r}") from found
+            assert len(words) < 2000, f"seed {seed}, message {number}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_comes_is_a_message_or_an_error_of_the_wire(seed):
+    check_messages(seed, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_whatever_comes_is_a_message_or_an_error_of_the_wire_at_length(seed):
+    check_messages(seed, 10_000)
+
+
+def check_a_server(seed: int, count: int) -> None:
+    random_ = random.Random(seed)
+    with serving(NetworkPolicy(), allow_kill=False) as server:
+        for number in range(count):
+            with dialled(server.port) as stranger:
+                stranger.sendall(DELIMITER + frame(some_message(random_)))
+                answer = msgpack.unpackb(read_answer(stranger))
+                assert isinstance(answer, (dict, list)), f"seed {seed}, message {number}: {answer!r}"
+        client = PolicyClient("127.0.0.1", server.port)
+        assert client.ping(), f"seed {seed}"
+        client.close()
+    assert threading.active_count() < 50
+
+
+def test_whatever_comes_is_answered_and_the_server_goes_on():
+    check_a_server(7, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 210))
+def test_whatever_comes_is_answered_and_the_server_goes_on_at_length(seed):
+    check_a_server(seed, 2000)

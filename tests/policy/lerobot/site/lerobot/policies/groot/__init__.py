@@ -1,2 +1,0 @@
-class GrootConfig:
-    """The settings of a type that is not the policy's."""

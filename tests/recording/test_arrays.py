@@ -1,0 +1,315 @@
+"""Arrays of an episode while it runs."""
+
+import gc
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.specs import SideBySide
+from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations, StepRing
+from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
+
+
+class OwnTensorsEnvironment(ScriptedEnvironment):
+    returns_own_tensors = True
+
+
+class OwnPartsEnvironment(PartsEnvironment):
+    returns_own_tensors = True
+
+
+def begun(
+    environment: ScriptedEnvironment, observations: RecordedObservations = RecordedObservations.STATE
+) -> EpisodeArrays:
+    """Return the arrays of an environment in whose env slots episodes have just begun."""
+    arrays = EpisodeArrays(environment, observations)
+    env_ids = range(environment.num_envs)
+    conditions = environment.draw_conditions(np.random.default_rng(0))
+    environment.reset(torch.tensor(env_ids), [conditions for _ in env_ids])
+    arrays.start(list(env_ids))
+    return arrays
+
+
+def transition(environment: ScriptedEnvironment) -> Transition:
+    """Make one step."""
+    action = torch.rand(environment.num_envs, 3)
+    observation, running = environment.step(action).observation, torch.ones(environment.num_envs, dtype=torch.bool)
+    step = environment.step(action)
+    return Transition(
+        running=running, num_running=environment.num_envs, observation=observation, action=action, step=step
+    )
+
+
+@pytest.mark.parametrize("made", [ScriptedEnvironment, PartsEnvironment, OwnTensorsEnvironment, OwnPartsEnvironment])
+def test_what_was_taken_does_not_change_afterwards(made):
+    environment = made(1)
+    environment.max_episode_length = 2
+    arrays = begun(environment)
+    arrays.append(transition(environment))
+    taken = arrays.take(0)
+    before = {name: array.copy() for name, array in taken.items()}
+    for _ in range(3):
+        arrays.start([0])
+        arrays.append(transition(environment))
+        arrays.take(0)
+    for name, array in taken.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+class TogetherEnvironment(OwnPartsEnvironment):
+    """Its terms lie side by side in some steps and on their own in others, as variations may have it."""
+
+    steps = 0
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = super().step(action)
+        self.steps += 1
+        if self.steps % 3 == 0:
+            return step
+        terms = {name: term.reshape(self.num_envs, -1).float() for name, term in step.observation["policy"].items()}
+        together = SideBySide(torch.cat(list(terms.values()), dim=1), {name: t.shape[1] for name, t in terms.items()})
+        return replace(step, observation={**step.observation, "policy": together})
+
+
+@pytest.mark.parametrize("num_steps", [2, HELD_STEPS, 2 * HELD_STEPS + 3])
+def test_what_is_held_of_steps_is_recorded_as_what_is_written_at_once(num_steps):
+    class KeepsNothing(OwnPartsEnvironment):
+        returns_own_tensors = False
+
+    recordings = []
+    for made in (KeepsNothing, OwnPartsEnvironment):
+        torch.manual_seed(0)
+        environment = made(2)
+        environment.max_episode_length = 20
+        arrays = begun(environment)
+        for step in range(num_steps):
+            if step == num_steps // 2:
+                arrays.take(1)
+                arrays.start([1])
+            arrays.append(transition(environment))
+        recordings.append([arrays.take(0), arrays.take(1)])
+    for at_once, held in zip(*recordings, strict=True):
+        assert len(held["actions"]) in (num_steps, num_steps - num_steps // 2)
+        assert at_once.keys() == held.keys()
+        for name, array in at_once.items():
+            assert array.dtype == held[name].dtype
+            np.testing.assert_array_equal(array, held[name], err_msg=name)
+
+
+def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():
+    environment = TogetherEnvironment(2)
+    arrays = begun(environment)
+    steps = [transition(environment) for _ in range(5)]
+    for step in steps:
+        arrays.append(step)
+    assert {type(step.observation["policy"]) for step in steps} == {dict, SideBySide}
+    for env_id in range(2):
+        taken = arrays.take(env_id)
+        for name in steps[0].observation["policy"]:
+            seen = torch.stack([step.observation["policy"][name][env_id] for step in steps])
+            assert taken[f"obs/{name}"].dtype == np.float32
+            np.testing.assert_array_equal(taken[f"obs/{name}"], seen.reshape(taken[f"obs/{name}"].shape).numpy())
+        np.testing.assert_array_equal(taken["actions"], torch.stack([step.action[env_id] for step in steps]).numpy())
+
+
+def test_groups_have_isaac_labs_places():
+    environment = ScriptedEnvironment(1)
+    arrays = begun(environment, RecordedObservations.ALL)
+    step, term = transition(environment), {"height": torch.zeros(1, 2)}
+    arrays.append(replace(step, observation={"policy": term, "camera_obs": term, "teacher": {"above": term}}))
+    assert {"obs/height", "camera_obs/height", "obs_teacher/above/height"} <= arrays.take(0).keys()
+
+
+def test_recorded_steps_do_not_make_python_look_for_garbage():
+    environment = OwnPartsEnvironment(1)
+    environment.max_episode_length = 1000
+    arrays = begun(environment)
+    many = {f"term{number}": torch.rand(1, 3) for number in range(30)}
+
+    def step() -> Transition:
+        seen = transition(environment)
+        terms = {name: term.clone() for name, term in many.items()}
+        return Transition(
+            running=seen.running, num_running=1, observation={"policy": terms}, action=seen.action, step=seen.step
+        )
+
+    arrays.append(step())
+    gc.collect()
+    searches = []
+    gc.callbacks.append(lambda phase, info: searches.append(info) if phase == "start" else None)
+    try:
+        for _ in range(100):
+            arrays.append(step())
+    finally:
+        gc.callbacks.pop()
+    assert searches == []
+    assert len(arrays.take(0)["obs/term7"]) == 101
+
+
+def packs(step: int, num_envs: int = 3) -> list[list[torch.Tensor]]:
+    env_ids = torch.arange(num_envs)
+    return [
+        [(env_ids * 100 + step).float()[:, None].repeat(1, 2), (env_ids * 100 + step).float()],
+        [(env_ids + step).to(torch.uint8)[:, None, None, None].repeat(1, 2, 2, 3)],
+    ]
+
+
+def test_an_episode_is_every_step_from_its_start_until_it_is_taken():
+    ring = StepRing(3, 10)
+    ring.start([0, 2])
+    for step in range(4):
+        if step == 2:
+            ring.start([1])
+        ring.append(packs(step))
+    numbers, pictures = ring.take(1)
+    np.testing.assert_array_equal(numbers, [[102] * 3, [103] * 3])
+    assert (pictures.shape, pictures.dtype) == ((2, 12), np.uint8)
+    np.testing.assert_array_equal(ring.take(2)[0][:, 0], [200, 201, 202, 203])
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 7, 64])
+def test_episodes_of_any_lengths_are_kept_whole_in_any_room(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun = dict.fromkeys(range(3), 0)
+    ring.start([0, 1, 2])
+    for step in range(300):
+        ring.append(packs(step))
+        for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
+            taken = ring.take(env_id)[0]
+            np.testing.assert_array_equal(taken[:, 2], env_id * 100 + np.arange(begun[env_id], step + 1))
+            begun[env_id] = step + 1
+            ring.start([env_id])
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_several_steps_at_once_are_kept_as_one_after_the_other(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun, step = dict.fromkeys(range(3), 0), 0
+    ring.start([0, 1, 2])
+    while step < 300:
+        number = int(generator.integers(1, 9))
+        steps = [packs(each) for each in range(step, step + number)]
+        ring.append([[tensor for each in steps for tensor in each[pack]] for pack in range(2)], number)
+        step += number
+        for env_id in np.flatnonzero(generator.random(3) < 0.3).tolist():
+            numbers, pictures = ring.take(env_id)
+            np.testing.assert_array_equal(numbers[:, 2], env_id * 100 + np.arange(begun[env_id], step))
+            np.testing.assert_array_equal(pictures[:, 5], (env_id + np.arange(begun[env_id], step)) % 256)
+            begun[env_id] = step
+            ring.start([env_id])
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_steps_that_the_caller_writes_are_kept_as_those_that_come_as_tensors(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun = dict.fromkeys(range(3), 0)
+    ring.start([0, 1, 2])
+    for step in range(300):
+        numbers, counts = ring.next_places([(2, np.dtype(np.float64)), (1, np.dtype(np.uint8))])
+        numbers[:] = [[step, env_id] for env_id in range(3)]
+        counts[:] = step % 256
+        for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
+            taken, counted = ring.take(env_id)
+            steps = np.arange(begun[env_id], step + 1)
+            np.testing.assert_array_equal(taken, np.stack((steps, np.full_like(steps, env_id)), axis=1))
+            np.testing.assert_array_equal(counted[:, 0], steps % 256)
+            begun[env_id] = step + 1
+            ring.start([env_id])
+
+
+def test_memory_is_used_again():
+    ring = StepRing(2, 8)
+    for episode in range(50):
+        ring.start([0])
+        for step in range(8):
+            ring.append(packs(8 * episode + step, 2))
+        assert ring.take(0)[0][:, 0].tolist() == list(range(8 * episode, 8 * episode + 8))
+    assert ring.capacity == 8
+
+
+def test_tensors_that_are_side_by_side_already_are_kept_as_the_same_steps_one_after_the_other():
+    ring = StepRing(3, 10)
+    ring.start([1])
+    steps = [torch.arange(6.0).reshape(3, 2) + 10 * step for step in range(4)]
+    ring.append([[torch.cat(steps[:3], dim=1)]], 3)
+    ring.append([steps[3:]])
+    assert ring.take(1)[0].tolist() == [[2 + 10 * step, 3 + 10 * step] for step in range(4)]
+
+
+def test_an_episode_that_starts_again_has_forgotten_its_steps():
+    ring = StepRing(3, 10)
+    ring.start([1])
+    ring.append(packs(1))
+    ring.start([1])
+    ring.append(packs(2))
+    assert ring.take(1)[0][:, 0].tolist() == [102]
+
+
+TOUCHED = """
+import sys
+from pathlib import Path
+import torch
+from isaaclab_arena.recording.recorder import StepRing
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+capacity, num_steps, num_envs, width = *map(int, sys.argv[1:]), 64, 250
+torch.use_deterministic_algorithms(True)
+step = [[torch.ones(num_envs, width)]]
+before = resident_bytes()
+ring = StepRing(num_envs, capacity)
+ring.start([0])
+for _ in range(num_steps):
+    ring.append(step)
+print(resident_bytes() - before, ring.capacity)
+assert ring.take(0)[0].tolist() == [[1.0] * width] * num_steps
+"""
+
+
+@pytest.mark.parametrize(
+    ("capacity", "num_steps", "room_for"),
+    [
+        pytest.param(2000, 10, 2000, id="for steps that are not made"),
+        pytest.param(1000, 1001, 2000, id="for steps that are not made yet when it grows"),
+    ],
+)
+def test_memory_is_not_touched_in_deterministic_runs_either(capacity, num_steps, room_for):
+    # In a process of its own: what other tests left decides where memory comes from, and whether it goes back.
+    program = [sys.executable, "-c", TOUCHED, str(capacity), str(num_steps)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    touched, found = map(int, done.stdout.split())
+    step_bytes = 64 * 250 * 4
+    assert found == room_for
+    assert touched < num_steps * step_bytes + 30e6 < room_for * step_bytes
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_columns_that_are_filled_later_stand_beside_those_that_were_written(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(2, capacity)
+    ring.start([0, 1])
+    first = num_unfilled = 0
+    for step in range(200):
+        [place] = ring.next_places([(3, np.dtype(np.float64))])
+        place[:, 2] = step
+        num_unfilled += 1
+        if generator.random() < 0.3:
+            steps = np.arange(step + 1 - num_unfilled, step + 1)
+            ring.fill(0, slice(0, 2), np.stack([10 * steps, 10 * steps + 1], axis=1)[..., None].repeat(2, axis=2))
+            num_unfilled = 0
+            if generator.random() < 0.3:
+                [taken] = ring.take(1)
+                steps = np.arange(first, step + 1)
+                np.testing.assert_array_equal(taken, np.stack([10 * steps + 1, 10 * steps + 1, steps], axis=1))
+                ring.start([0, 1])
+                first = step + 1

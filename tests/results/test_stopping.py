@@ -1,0 +1,501 @@
+"""Rules that end a job when its answer is known."""
+
+import dataclasses
+import io
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy.integrate import quad
+from scipy.special import beta
+
+from isaaclab_arena.config.schema import Question
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import POLICY_LOST
+from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.results.console import print_summary
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
+from isaaclab_arena.results.statistics import rate_interval
+from isaaclab_arena.results.stopping import (
+    Answering,
+    FinishedEpisode,
+    PairCounts,
+    RateCounts,
+    Verdict,
+    answers_of,
+    error_streak,
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+    log_e_value_of_rate,
+    needed_episodes,
+    nothing_but_errors,
+)
+from isaaclab_arena.storage.contents import Node
+from isaaclab_arena.storage.ledger import Attempt, CommitLine, write_attempt
+from isaaclab_arena.storage.reports import ReportedStatus
+from tests.growth import assert_grows_linearly
+from tests.results.evidence import commit_lines, job_row, planned, report, write_lines, write_plan, write_report
+
+BETTER = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=500)
+
+
+def arm(successes, conditions: Callable[[int], str] = str) -> dict[int, FinishedEpisode]:
+    return {index: FinishedEpisode(success, conditions(index)) for index, success in enumerate(successes)}
+
+
+def arms(new_rate: float, old_rate: float, *, seed: int = 0, number: int = 500):
+    generator = np.random.default_rng(seed)
+    drawn = generator.random((2, number))
+    return {"new": arm((drawn[0] < new_rate).tolist()), "old": arm((drawn[1] < old_rate).tolist())}
+
+
+def the_answer(question, finished):
+    return answers_of([question], finished)[0]
+
+
+def test_the_first_prefix_with_enough_evidence_decides():
+    finished = {"new": arm([True] * 50), "old": arm([False] * 50)}
+    answer = the_answer(BETTER, finished)
+    # Eight wins of eight give an e-value of 50, seven give 26.8, six 14.7, and 20 are needed.
+    assert (answer.verdict, answer.episodes) == (Verdict.BETTER, 7)
+    assert answer.counts == PairCounts(both=0, only_first=7, only_second=0, neither=0)
+    assert the_answer(replace(BETTER, jobs=("old", "new")), finished).verdict is Verdict.WORSE
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_the_order_in_which_episodes_end_changes_nothing(order):
+    finished = arms(0.9, 0.6)
+    whole = the_answer(BETTER, finished)
+    answering = Answering(BETTER, num_questions=1)
+    growing: dict[str, dict[int, FinishedEpisode]] = {"new": {}, "old": {}}
+    ends = [(name, index) for name in growing for index in range(500)]
+    random.Random(order).shuffle(ends)
+    for name, index in ends:
+        growing[name][index] = finished[name][index]
+        answering.look(growing)
+    assert answering.answer == whole
+    assert whole.verdict is Verdict.BETTER
+
+
+def test_an_episode_that_has_not_finished_holds_up_those_after_it():
+    finished = {"new": arm([True] * 50), "old": arm([False] * 50)}
+    del finished["old"][3]
+    answer = the_answer(BETTER, finished)
+    assert (answer.verdict, answer.episodes) == (None, 3)
+
+
+def test_errors_and_unequal_conditions_are_no_pairs_and_are_counted():
+    new = arm([True, None, *[True] * 48])
+    old = arm([False] * 50, conditions=lambda index: "other" if index == 2 else str(index))
+    answer = the_answer(BETTER, {"new": new, "old": old})
+    assert (answer.left_out, answer.unequal) == (1, (2,))
+    assert (answer.verdict, answer.episodes) == (Verdict.BETTER, 9)
+
+
+def test_a_margin_is_decided_at_the_first_episode_whose_evidence_is_enough():
+    question = replace(BETTER, margin=0.1)
+    for finished, verdict in ((arms(0.8, 0.75), Verdict.NO_WORSE), (arms(0.5, 0.8), Verdict.WORSE)):
+        answer = the_answer(question, finished)
+        assert answer.verdict is verdict
+        assert isinstance(answer.counts, PairCounts)
+        assert log_e_value_of_difference(answer.counts, -0.1) >= math.log(20)
+        before = {name: {index: each[index] for index in range(answer.episodes - 1)} for name, each in finished.items()}
+        earlier = the_answer(question, before)
+        assert isinstance(earlier.counts, PairCounts)
+        assert earlier.verdict is None
+        assert log_e_value_of_difference(earlier.counts, -0.1) < math.log(20)
+
+
+def test_a_bar_is_decided_where_the_anytime_interval_leaves_it():
+    question = Question(name="bar", jobs=("new",), max_episodes=500, at_least=0.8)
+    for rate, verdict in ((0.95, Verdict.REACHED), (0.5, Verdict.MISSED)):
+        answer = the_answer(question, arms(rate, 0.5))
+        assert answer.verdict is verdict
+        assert isinstance(answer.counts, RateCounts)
+        interval = rate_interval(answer.counts.successes, answer.counts.trials, alpha=0.05)
+        assert interval.low > 0.8 if verdict is Verdict.REACHED else interval.high < 0.8
+
+
+def test_nothing_is_looked_at_beyond_the_most_episodes():
+    answer = the_answer(replace(BETTER, max_episodes=5), {"new": arm([True] * 50), "old": arm([False] * 50)})
+    assert (answer.verdict, answer.episodes, answer.is_final) == (None, 5, True)
+
+
+def test_several_questions_share_alpha():
+    finished = {"new": arm([True] * 50), "old": arm([False] * 50)}
+    questions = [replace(BETTER, name=name) for name in "ab"]
+    # Eight wins give 50.3, which is more than 2 / 0.05.
+    assert [answer.episodes for answer in answers_of(questions, finished)] == [8, 8]
+
+
+def test_at_the_end_holms_later_steps_need_less_but_not_before():
+    finished = {"new": arm([True] * 50), "old": arm([False] * 50), "third": arm([True] * 43 + [False] * 7)}
+    questions = [BETTER, replace(BETTER, name="late", jobs=("new", "third"), max_episodes=50)]
+    first, late = answers_of(questions, finished)
+    assert first.verdict is Verdict.BETTER
+    assert not first.is_late
+    # Seven wins give 26.8: too little for two questions, enough for the one that is left.
+    assert (late.verdict, late.is_late, late.episodes) == (Verdict.BETTER, True, 50)
+    still_going = answers_of([questions[0], replace(questions[1], max_episodes=60)], finished)
+    assert still_going[1].verdict is None
+
+
+def test_a_job_needs_the_longest_of_its_questions_and_all_of_them():
+    finished = {"new": arm([True] * 50), "old": arm([False] * 50), "third": arm([True] * 50)}
+    questions = [BETTER, replace(BETTER, name="b", jobs=("new", "third"), max_episodes=50)]
+    answers = answers_of(questions, finished)
+    assert [needed_episodes(job, answers) for job in ("new", "old", "third", "unasked")] == [50, 8, 50, None]
+    open_answers = answers_of([questions[0], replace(questions[1], max_episodes=60)], finished)
+    assert [needed_episodes(job, open_answers) for job in ("new", "old")] == [None, 8]
+
+
+def test_two_equal_policies_are_told_apart_seldom_however_often_one_looks():
+    verdicts = [the_answer(BETTER, arms(0.7, 0.7, seed=seed, number=300)).verdict for seed in range(100)]
+    assert sum(verdict is not None for verdict in verdicts) <= 5
+
+
+def test_a_start_that_is_played_again_is_not_bet_on_again():
+    """Two saved starts, each played twenty times: seven wins would decide, and there are only two."""
+    finished = {job: arm([job == "new"] * 40, lambda index: str(index % 2)) for job in ("new", "old")}
+    answer = the_answer(BETTER, finished)
+    assert (answer.verdict, answer.episodes, answer.repeated) == (None, 40, 38)
+    assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
+    bar = Question(name="bar", jobs=("new",), max_episodes=500, at_least=0.5)
+    assert the_answer(bar, finished).counts == RateCounts(successes=2, trials=2)
+
+
+def test_the_first_episode_of_a_start_that_says_anything_is_the_one_that_is_bet_on():
+    new = arm([None, True, True, False], lambda index: str(index % 2))
+    answer = the_answer(BETTER, {"new": new, "old": arm([False] * 4, lambda index: str(index % 2))})
+    assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
+    assert (answer.left_out, answer.repeated) == (1, 1)
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_repeats_change_nothing_about_the_order_in_which_episodes_end(order):
+    finished = {job: arm(each.success for each in own.values()) for job, own in arms(0.9, 0.4).items()}
+    finished = {
+        job: {index: replace(each, conditions=str(index // 3)) for index, each in own.items()}
+        for job, own in finished.items()
+    }
+    whole, answering = the_answer(BETTER, finished), Answering(BETTER, num_questions=1)
+    growing: dict[str, dict[int, FinishedEpisode]] = {"new": {}, "old": {}}
+    ends = [(name, index) for name in growing for index in range(500)]
+    random.Random(order).shuffle(ends)
+    for name, index in ends:
+        growing[name][index] = finished[name][index]
+        answering.look(growing)
+    assert answering.answer == whole
+    assert whole.verdict is Verdict.BETTER
+    assert whole.repeated > whole.episodes // 2
+
+
+def began_alike(successes, *, went: Callable[[int], object]) -> dict[int, FinishedEpisode]:
+    found = arm(successes)
+    return {index: replace(each, start=5, went=went(index)) for index, each in found.items()}
+
+
+def test_episodes_that_begin_and_go_alike_under_other_seeds_are_bet_on_once():
+    finished = {job: began_alike([job == "new"] * 40, went=lambda _: "alike") for job in ("new", "old")}
+    answer = the_answer(BETTER, finished)
+    assert (answer.verdict, answer.repeated) == (None, 39)
+    assert answer.counts == PairCounts(both=0, only_first=1, only_second=0, neither=0)
+
+
+def test_as_soon_as_one_goes_otherwise_all_of_them_count():
+    for differs in (3, 20):
+        finished = {
+            "new": began_alike([True] * 40, went=lambda index, at=differs: index == at),
+            "old": began_alike([False] * 40, went=lambda _: "alike"),
+        }
+        answer = the_answer(BETTER, finished)
+        assert (answer.verdict, answer.episodes) == (Verdict.BETTER, max(7, differs + 1))
+        assert answer.counts == PairCounts(both=0, only_first=answer.episodes, only_second=0, neither=0)
+        assert answer.repeated == 0
+
+
+def log_e_value(wins: int, losses: int) -> float:
+    return log_e_value_of_equality(PairCounts(both=3, only_first=wins, only_second=losses, neither=1))
+
+
+def density(chance: float, wins: int, losses: int) -> float:
+    """Jeffreys' prior times what the outcomes are worth against a fair coin."""
+    prior = chance**-0.5 * (1.0 - chance) ** -0.5 / beta(0.5, 0.5)
+    return prior * (2.0 * chance) ** wins * (2.0 * (1.0 - chance)) ** losses
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(1, 0), (3, 1), (9, 2), (2, 9)])
+def test_an_e_value_is_the_wealth_of_a_mixture_of_bets(wins, losses):
+    whole, _ = quad(density, 0.0, 1.0, args=(wins, losses))
+    assert log_e_value(wins, losses) == pytest.approx(math.log(whole), abs=1e-6)
+
+
+def test_a_fair_game_makes_nobody_rich_however_often_one_looks():
+    generator = np.random.default_rng(1)
+    false_stops = 0
+    for stream in generator.integers(0, 2, size=(400, 300)):
+        wins = np.cumsum(stream)
+        false_stops += any(
+            log_e_value(int(won), int(seen - won)) >= math.log(20.0) for seen, won in enumerate(wins, start=1)
+        )
+    assert false_stops / 400 <= 0.05
+
+
+def test_the_interval_of_a_rate_holds_the_rate_and_narrows():
+    assert (rate_interval(0, 0).low, rate_interval(0, 0).high) == (0.0, 1.0)
+    widths = []
+    for trials in (10, 100, 1_000):
+        interval = rate_interval(int(0.9 * trials), trials)
+        assert interval.low < 0.9 < interval.high
+        widths.append(interval.high - interval.low)
+    assert widths == sorted(widths, reverse=True)
+    assert rate_interval(20, 20).high == 1.0
+    assert rate_interval(0, 20).low == 0.0
+
+
+def test_at_the_ends_of_the_interval_the_evidence_is_just_enough():
+    interval = rate_interval(18, 20, alpha=0.05)
+    for rate in (interval.low, interval.high):
+        wealth, _ = quad(_wealth, 0.0, 1.0, args=(rate,))
+        assert wealth == pytest.approx(20.0, rel=1e-4)
+
+
+def _wealth(chance: float, rate: float) -> float:
+    prior = chance**-0.5 * (1.0 - chance) ** -0.5 / beta(0.5, 0.5)
+    return prior * (chance / rate) ** 18 * ((1.0 - chance) / (1.0 - rate)) ** 2
+
+
+def test_a_level_that_is_no_chance_is_refused():
+    with pytest.raises(ValueError, match="alpha must be between 0 and 1, got 1"):
+        rate_interval(1, 2, alpha=1.0)
+
+
+def test_nothing_is_more_than_evidence_against_what_cannot_be():
+    assert log_e_value_of_rate(RateCounts(successes=1, trials=1), 0.0) == math.inf
+    assert log_e_value_of_rate(RateCounts(successes=0, trials=0), 0.0) == 0.0
+
+
+# Jobs that fail by their errors, told from the episodes on disk alone.
+
+
+SAME = "episodes in a row ended in the same error: the physics diverged"
+
+
+def with_errors(lines: Sequence[CommitLine], *errors: str) -> list[CommitLine]:
+    return [dataclasses.replace(line, error=error) for line, error in zip(lines, errors, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "most", "ends"),
+    [
+        ("seee", 3, True),
+        ("eesees", 3, False),
+        ("ee-e", 3, False),
+        ("eeee", 5, False),
+        ("eeee", 0, False),
+        ("", 3, False),
+    ],
+)
+def test_equal_errors_in_a_row_by_index_end_a_job(outcomes, most, ends):
+    assert error_streak(commit_lines(outcomes), most) == (f"{most} {SAME}" if ends else None)
+
+
+def test_numbers_make_no_other_error_and_words_do():
+    lines = commit_lines("eee")
+    alike = with_errors(lines, "took 3.1 s", "took 12.7 s", "took 0.5 s")
+    assert error_streak(alike, 3) == "3 episodes in a row ended in the same error: took 0.5 s"
+    assert error_streak(with_errors(lines, "no renderer", "no disk", "no renderer"), 2) is None
+
+
+def test_env_slots_that_lost_their_policy_together_are_no_row():
+    lost = [dataclasses.replace(line, termination=POLICY_LOST) for line in commit_lines("eee")]
+    assert error_streak(lost, 2) is None
+
+
+def test_a_job_of_nothing_but_errors_names_the_commonest():
+    lines = with_errors(commit_lines("eeee"), "no disk", "no renderer 7", "no renderer 8", "no renderer 9")
+    assert nothing_but_errors(lines) == "all 4 episodes ended in an error, 3 of them in this one: no renderer 7"
+    assert nothing_but_errors(commit_lines("e")) == "its only episode ended in an error: the physics diverged"
+    assert nothing_but_errors(commit_lines("eese")) is None
+    assert nothing_but_errors([]) is None
+
+
+def evidence(outcomes: str, *, most: int = 0, **job) -> JobEvidence:
+    return JobEvidence(job=planned(**job), finished=commit_lines(outcomes), reports=[report()], max_equal_errors=most)
+
+
+def test_a_job_of_nothing_but_errors_has_failed_once_all_of_them_are_there():
+    every = "all 10 episodes ended in an error: the physics diverged"
+    assert (evidence("e" * 10).standing.status, job_row(evidence("e" * 10))["error"]) == (JobResultStatus.FAILED, every)
+    assert evidence("e" * 9).standing.status is JobResultStatus.INTERRUPTED
+    assert evidence("e" * 9 + "f").standing.status is JobResultStatus.COMPLETED
+    assert evidence("", num_steps=9, num_episodes=None).standing.status is JobResultStatus.COMPLETED
+
+
+def test_what_a_rank_raised_is_named_before_the_errors_of_episodes():
+    raised = report(status=ReportedStatus.FAILED, error="ValueError: no", traceback_file="lift/traceback.txt")
+    failed = dataclasses.replace(evidence("e" * 10), reports=[raised])
+    assert job_row(failed)["error"] == "ValueError: no"
+
+
+def write_run(directory, parts: Sequence[tuple[int, int, str]], *, world_size: int) -> None:
+    """Write a run of one job of 12 episodes: of each part its rank, its first episode, and how they ended."""
+    write_plan(directory, planned(num_episodes=12), world_size=world_size)
+    attempt = Attempt(
+        number=1, run_id="run", started_at="", command_line=(), assignment="split", world_size=world_size,
+        devices=("cpu",) * world_size, versions={}, git_revision=None, max_equal_errors=5,
+        machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
+    )  # fmt: skip
+    write_attempt(directory, attempt)
+    for rank, first, outcomes in parts:
+        write_lines(directory, commit_lines(outcomes, rank=rank, first=first))
+        write_report(directory, report(rank=rank, num_episodes=12))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(0, 0, "sseeeeesssss")],
+        [(0, 0, "sseee"), (1, 5, "eesssss")],
+        [(0, 0, "sse"), (1, 3, "ee"), (2, 5, "ee"), (0, 7, "sssss")],
+        [(1, 2, "eeeee")],
+    ],
+    ids=["one rank", "split", "pieces", "nothing else"],
+)
+def test_the_same_row_fails_a_job_whichever_ranks_played_it(tmp_path, parts):
+    write_run(tmp_path, parts, world_size=3)
+    merged = merge_results(tmp_path)
+    (job,) = merged.jobs.to_dict("records")
+    assert (job["status"], job["error"]) == ("failed", f"5 {SAME}")
+    assert not merged.complete
+    print_summary(merged, tmp_path, Console(file=(stream := io.StringIO()), width=200))
+    assert f": 5 {SAME} (--resume --retry_errors plays them again)\n" in stream.getvalue()
+
+
+class TestWatch:
+    """What ranks know of it while they play."""
+
+    def test_errors_of_several_ranks_are_put_together(self, tmp_path):
+        watch = AnswerWatch(tmp_path, [], max_equal_errors=5)
+        write_lines(tmp_path, commit_lines("sseee"))
+        watch.suspect("lift")
+        assert not watch.is_over("lift")
+        write_lines(tmp_path, commit_lines("ee", rank=1, first=5))
+        assert watch.is_over("lift", now=True)
+        assert watch.fails("lift", 12)
+
+    def test_a_job_without_errors_is_not_looked_at(self, tmp_path):
+        watch = AnswerWatch(tmp_path, [], max_equal_errors=2)
+        write_lines(tmp_path, commit_lines("eeee"))
+        assert not watch.is_over("lift", now=True)
+        assert not watch.fails("lift", 4)
+
+    def test_what_an_earlier_attempt_left_ends_a_job_before_it_begins(self, tmp_path):
+        write_lines(tmp_path, commit_lines("eeee"))
+        assert AnswerWatch(tmp_path, [], max_equal_errors=4).lets_stop("lift")
+        assert not AnswerWatch(tmp_path, [], max_equal_errors=4, runs_again=lambda _: True).lets_stop("lift")
+
+    def test_errors_that_go_on_without_being_the_same_cost_each_episode_no_look_at_all_of_them(self, tmp_path):
+        def played(number: int) -> None:
+            directory = tmp_path / str(number)
+            if not directory.exists():
+                write_lines(directory, with_errors(commit_lines("e" * number), *["one", "other"] * (number // 2)))
+            watch = AnswerWatch(directory, [], max_equal_errors=20, clock=lambda: 0.0)
+            for _ in range(number):
+                watch.suspect("lift")
+                assert not watch.is_over("lift")
+
+        assert_grows_linearly(played, size=200)
+
+    def test_a_job_of_nothing_but_errors_fails_when_all_are_there(self, tmp_path):
+        write_lines(tmp_path, commit_lines("eee"))
+        watch = AnswerWatch(tmp_path, [], max_equal_errors=0)
+        watch.suspect("lift")
+        assert not watch.fails("lift", 4)
+        assert watch.fails("lift", 3)
+        assert watch.fails("lift", None)
+
+
+ASKED = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=20)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def write(directory, new: str, old: str, *, rank: int = 0, first: int = 0) -> None:
+    write_lines(directory, commit_lines(new, job="new", rank=rank, first=first))
+    write_lines(directory, commit_lines(old, job="old", rank=rank, first=first))
+
+
+def test_what_several_ranks_commit_is_put_together(tmp_path):
+    watch = AnswerWatch(tmp_path, [ASKED])
+    assert not watch.is_over("new")
+    write(tmp_path, "sss", "fff", rank=1, first=4)
+    assert watch.look(now=True)[0].episodes == 0
+    write(tmp_path, "ssss", "ffff")
+    (answer,) = watch.look(now=True)
+    assert (answer.verdict, answer.episodes) == (Verdict.BETTER, 7)
+    assert watch.is_over("new")
+    assert watch.is_over("old")
+    assert not watch.is_over("other")
+
+
+def test_files_are_read_now_and_then_unless_asked_for_now(tmp_path):
+    clock = Clock()
+    watch = AnswerWatch(tmp_path, [ASKED], clock=clock)
+    watch.look()
+    write(tmp_path, "s" * 7, "f" * 7)
+    assert not watch.is_over("new")
+    clock.now_s = 1.0
+    assert watch.is_over("new")
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
+    watch = AnswerWatch(tmp_path, [ASKED])
+    write(tmp_path, "s" * 7, "f" * 6)
+    path = write_lines(tmp_path, commit_lines("f", job="old", rank=1, first=6))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    assert not watch.is_over("new", now=True)
+    path.write_bytes(whole)
+    assert watch.is_over("new", now=True)
+
+
+def test_an_error_that_runs_again_does_not_count_until_it_has(tmp_path):
+    watch = AnswerWatch(tmp_path, [ASKED], runs_again=lambda line: line.success is None)
+    write(tmp_path, "sesssssss", "fffffffff")
+    assert watch.look(now=True)[0].episodes == 1
+    write_lines(tmp_path, commit_lines("s", job="new", rank=1, first=1))
+    assert watch.look(now=True)[0].episodes == 7
+
+
+def test_a_later_attempt_takes_the_place_of_an_error_that_was_counted(tmp_path):
+    watch = AnswerWatch(tmp_path, [ASKED])
+    write(tmp_path, "sesssssss", "fffffffff")
+    assert watch.look(now=True)[0].episodes == 8
+    (later,) = commit_lines("s", job="new", rank=1, first=1)
+    object.__setattr__(later, "attempt", 2)
+    write_lines(tmp_path, [later])
+    assert watch.look(now=True)[0].episodes == 7
+
+
+def test_a_job_that_does_not_measure_success_is_told_before_its_next_episode(tmp_path):
+    write(tmp_path, "uuu", "fff")
+    watch = AnswerWatch(tmp_path, [ASKED])
+    with pytest.raises(ConfigError, match="job 'new': does not say whether its episodes succeed"):
+        watch.lets_stop("new")
+    assert not watch.is_over("new")
+
+
+def test_without_questions_nothing_is_over(tmp_path):
+    assert not AnswerWatch(tmp_path, []).lets_stop("new")

@@ -1,0 +1,409 @@
+"""Losses, normalisation and the exchange of gradients."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from rsl_rl.models import MLPModel
+from rsl_rl.modules import EmpiricalNormalization
+from rsl_rl.storage import RolloutStorage
+from tensordict import TensorDict
+from torch import nn
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.training.algorithms import (
+    GRPO,
+    GradientExchange,
+    RanksNormalization,
+    group_advantages,
+    message_of,
+    moments_of,
+    normalised_over_ranks,
+    returns_of_first_episode,
+)
+from isaaclab_arena.training.checkpoints import networks_of
+from isaaclab_arena.training.learner import learned_state, named_digests
+from tests.training.learner.test_learner import GRPO as EXCHANGE_GRPO
+from tests.training.learner.test_learner import RECURRENT
+from tests.training.learning import small_learner
+from tests.training.messages import Messages, pretended_ranks
+
+
+@pytest.mark.parametrize("words", [(), RECURRENT], ids=["mlp", "recurrent"])
+@pytest.mark.parametrize("desired_kl", [1e-7, 1e3])
+def test_the_learning_rate_follows_the_divergence_of_all_ranks_as_it_does_alone(words, desired_kl):
+    words = (
+        *words,
+        f"agent.algorithm.desired_kl={desired_kl}",
+        "agent.algorithm.learning_rate=0.001",
+        *(f"agent.{role}.obs_normalization=false" for role in ("actor", "critic")),
+    )
+    alone = small_learner(*words)
+    alone.iterate()
+    # A group of one rank says what that rank says.
+    with pretended_ranks(1):
+        among_ranks = small_learner(*words, context=DistributedContext(rank=0, world_size=2))
+        among_ranks.iterate()
+    assert (alone.algorithm.learning_rate > 0.001) == (desired_kl > 1), "the rate has moved"
+    assert named_digests(learned_state(among_ranks.algorithm)) == named_digests(learned_state(alone.algorithm))
+    assert among_ranks.algorithm.learning_rate == alone.algorithm.learning_rate
+
+
+def test_rewards_after_the_first_end_count_for_nothing():
+    rewards = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+    dones = torch.tensor([[False, False], [True, False], [False, False]])
+    returns, counts = returns_of_first_episode(rewards, dones, gamma=0.5)
+    assert returns.tolist() == [[2.0, 3.0], [2.0, 4.0], [0.0, 4.0]]
+    assert counts.tolist() == [[True, True], [True, True], [False, True]]
+
+
+def test_env_slots_are_compared_with_those_that_began_alike():
+    returns = torch.tensor([[1.0, 3.0, 10.0, 10.0]])
+    advantages = group_advantages(returns, torch.ones(1, 4, dtype=torch.bool), group_size=2)
+    assert advantages[0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5, 0.0, 0.0])
+
+
+def test_an_env_slot_that_is_alone_has_nothing_to_be_compared_with():
+    counts = torch.tensor([[True, False], [False, False]])
+    advantages = group_advantages(torch.tensor([[5.0, 0.0], [0.0, 0.0]]), counts, group_size=2)
+    assert advantages.eq(0).all()
+
+
+# GRPO's loss and its gradient, held against the loss written out sample by sample.
+
+
+NUM_STEPS, NUM_ENVS, NUM_NUMBERS, NUM_ACTIONS = 2, 4, 3, 2
+HALF = math.sqrt(0.5)
+REWARDS = [[0.0, 0.0, 5.0, 1.0], [4.0, 2.0, 9.0, 3.0]]
+DONES = [[0, 0, 1, 0], [0, 0, 0, 0]]
+# With a discount of 0.5 the returns are 2, 1 | 5, 2.5 and 4, 2 | -, 3: of two env slots the better one is half a root
+# above the mean, and the third env slot's second step comes after its end, which leaves the fourth alone.
+ADVANTAGES = [[HALF, -HALF, HALF, -HALF], [HALF, -HALF, 0.0, 0.0]]
+COUNTS = [[1, 1, 1, 1], [1, 1, 0, 1]]
+# How much likelier an action is now than when it was drawn. Of each sign of the advantage there are ratios on both
+# sides of what counts, and within it.
+RATIOS = [[1.5, 1.5, 0.5, 0.5], [1.1, 0.9, 7.0, 1.3]]
+# Sums of a dozen single precision numbers, in another order.
+TOLERANCE = 2e-5
+
+
+def observed(numbers: torch.Tensor) -> TensorDict:
+    return TensorDict({"policy": numbers}, batch_size=[len(numbers)])
+
+
+def learner(*, num_steps: int = NUM_STEPS, num_envs: int = NUM_ENVS, **settings: Any) -> GRPO:
+    """Return GRPO with a network of one hidden layer, whose weights have moved since training began."""
+    chosen: dict[str, Any] = {"group_size": 2, "num_learning_epochs": 1, "num_mini_batches": 1, "gamma": 0.5}
+    chosen |= {"learning_rate": 0.1, "optimizer": "sgd", "max_grad_norm": 1e6, **settings}
+    example = observed(torch.zeros(num_envs, NUM_NUMBERS))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        actor = MLPModel(
+            example,
+            {"actor": ["policy"]},
+            "actor",
+            NUM_ACTIONS,
+            hidden_dims=[4],
+            activation="tanh",
+            distribution_cfg={"class_name": "GaussianDistribution", "init_std": 0.7},
+        )
+    storage = RolloutStorage("rl", num_envs, num_steps, example, [NUM_ACTIONS])
+    algorithm = GRPO(actor, storage, "cpu", **chosen)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(0.2 * torch.rand(parameter.shape, generator=generator))
+    return algorithm
+
+
+def show(algorithm: GRPO) -> list[tuple[torch.Tensor, torch.Tensor, float, float]]:
+    """Give an algorithm two steps of four env slots; return numbers, action, old log prob, advantage of each."""
+    generator = torch.Generator().manual_seed(5)
+    samples = []
+    for step in range(NUM_STEPS):
+        numbers = torch.randn(NUM_ENVS, NUM_NUMBERS, generator=generator)
+        actions = torch.randn(NUM_ENVS, NUM_ACTIONS, generator=generator)
+        algorithm.act(observed(numbers))
+        transition = algorithm.transition
+        transition.actions = actions
+        now = algorithm.actor.get_output_log_prob(actions).detach()
+        transition.actions_log_prob = now - torch.tensor(RATIOS[step]).log()
+        old = transition.actions_log_prob.tolist()
+        algorithm.process_env_step(
+            observed(numbers), torch.tensor(REWARDS[step]), torch.tensor(DONES[step]), {"time_outs": torch.ones(4)}
+        )
+        samples += [
+            (numbers[env_id], actions[env_id], old[env_id], ADVANTAGES[step][env_id])
+            for env_id in range(NUM_ENVS)
+            if COUNTS[step][env_id]
+        ]
+    algorithm.compute_returns(observed(torch.zeros(NUM_ENVS, NUM_NUMBERS)))
+    return samples
+
+
+def weights_of(network: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone().requires_grad_() for name, value in network.named_parameters()}
+
+
+def log_probability(weights: dict[str, torch.Tensor], numbers: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(weights["mlp.0.weight"] @ numbers + weights["mlp.0.bias"])
+    mean = weights["mlp.2.weight"] @ hidden + weights["mlp.2.bias"]
+    std = weights["distribution.std_param"]
+    return sum(
+        -((action[i] - mean[i]) ** 2) / (2 * std[i] ** 2) - torch.log(std[i]) - 0.5 * math.log(2 * math.pi)
+        for i in range(NUM_ACTIONS)
+    )  # type: ignore[return-value]  two numbers are summed, so never 0
+
+
+def parts_of_the_loss(
+    weights: dict[str, torch.Tensor], first: dict[str, torch.Tensor] | None, samples: list[Any], *, clip: float
+) -> dict[str, torch.Tensor]:
+    """Return the means over the samples of what is lost by acting, of the entropy, and of the divergence."""
+    surrogate, divergence = torch.zeros(()), torch.zeros(())
+    for numbers, action, old, advantage in samples:
+        now = log_probability(weights, numbers, action)
+        ratio = torch.exp(now - old)
+        held = max(1 - clip, min(1 + clip, ratio))
+        surrogate = surrogate - min(ratio * advantage, held * advantage)
+        if first is not None:
+            further = log_probability(first, numbers, action).detach() - now
+            divergence = divergence + torch.exp(further) - further - 1
+    entropy = sum(0.5 + 0.5 * math.log(2 * math.pi) + torch.log(std) for std in weights["distribution.std_param"])
+    return {"surrogate": surrogate / len(samples), "entropy": entropy, "reference_kl": divergence / len(samples)}  # type: ignore[dict-item]
+
+
+def step_of(algorithm: GRPO) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Learn once by plain gradient descent; return the gradient that the weights show, and the losses that are told."""
+    before = weights_of(algorithm.actor)
+    losses = algorithm.update()
+    rate = algorithm.learning_rate
+    after = weights_of(algorithm.actor)
+    return {name: ((before[name] - after[name]) / rate).detach() for name in before}, losses
+
+
+@pytest.mark.parametrize(
+    ("entropy_coef", "kl_coef", "clip"), [(0.0, 0.0, 0.2), (0.3, 0.0, 0.2), (0.0, 0.5, 0.2), (0.01, 0.1, 0.4)]
+)
+def test_the_loss_and_its_gradient_are_those_written_out(entropy_coef, kl_coef, clip):
+    algorithm = learner(entropy_coef=entropy_coef, kl_coef=kl_coef, clip_param=clip)
+    first = weights_of(algorithm.reference) if kl_coef else None
+    samples = show(algorithm)
+    weights = weights_of(algorithm.actor)
+    parts = parts_of_the_loss(weights, first, samples, clip=clip)
+    (parts["surrogate"] - entropy_coef * parts["entropy"] + kl_coef * parts["reference_kl"]).backward()
+    gradient, losses = step_of(algorithm)
+    assert losses == {name: pytest.approx(value.item(), abs=TOLERANCE) for name, value in parts.items()}
+    for name, value in weights.items():
+        expected = torch.zeros_like(value) if value.grad is None else value.grad
+        assert torch.allclose(gradient[name], expected, atol=TOLERANCE), name
+
+
+def test_a_ratio_counts_no_further_than_the_clip_where_more_of_it_would_look_better():
+    algorithm = learner()
+    show(algorithm)
+    _, losses = step_of(algorithm)
+    kept = 1.2 * HALF - 1.5 * HALF + 0.5 * HALF - 0.8 * HALF + 1.1 * HALF - 0.9 * HALF
+    assert losses["surrogate"] == pytest.approx(-kept / 7, abs=TOLERANCE)
+
+
+def test_entropy_that_is_worth_something_widens_what_is_drawn():
+    algorithm = learner(entropy_coef=1e3)
+    show(algorithm)
+    gradient, _ = step_of(algorithm)
+    assert (gradient["distribution.std_param"] < 0).all()
+
+
+def test_what_comes_after_the_end_of_an_episode_counts_for_nothing_in_any_part_of_the_loss():
+    algorithm = learner(kl_coef=0.5, entropy_coef=0.1)
+    show(algorithm)
+    gradient, losses = step_of(algorithm)
+    other = learner(kl_coef=0.5, entropy_coef=0.1)
+    show(other)
+    other.storage.observations["policy"][1, 2] = 100.0
+    other.storage.actions[1, 2] = 0.5
+    other_gradient, other_losses = step_of(other)
+    assert losses == pytest.approx(other_losses, abs=TOLERANCE)
+    assert all(torch.allclose(gradient[name], other_gradient[name], atol=TOLERANCE) for name in gradient)
+
+
+def test_a_gradient_that_is_too_long_is_cut_to_the_longest_and_keeps_its_direction():
+    algorithm = learner(kl_coef=2.0)
+    show(algorithm)
+    long, _ = step_of(algorithm)
+    length = math.sqrt(sum(float((value**2).sum()) for value in long.values()))
+    assert length > 0.5
+    algorithm = learner(kl_coef=2.0, max_grad_norm=0.25)
+    show(algorithm)
+    cut, _ = step_of(algorithm)
+    assert math.sqrt(sum(float((value**2).sum()) for value in cut.values())) == pytest.approx(0.25, abs=1e-4)
+    assert all(torch.allclose(cut[name], long[name] * 0.25 / length, atol=1e-4) for name in long)
+
+
+def test_the_policy_that_training_began_with_stays_as_it_was():
+    algorithm = learner(kl_coef=0.5)
+    began = weights_of(algorithm.reference)
+    assert not any(torch.equal(began[name], value) for name, value in algorithm.actor.named_parameters())
+    for _ in range(3):
+        show(algorithm)
+        algorithm.update()
+    assert all(torch.equal(began[name], value) for name, value in algorithm.reference.named_parameters())
+    assert not any(value.requires_grad for value in algorithm.reference.parameters())
+
+
+def test_a_training_that_goes_on_is_still_compared_with_the_policy_it_began_with():
+    algorithm = learner(kl_coef=0.5)
+    show(algorithm)
+    algorithm.update()
+    taken_up = learner(kl_coef=0.5)
+    with torch.no_grad():
+        for parameter in (*taken_up.actor.parameters(), *taken_up.reference.parameters()):
+            parameter.zero_()
+    assert taken_up.load(algorithm.save(), None, strict=True)
+    for mine, saved in ((taken_up.actor, algorithm.actor), (taken_up.reference, algorithm.reference)):
+        assert all(torch.equal(value, saved.state_dict()[name]) for name, value in mine.state_dict().items())
+
+
+def test_each_epoch_learns_from_every_part_once():
+    algorithm = learner(num_learning_epochs=3, num_mini_batches=2, optimizer="adam")
+    show(algorithm)
+    algorithm.update()
+    assert {int(state["step"]) for state in algorithm.optimizer.state.values()} == {6}
+
+
+def test_a_second_step_starts_from_a_gradient_of_nothing():
+    """With steps too small to change anything the same gradient is computed again, and the step is as long."""
+    lengths = []
+    for epochs in (1, 2):
+        algorithm = learner(num_learning_epochs=epochs, learning_rate=1e-4)
+        show(algorithm)
+        gradient, _ = step_of(algorithm)
+        lengths.append(math.sqrt(sum(float((value**2).sum()) for value in gradient.values())))
+    assert lengths[1] == pytest.approx(2 * lengths[0], rel=0.05)
+
+
+def test_losses_of_several_epochs_are_told_as_their_mean():
+    """With steps too small to change anything every epoch loses the same."""
+    algorithm = learner(num_learning_epochs=3, num_mini_batches=1, learning_rate=1e-12)
+    show(algorithm)
+    several = algorithm.update()
+    algorithm = learner(learning_rate=1e-12)
+    show(algorithm)
+    assert several == pytest.approx(algorithm.update(), abs=TOLERANCE)
+
+
+def test_losses_are_summed_in_double_precision_in_the_order_of_the_mini_batches():
+    algorithm = learner(num_learning_epochs=3, num_mini_batches=4, kl_coef=0.5, optimizer="adam")
+    show(algorithm)
+    told: list[torch.Tensor] = []
+    learn = algorithm._learn
+
+    def watched(*arguments: Any) -> torch.Tensor:
+        told.append(learn(*arguments))
+        return told[-1]
+
+    algorithm._learn = watched  # type: ignore[method-assign]
+    losses = algorithm.update()
+    summed = [sum(float(each[part]) for each in told) / 12 for part in range(3)]
+    assert list(losses.values()) == summed
+
+
+def test_what_is_drawn_is_kept_with_the_probability_it_was_drawn_with():
+    algorithm = learner()
+    numbers = torch.ones(NUM_ENVS, NUM_NUMBERS)
+    actions = algorithm.act(observed(numbers))
+    weights = weights_of(algorithm.actor)
+    expected = [log_probability(weights, numbers[env_id], actions[env_id]).item() for env_id in range(NUM_ENVS)]
+    assert algorithm.transition.actions_log_prob.tolist() == pytest.approx(expected, abs=TOLERANCE)
+    assert len({tuple(action) for action in actions.tolist()}) == NUM_ENVS
+
+
+def test_advantages_have_mean_0_and_the_unbiased_deviation_1():
+    """The deviation of 1, 2, 3 and 6 from their mean of 3 is the root of 14 / 3."""
+    deviation = (14 / 3) ** 0.5
+    expected = [-2 / deviation, -1 / deviation, 0.0, 3 / deviation]
+    assert normalised_over_ranks(torch.tensor([1.0, 2.0, 3.0, 6.0])).tolist() == pytest.approx(expected)
+
+
+def test_equal_advantages_are_nothing_and_no_nan():
+    assert normalised_over_ranks(torch.full((2, 3), 7.0)).tolist() == [[0.0] * 3] * 2
+    assert normalised_over_ranks(torch.tensor([5.0])).tolist() == [0.0]
+
+
+def test_what_ranks_tell_of_their_samples_gives_the_moments_of_all_samples():
+    """Ranks of unlike size and unlike means: 1, 2 and 3, and 11."""
+    told = [message_of(torch.tensor([[1.0], [2.0], [3.0]])), message_of(torch.tensor([[11.0]]))]
+    count, mean, squares = moments_of(torch.stack(told))
+    assert count.item() == 4
+    assert mean.tolist() == [17 / 4]
+    assert squares.tolist() == pytest.approx([1 + 4 + 9 + 121 - 17**2 / 4])
+
+
+def test_observations_are_normalised_as_rsl_rl_does():
+    generator = torch.Generator().manual_seed(2)
+    ours, theirs = RanksNormalization(3), EmpiricalNormalization(3)
+    for number in (5, 8):
+        samples = 4 * torch.randn(number, 3, generator=generator) + 2
+        ours.update(samples)
+        theirs.update(samples)
+    assert ours.state_dict()["count"] == theirs.state_dict()["count"] == 13
+    shown = torch.ones(1, 3)
+    torch.testing.assert_close(ours(shown), theirs(shown))
+
+
+def test_a_normaliser_that_has_seen_enough_learns_no_more():
+    normaliser = RanksNormalization(1, until=2)
+    normaliser.update(torch.tensor([[1.0], [3.0]]))
+    normaliser.update(torch.tensor([[100.0]]))
+    assert normaliser.mean.tolist() == [2.0]
+
+
+# What a rank sends in an iteration; the other ranks are pretended.
+
+
+NORMALISED = ("agent.actor.obs_normalization=true", "agent.critic.obs_normalization=true")
+FIXED = ("agent.algorithm.schedule=fixed",)
+
+
+@pytest.mark.parametrize(
+    ("words", "beside_gradient", "once"),
+    [
+        # Once in an iteration: moments of advantages, of both networks' observations, and losses with episodes.
+        (NORMALISED, 1, 4),
+        ((*NORMALISED, *FIXED), 0, 4),
+        ((*NORMALISED, *RECURRENT), 1, 4),
+        ((*EXCHANGE_GRPO, NORMALISED[0]), 0, 2),
+    ],
+)
+def test_a_mini_batch_costs_one_message_and_an_iteration_a_few_more(words, beside_gradient, once):
+    with pretended_ranks(2) as context:
+        learner = small_learner(*words, context=context)
+        with Messages() as messages:
+            learner.iterate()
+    num_mini_batches = learner.algorithm.num_learning_epochs * learner.algorithm.num_mini_batches
+    weights = sum(one.numel() for network in networks_of(learner.algorithm).values() for one in network.parameters())
+    assert messages.sizes.count(weights + beside_gradient) == num_mini_batches
+    assert len(messages.sizes) == num_mini_batches + once
+
+
+def test_mini_batches_between_two_boundaries_send_the_divergence_alone_or_nothing():
+    weights = nn.Parameter(torch.ones(5))
+    weights.grad = torch.ones(5)
+    with pretended_ranks(2), Messages() as messages:
+        exchange = GradientExchange(period=2)
+        for beside in ([torch.ones(())], []):
+            exchange.begin_update(3)
+            for _ in range(3):
+                exchange.exchange([weights], torch.optim.SGD([weights]), beside=beside)
+    # The second and the last are boundaries, with the weights beside their gradient.
+    assert messages.sizes == [1, 11, 11, 10, 10]
+
+
+def test_no_message_is_larger_than_a_bucket():
+    weights = nn.Parameter(torch.ones(600_000))
+    weights.grad = torch.ones(600_000)
+    with pretended_ranks(2), Messages() as messages:
+        exchange = GradientExchange(period=1, bucket_mb=1.0)
+        exchange.begin_update(1)
+        exchange.exchange([weights], beside=[torch.ones(())])
+    assert messages.sizes == [262_144, 262_144, 75_713]
