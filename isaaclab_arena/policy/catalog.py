@@ -333,10 +333,11 @@ def lent_policy(policy: Any) -> LentPolicy:
     # The content that decides its actions: the function's module or those of the object's classes, and its state.
     # Nothing is changed or called.
     function: Any = policy.__func__ if isinstance(policy, MethodType) else policy
-    classes = type(policy.__self__ if isinstance(policy, MethodType) else policy).__mro__
+    owner: Any = policy.__self__ if isinstance(policy, MethodType) else policy
     names = [function.__module__] if isinstance(function, FunctionType) else []
+    names += [each.__module__ for each in type(owner).__mro__]
     content = ContentSources(
-        modules=tuple(dict.fromkeys(name for name in [*names, *(each.__module__ for each in classes)] if name)),
+        modules=tuple(dict.fromkeys(name for name in names if name)),
         stated={STATE: state_hash(policy) or UNKNOWN},
     )
     return LentPolicy(policy=lent, content=replace(content, unknown=("server",)) if lent.is_remote else content)

@@ -156,7 +156,7 @@ def served(
         limb_job(policy_class), num_slots, shown=lambda spec: mapping_of(spec, images, states).shown()
     )
     host = PolicyHost(policy)
-    mapping = mapping_of(policy.observation_spec, images, states)
+    mapping = mapping_of(policy.environment.observation_spec, images, states)
     try:
         yield ServedJob(policy=policy, mapping=mapping, contents={}), host
     finally:

@@ -34,12 +34,12 @@ def asked(python: str, script: str, port: int, *words: str, path: str = "") -> d
 def answered(policy_class: type[LookPolicy], session: int) -> list:
     """Answers of a policy in this process to a client's session."""
     policy = HostedPolicy(limb_job(policy_class), 1)
-    job = ServedJob(policy=policy, mapping=mapping_of(policy.observation_spec, None, None), contents={})
+    job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
     policy.start(0, BegunEpisode(episode=job.episode(session), instruction=words(session)))
     actions = []
     for step in range(STEPS):
         shown = job.mapping.observation(pictures(session, step), states(session, step))
-        answer = policy.act({0: checked_observation(shown, policy.observation_spec)})[0]
+        answer = policy.act({0: checked_observation(shown, policy.environment.observation_spec)})[0]
         assert isinstance(answer, SlotAnswer)
         actions.append(answer.action.tolist())
     return actions
@@ -48,10 +48,10 @@ def answered(policy_class: type[LookPolicy], session: int) -> list:
 def chunk_of(policy_class: type[LookPolicy], step: int) -> list:
     """Return a policy's whole answer to what the first session shows in a step, as if its episode began there."""
     policy = HostedPolicy(limb_job(policy_class), 1)
-    job = ServedJob(policy=policy, mapping=mapping_of(policy.observation_spec, None, None), contents={})
+    job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
     policy.start(0, BegunEpisode(episode=job.episode(0), instruction=words(0)))
     shown = job.mapping.observation(pictures(0, step), states(0, step))
-    answer = policy.act({0: checked_observation(shown, policy.observation_spec)})[0]
+    answer = policy.act({0: checked_observation(shown, policy.environment.observation_spec)})[0]
     assert isinstance(answer, SlotAnswer)
     return answer.planned.tolist()
 

@@ -310,7 +310,7 @@ def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
     """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
     stack: list[typing.Any] = []
     marks: list[int] = []
-    memo: dict[int, typing.Any] = {}
+    memo: dict[typing.Any, typing.Any] = {}
     states: dict[int, typing.Any] = {}
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name

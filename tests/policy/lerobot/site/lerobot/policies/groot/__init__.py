@@ -1,0 +1,2 @@
+class GrootConfig:
+    """The settings of a type that is not the policy's."""
