@@ -34,7 +34,10 @@ def test_a_base_without_promises_hides_none_of_those_of_a_base_beside_it():
     assert type("Both", (helper, promise), {"get_action": ShrugPolicy.get_action}).traits.reproducible
 
 
-@pytest.mark.parametrize("none", [PolicyTraits(pictures="none"), PolicyTraits(sees_pictures=False)])
+@pytest.mark.parametrize(
+    "none",
+    [PolicyTraits(pictures="none"), *(PolicyTraits(sees_pictures=no) for no in (False, 0, np.bool_(False)))],  # pyright: ignore[reportArgumentType]
+)
 def test_promises_that_are_changed_see_the_pictures_that_the_change_names(none):
     assert not none.sees_pictures
     assert replace(none, reproducible=True) == PolicyTraits(reproducible=True, pictures="none")
