@@ -45,6 +45,11 @@ def test_promises_that_are_changed_see_the_pictures_that_the_change_names(none):
     assert replace(PolicyTraits(), sees_pictures=False) == none
 
 
+def test_a_class_without_options_is_built_from_any_arguments():
+    plain = type("Plain", (PolicyBase,), {"get_action": ShrugPolicy.get_action})
+    assert all(isinstance(plain.from_args(arguments), plain) for arguments in (None, {}))
+
+
 def test_a_class_may_call_something_of_its_own_metrics_but_declares_none_by_it():
     type("Own", (ShrugPolicy,), {"metrics": lambda _: {"loss": 0.0}})
     with pytest.raises(ConfigError, match=r"Old\.metrics has no effect"):
