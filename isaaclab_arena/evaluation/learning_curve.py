@@ -11,7 +11,7 @@ from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Word
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import Curve, pooled_rate
+from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
@@ -281,17 +281,22 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     steps, curves = sorted({point.step for point in points}), []
     width = steps[-1] - steps[0]
     for job in dict.fromkeys(point.job for point in points):
-        rates = (
-            pooled_rate(
-                [point.episodes],
+        # The numbers of the tables: a question about a job ends it early, and has an interval of its own.
+        rates = tuple(
+            PooledRate(
                 label=str(point.step),
                 x=(point.step - steps[0]) / width if width else 0.5,
+                successes=point.successes,
+                scored=point.scored,
+                distinct=point.distinct,
+                rate=point.success_rate,
+                interval=point.interval,
                 address=address(directory / f"step_{point.step}"),
             )
             for point in sorted(points, key=lambda point: point.step)
             if point.job == job
         )
-        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(filter(None, rates))))
+        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates))
 
     # The best has a second score once it was scored again.
     chosen = best_of(scores_of(points))

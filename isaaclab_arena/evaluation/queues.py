@@ -116,7 +116,7 @@ def jobs_of_rank(
     return assigned
 
 
-# Give a rank jobs whose episodes it claims as it goes: idle ranks take over planning.unfinished episodes of others.
+# Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
 #
 # Every rank cuts the jobs into the same pieces. A file in the claim table settles which rank runs a piece. No rank
 # asks another one, so the ranks that are left finish the run, including the work of a dead rank.

@@ -42,10 +42,13 @@ class PolicyTraits:
     metrics: tuple[Metric, ...] = ()  # the declared ones among the numbers of `episode_metrics`
 
     def __post_init__(self) -> None:
-        # From here on it is a number, so that `replace`, which passes it on, does not say it again.
-        if self.sees_pictures is False:
+        if not self.sees_pictures and not isinstance(self.sees_pictures, _Derived):
             object.__setattr__(self, "pictures", "none")
-        object.__setattr__(self, "sees_pictures", int(self.pictures != "none"))
+        object.__setattr__(self, "sees_pictures", _Derived(self.pictures != "none"))
+
+
+class _Derived(int):
+    """A truth value that follows from another, so that `replace`, which passes it on, does not say it."""
 
 
 class PolicyCfg:

@@ -219,9 +219,10 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
 
 def from_arguments(policy_class: Any, namespace: argparse.Namespace) -> Any:
     """Return the policy of a namespace, which may hold others' options; ConfigError if one is missing."""
-    config_class, given = policy_class.config_class, vars(namespace)
+    config_class = policy_class.config_class
     if config_class is None:
         return policy_class()
+    given = vars(namespace)
     try:
         config = config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
     except TypeError as error:

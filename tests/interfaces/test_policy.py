@@ -34,12 +34,20 @@ def test_a_base_without_promises_hides_none_of_those_of_a_base_beside_it():
     assert type("Both", (helper, promise), {"get_action": ShrugPolicy.get_action}).traits.reproducible
 
 
-@pytest.mark.parametrize("none", [PolicyTraits(pictures="none"), PolicyTraits(sees_pictures=False)])
+@pytest.mark.parametrize(
+    "none",
+    [PolicyTraits(pictures="none"), *(PolicyTraits(sees_pictures=no) for no in (False, 0, np.bool_(False)))],  # pyright: ignore[reportArgumentType]
+)
 def test_promises_that_are_changed_see_the_pictures_that_the_change_names(none):
     assert not none.sees_pictures
     assert replace(none, reproducible=True) == PolicyTraits(reproducible=True, pictures="none")
     assert replace(none, pictures="all") == PolicyTraits()
     assert replace(PolicyTraits(), sees_pictures=False) == none
+
+
+def test_a_class_without_options_is_built_from_any_arguments():
+    plain = type("Plain", (PolicyBase,), {"get_action": ShrugPolicy.get_action})
+    assert all(isinstance(plain.from_args(arguments), plain) for arguments in (None, {}))
 
 
 def test_a_class_may_call_something_of_its_own_metrics_but_declares_none_by_it():

@@ -15,6 +15,7 @@ from PIL import Image
 
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
@@ -28,7 +29,9 @@ from isaaclab_arena.evaluation.learning_curve import (
     scores_of,
 )
 from isaaclab_arena.evaluation.watch import Watch, WatchSettings, jobs_of_checkpoint, run_checkpoint
+from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.disk import RunLock, json_text, write_text
+from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import (
@@ -298,6 +301,17 @@ def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
     assert "step_0/report.html" not in html
     assert 'class="band"' in html
     assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
+
+
+def test_a_job_that_a_question_may_end_early_has_the_interval_of_its_table(watch):
+    run = watch.directory / "step_50"
+    bar = Question(name="bar", jobs=("flat-50",), max_episodes=4, at_least=0.5)
+    plan = replace(read_run_plan(run), questions=(bar,))
+    (run / "run.json").unlink()
+    write_run_plan(run, plan)
+    (interval,) = (point.interval for point in points_of(run, 50) if point.job == "flat")
+    assert interval != wilson_interval(2, 4)
+    assert f"50.0 % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in watch.page()
 
 
 @pytest.mark.parametrize(
