@@ -48,7 +48,7 @@ _GOING_ON = "continued_action"
 _WEIGHTS = "continued_weights"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Gr00tNetwork:
     """A loaded model as a `Network` that ranks can share."""
 

@@ -476,7 +476,7 @@ class Gr00tSmall(PreTrainedModel):
         self, inputs: Mapping[str, Tensor], *, noise: Tensor, target: Tensor, weights: Tensor
     ) -> Tensor:
         """Return normalised actions that continue `target`, float32 (B, action_horizon, max_action_dim)."""
-        # `noise`, `target` and `weights` have the same shape; see `flow_matching.towards`.
+        # `noise`, `target` and `weights` have the same shape; see `towards`.
         velocity = towards(self._velocity(self.encode(inputs)), target.to(self.device), weights.to(self.device))
         steps = self.config.num_inference_timesteps
         return integrate(velocity, noise.to(self.device, torch.float32), num_steps=steps)
