@@ -328,10 +328,16 @@ def start_run(
         agree_on_contents(others, contents)
 
     # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
-    plan = path = lock = resumed = None
+    plan = machinery = path = lock = resumed = None
     if context.is_rank_zero:
         run_id = uuid.uuid4().hex
         plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
+        machinery = planning.Machinery(
+            devices=plan.devices,
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+            num_groups=options.pipeline,
+            measures=torch.device(plan.devices[0]).type != "cuda" or visible_gpu_count() > 0,
+        )
         resumed = None if options.resume is None else directory_to_resume(options, plan)
         path = resumed or disk.make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
@@ -341,10 +347,9 @@ def start_run(
         path = common_directory(ranks, options, path)
     said = ""
     with others_wait():
-        if plan is not None and lock is not None:
-            threads = options.num_threads or default_num_threads(context.local_world_size)
+        if plan is not None and machinery is not None and lock is not None:
             try:
-                attempt = begin_attempt(request, plan, path, num_threads=threads, resumes=resumed is not None)
+                attempt = begin_attempt(request, plan, path, machinery=machinery, resumes=resumed is not None)
             except BaseException:
                 # The caller may try again in this process.
                 lock.release()
@@ -419,17 +424,11 @@ def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
 
 
 def begin_attempt(
-    request: planning.RunRequest, plan: ledger.RunPlan, path: Path, *, num_threads: int, resumes: bool
+    request: planning.RunRequest, plan: ledger.RunPlan, path: Path, *, machinery: planning.Machinery, resumes: bool
 ) -> ledger.Attempt | None:
     """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
-    machinery = planning.Machinery(
-        devices=plan.devices,
-        num_threads=num_threads,
-        num_groups=options.pipeline,
-        measures=torch.device(plan.devices[0]).type != "cuda" or visible_gpu_count() > 0,
-    )
     number, anew, begun, going_on = 1, (), None, None
     jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.

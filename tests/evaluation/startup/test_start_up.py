@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of
@@ -85,6 +85,14 @@ def test_ranks_that_end_a_job_or_an_episode_after_other_times_are_refused(limit,
         typed = ["--eval_jobs_config", str(tmp_path / f"jobs{number}.json"), "--output_dir", str(tmp_path / "out")]
         requests.append(asked_for([*typed, "--num_steps=1"], may_import=True))
     assert refusal_of(requests).startswith("the ranks do not agree on time limits of jobs (rank 0: ")
+
+
+def test_a_device_that_torch_cannot_read_leaves_no_directory(tmp_path):
+    write_jobs(tmp_path / "jobs.json", [JOB])
+    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
+    with pytest.raises(RuntimeError, match="frying_pan"):
+        start_run(asked_for(typed, may_import=True), ranks_of_one(CONTEXT), devices_to_come=["frying_pan"])
+    assert not (tmp_path / "out").exists()
 
 
 def agree_on(*contents: dict[str, Contents]) -> None:
