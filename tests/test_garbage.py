@@ -29,6 +29,8 @@ def told(script: str) -> list[str]:
         ("isaaclab_arena.evaluation.policy_runner", []),
         ("isaaclab_arena.training.train", []),
         ("isaaclab_arena.cli", ["run"]),
+        ("isaaclab_arena.cli", ["merge"]),
+        ("isaaclab_arena.cli", ["report"]),
     ],
 )
 def test_a_program_looks_for_no_garbage_while_it_imports(module, words):

@@ -325,6 +325,8 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
                 stream.disconnect()
             with storage_errors("write", path):
                 temporary.replace(path)
+            # With images it is large, so it goes before the next one comes.
+            del episode
         num_episodes += len(found)
         if found:
             yield f"{output / name}: episodes {len(found)}; look with: rerun {output / name}"

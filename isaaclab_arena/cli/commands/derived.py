@@ -11,6 +11,7 @@ from pydantic import Field
 from isaaclab_arena.cli.main import print_json, stdout_for_json
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB
@@ -39,10 +40,11 @@ class MergeOptions:
 
 def merge(argv: Sequence[str]) -> int:
     """Merge one run, write its tables and show them; ConfigError if it is no run, or a key is unknown."""
-    from isaaclab_arena.evaluation.condition_sets import save_conditions  # noqa: PLC0415  torch
-    from isaaclab_arena.evaluation.console import results_console  # noqa: PLC0415
-    from isaaclab_arena.results import console as texts  # noqa: PLC0415
-    from isaaclab_arena.results.merge import csv_text, merge_results, write_tables  # noqa: PLC0415  pandas
+    with without_collecting():
+        from isaaclab_arena.evaluation.condition_sets import save_conditions  # noqa: PLC0415  torch
+        from isaaclab_arena.evaluation.console import results_console  # noqa: PLC0415
+        from isaaclab_arena.results import console as texts  # noqa: PLC0415
+        from isaaclab_arena.results.merge import csv_text, merge_results, write_tables  # noqa: PLC0415  pandas
 
     options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
     directory = options.output_directory
@@ -82,12 +84,13 @@ class ReportOptions:
 
 def report(argv: Sequence[str]) -> int:
     """Write the page and show its path; ConfigError, or StorageError if it cannot be written."""
-    from isaaclab_arena.evaluation.learning_curve import (  # noqa: PLC0415  Pillow and Jinja
-        points_of_watch,
-        read_records,
-        write_watch_page,
-    )
-    from isaaclab_arena.report.writing import write_report  # noqa: PLC0415
+    with without_collecting():
+        from isaaclab_arena.evaluation.learning_curve import (  # noqa: PLC0415  Pillow and Jinja
+            points_of_watch,
+            read_records,
+            write_watch_page,
+        )
+        from isaaclab_arena.report.writing import write_report  # noqa: PLC0415
 
     options = tyro.cli(ReportOptions, args=argv, prog="isaaclab-arena report", use_underscores=True)
     problems = list(wrong_numbers(options))
