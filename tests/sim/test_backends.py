@@ -234,9 +234,9 @@ def test_env_slots_that_are_not_stepped_stay_as_they_are(backend_model):
 def test_a_reset_touches_only_its_env_slots_and_forgets_everything_of_them(backend_model):
     backend = started(backend_model, 2)
     drive(backend)
-    other = backend.integration_states([1])[0]
+    other = backend.integration_state(1)
     backend.reset(torch.tensor([0]), [start_of(0)])
-    assert np.array_equal(backend.integration_states([1])[0], other)
+    assert np.array_equal(backend.integration_state(1), other)
     assert np.array_equal(backend.integration_states([0])[0], started(backend_model, 1).integration_states([0])[0])
 
 
