@@ -516,6 +516,10 @@ class Backend(NamedState, ABC):
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
         """Return a copy of all that the worlds' future depends on. Shape: (len(env_ids), state_size), float64."""
 
+    def integration_state(self, env_id: int) -> np.ndarray:
+        """Return a copy of all that a world's future depends on, for tasks of users. Shape: (state_size,), float64."""
+        return self.integration_states([env_id])[0]
+
     @abstractmethod
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
         """Set a world to a state of `integration_states`. Shape: (state_size,)."""

@@ -212,16 +212,17 @@ def part_names(asset: str) -> PartNames:
         if path in _known_names and _known_names[path][0] == key:
             return _known_names[path][1]
         spec = mujoco.MjSpec.from_file(str(path))
+        free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
+        # A name that is not UTF-8 is found only when it is read.
+        names = PartNames(
+            bodies=tuple(body.name for body in spec.bodies[1:]),
+            mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
+            joints=tuple(joint.name for joint in spec.joints),
+            free_joints={joint.name: joint.parent.name for joint in free},
+            actuators=tuple(actuator.name for actuator in spec.actuators),
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(Problem(f"cannot be read: {first_line(error)}", file=str(path))) from error
-    free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
-    names = PartNames(
-        bodies=tuple(body.name for body in spec.bodies[1:]),
-        mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
-        joints=tuple(joint.name for joint in spec.joints),
-        free_joints={joint.name: joint.parent.name for joint in free},
-        actuators=tuple(actuator.name for actuator in spec.actuators),
-    )
     _known_names[path] = key, names
     return names
 

@@ -30,14 +30,15 @@ _NAMES = ("passive", "control", "contactfilter", "sensor", "time", "act_dyn", "a
 def callbacks() -> tuple[Callable[..., Any] | None, ...]:
     """Return the installed callbacks, in the order of `_NAMES`; MuJoCo is not imported for it."""
     mujoco = sys.modules.get("mujoco")
-    return tuple(None if mujoco is None else getattr(mujoco, f"get_mjcb_{name}")() for name in _NAMES)
+    # A module that another thread is still importing has none of its functions yet.
+    return tuple(getattr(mujoco, f"get_mjcb_{name}", lambda: None)() for name in _NAMES)
 
 
 def set_callbacks(installed: Sequence[Callable[..., Any] | None]) -> None:
     """Install the callbacks that `callbacks` returned."""
     mujoco = sys.modules.get("mujoco")
-    for name, callback in zip(_NAMES, installed, strict=True) if mujoco is not None else ():
-        getattr(mujoco, f"set_mjcb_{name}")(callback)
+    for name, callback in zip(_NAMES, installed, strict=True):
+        getattr(mujoco, f"set_mjcb_{name}", lambda _: None)(callback)
 
 
 # Measure the time that this process has spent on Warp's kernels, without importing Warp.

@@ -392,6 +392,13 @@ def test_a_file_that_is_missing_or_no_mjcf_is_named(thing_of, tmp_path):
     assert "cannot be read: " in refusal(thing_of, "<bdy/>")
 
 
+def test_a_file_with_a_name_that_is_not_utf_8_is_named(tmp_path):
+    file = tmp_path / "cup.xml"
+    file.write_bytes(b'<mujoco><worldbody><body name="body\xff"/></worldbody></mujoco>')
+    with pytest.raises(ConfigError, match=r"cup\.xml: cannot be read: 'utf-8' codec"):
+        SceneObject(prefix="cup", asset=str(file))
+
+
 def test_a_file_that_was_mended_is_read_again(thing_of):
     assert "no body called" in refusal(thing_of, '<body name="cup"/>')
     assert thing_of('<body name="body"/>').body == "cup/body"

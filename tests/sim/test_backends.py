@@ -2,6 +2,8 @@
 
 import logging
 import os
+import sys
+from types import ModuleType
 from typing import Any
 
 import mujoco
@@ -14,7 +16,7 @@ from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.backends import BackendChoice, MujocoBackend, faster_backend, make_backend, physics_step_s
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
-from isaaclab_arena.sim.threads import available_cores, default_num_threads
+from isaaclab_arena.sim.threads import available_cores, callbacks, default_num_threads, set_callbacks
 from tests.sim.arm_and_cube import JOINTS, PARTS, everyone, only, start_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -166,6 +168,14 @@ def test_only_cores_that_the_process_may_use_are_counted():
         os.sched_setaffinity(0, allowed)
 
 
+@pytest.mark.parametrize("half_imported", [None, ModuleType("mujoco")], ids=["not_imported", "being_imported"])
+def test_there_are_no_callbacks_before_mujoco_is_imported(monkeypatch, half_imported):
+    monkeypatch.setitem(sys.modules, "mujoco", half_imported)
+    found = callbacks()
+    assert found == (None,) * 8
+    set_callbacks(found)
+
+
 @pytest.fixture(scope="module")
 def backend_model():
     return compose_scene("scenes/table.xml", PARTS)
@@ -224,9 +234,9 @@ def test_env_slots_that_are_not_stepped_stay_as_they_are(backend_model):
 def test_a_reset_touches_only_its_env_slots_and_forgets_everything_of_them(backend_model):
     backend = started(backend_model, 2)
     drive(backend)
-    other = backend.integration_states([1])[0]
+    other = backend.integration_state(1)
     backend.reset(torch.tensor([0]), [start_of(0)])
-    assert np.array_equal(backend.integration_states([1])[0], other)
+    assert np.array_equal(backend.integration_state(1), other)
     assert np.array_equal(backend.integration_states([0])[0], started(backend_model, 1).integration_states([0])[0])
 
 

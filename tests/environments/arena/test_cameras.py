@@ -32,6 +32,12 @@ def mujoco_backend(env: TableEnvironment) -> MujocoBackend:
     return env.backend
 
 
+def test_a_side_of_a_square_goes_before_a_width_and_a_height():
+    options = ENVIRONMENTS.get("lift_object").config_class
+    assert options(camera_width=40, camera_height=24, camera_size=None).resolution == (40, 24)
+    assert options(camera_width=40, camera_height=24, camera_size=32).resolution == (32, 32)
+
+
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
 def test_policies_see_what_the_spec_promises(name):
     env = seeing(name, camera_width=40, camera_height=24, camera_size=None, camera_depth=True, camera_segmentation=True)
