@@ -133,10 +133,10 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
         [data] = catalog_data(registry, [name])
         told = data.get("summary", "")
         if "error" in data and name in registry.patterns():
-            # A scheme of names has no entry. Its maker describes it: by its words, or else by its module.
+            # A scheme of names has no entry. Its maker describes it: by its words, or else by its docstring.
             maker = registry.maker(name)
             words = maker.keywords.get("words") if isinstance(maker, partial) else None
-            told = words or (inspect.getdoc(sys.modules[maker.__module__]) or "").partition("\n")[0]
+            told = words or (inspect.getdoc(maker) or "").partition("\n")[0]
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
         # Below an entry: its options, or the facts of an environment.
         details = []

@@ -336,7 +336,10 @@ def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def menagerie_embodiment(name: str) -> Embodiment:
-    """Return a Menagerie robot by its directory, such as ``franka_emika_panda``; ConfigError if it is missing."""
+    """Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions; and a user's own.
+
+    A name is the robot's directory, such as ``franka_emika_panda``; ConfigError if it is missing.
+    """
     descriptions = {path.stem: path for path in (ASSETS / "robots" / "menagerie").glob("*.yaml")}
     if name not in descriptions:
         hint = did_you_mean(name, descriptions)
