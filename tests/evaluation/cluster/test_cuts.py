@@ -51,8 +51,12 @@ def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event, is_d
         cuts.append(CutClaimServer(claim_server, event, is_done=is_done))
         return cuts[0]
 
+    # The file that says so is delivered within half a second, so a job that begins takes longer.
+    slow = {"policy_type": "tests.fakes_slow.SluggishPolicy"}
+    slow["policy_config_dict"] = {"marks": str(tmp_path), "when": "build", "wait_s": 2.0}
+    job = REACH | slow if event == "a job begins" else REACH
     with pytest.raises(ClaimsLostError, match="does not answer"):
-        run_alone(tmp_path, REACH, node=tmp_path / "node", claim_server_class=cut)
+        run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=cut)
     assert cuts[0].is_cut
     words = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--resume", str(tmp_path / "out"), "--device", "cpu"]
     assert main(words) == 0
