@@ -139,23 +139,23 @@ def take_any(observation, *others):
 
 
 def test_a_function_acts_with_the_options_of_its_job():
-    policy_class = resolve_policy_class(f"{__name__}:act")
+    policy_class = resolve_policy_class(f"{__name__}:function_act")
     policy = policy_class.from_dict({"checkpoint_path": "network.pt", "gain": 0.25, "joints": [0, 1]})
     action = policy.get_action(CoinEnvironment(CoinConfig(), num_envs=3), {"policy": {"coin": torch.zeros(3, 1)}})
     assert np.array_equal(action, np.full((3, 1), 0.25))
 
 
 def test_the_same_function_is_always_the_same_class():
-    assert resolve_policy_class(f"{__name__}.act") is resolve_policy_class(f"{__name__}:act")
+    assert resolve_policy_class(f"{__name__}.function_act") is resolve_policy_class(f"{__name__}:function_act")
 
 
 def test_options_are_checked_against_the_parameters_of_the_function():
-    declared = declared_options(resolve_policy_class(f"{__name__}:act"))
+    declared = declared_options(resolve_policy_class(f"{__name__}:function_act"))
     with pytest.raises(ConfigError) as refused:
-        declared.read({"gain": "high", "gian": 1.0}, owner="policy 'act'")
+        declared.read({"gain": "high", "gian": 1.0}, owner="policy 'function_act'")
     assert [(problem.key, problem.message) for problem in refused.value.problems] == [
-        ("gian", "policy 'act' has no such option; did you mean 'gain'?"),
-        ("checkpoint_path", "is missing; policy 'act' needs it"),
+        ("gian", "policy 'function_act' has no such option; did you mean 'gain'?"),
+        ("checkpoint_path", "is missing; policy 'function_act' needs it"),
         ("gain", '"high" is not a number'),
     ]
 
