@@ -1,5 +1,6 @@
 """The claim server of a cluster dies before and after each of its transitions, and the next start ends the run."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -8,6 +9,9 @@ import pytest
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
 from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.results import merge_results
 from tests.evaluation.cluster.test_driver import REACH, ClaimServerNextDoor, run_alone
 from tests.faults.invariants import committed
@@ -21,6 +25,17 @@ CUTS = {
     "a job is reported": ("keep", "job_report_"),
 }
 """The call of each transition, and a part of the name of its file."""
+
+
+class LatePolicy(RandomActionPolicy):
+    """Begins its episodes late: the files of a job that begins are delivered every half second, unless it has ended."""
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        time.sleep(1.5)
+        super().start_episodes(env, starts)
+
+
+JOB = REACH | {"policy_type": f"{__name__}.LatePolicy"}
 
 
 class CutClaimServer(ClaimServerNextDoor):
@@ -51,12 +66,8 @@ def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event, is_d
         cuts.append(CutClaimServer(claim_server, event, is_done=is_done))
         return cuts[0]
 
-    # The file that says so is delivered within half a second, so a job that begins takes longer.
-    slow = {"policy_type": "tests.fakes_slow.SluggishPolicy"}
-    slow["policy_config_dict"] = {"marks": str(tmp_path), "when": "build", "wait_s": 2.0}
-    job = REACH | slow if event == "a job begins" else REACH
     with pytest.raises(ClaimsLostError, match="does not answer"):
-        run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=cut)
+        run_alone(tmp_path, JOB, node=tmp_path / "node", claim_server_class=cut)
     assert cuts[0].is_cut
     words = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--resume", str(tmp_path / "out"), "--device", "cpu"]
     assert main(words) == 0
