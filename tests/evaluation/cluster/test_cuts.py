@@ -35,7 +35,7 @@ class LatePolicy(RandomActionPolicy):
         super().start_episodes(env, starts)
 
 
-JOB = REACH | {"policy_type": f"{__name__}.LatePolicy"}
+JOB: dict[str, object] = {**REACH, "policy_type": f"{__name__}.LatePolicy"}
 
 
 class CutClaimServer(ClaimServerNextDoor):
