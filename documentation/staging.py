@@ -12,7 +12,7 @@ from documentation import api, command_line
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Files of the project that pages of docs/ link to stand below this directory of the site.
+# This directory of the site has the files of the project that pages of docs/ link to.
 OUTSIDE = "project"
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".xml": "xml", ".toml": "toml"}

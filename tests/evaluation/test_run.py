@@ -407,7 +407,7 @@ def test_a_single_policys_command_can_be_gone_on_with_too():
     assert (options.resume, rest) == ("./out", ["lift_object", "--object", "cube"])
 
 
-def test_what_stands_below_the_table_of_an_incomplete_run_can_be_typed(tmp_path, monkeypatch, capsys):
+def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, monkeypatch, capsys):
     environment = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}
     shy = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}
     write_jobs(tmp_path / "my jobs.json", [{"name": "shy", **environment, **shy}])
