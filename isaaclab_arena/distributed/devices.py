@@ -14,8 +14,14 @@ import torch
 from isaaclab_arena.errors import ConfigError
 
 
-def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make torch return the same bits for the same operation on the same input and machine."""
+def set_up_torch(
+    num_threads: int | None, *, deterministic: bool = False, environ: MutableMapping[str, str] = os.environ
+) -> None:
+    """Set torch's number of threads per operation, None for one; optionally make it return the same bits always."""
+    # One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
+    torch.set_num_threads(1 if num_threads is None else num_threads)
+    if not deterministic:
+        return
     # Call this before the first operation on a GPU: cuBLAS reads its environment variable only once.
     if environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -110,21 +116,11 @@ def visible_gpu_count() -> int:
 
 
 def selectable_gpu_count() -> int:
-    """Return the number of GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose.
+    """Return the number of GPUs this process sees; CUDA does not start, so CUDA_VISIBLE_DEVICES can still narrow them.
 
-    The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts. Torch counts through NVML as long as it can.
+    The driver reads that variable once, when CUDA starts. Torch counts through NVML as long as it can.
     """
     return torch.cuda.device_count()
-
-
-def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES, None if it is not set."""
-    return environ.get(VISIBLE_DEVICES)
-
-
-def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make only these GPUs visible to this process (empty for none). Call it before CUDA starts."""
-    environ[VISIBLE_DEVICES] = shown
 
 
 def gpu_address(device: torch.device) -> str:
@@ -155,7 +151,7 @@ def check_device_exists(
         if visible_gpus:
             gpus = "cuda:0" if visible_gpus == 1 else f"cuda:0 to cuda:{visible_gpus - 1}"
             exists = f"this process can use cpu and {gpus}"
-        mask = visible_devices(environ)
+        mask = environ.get(VISIBLE_DEVICES)
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is {mask!r})"
         raise ConfigError(f"'{name}' does not exist; {exists}{masked}", key=option)
     return torch.device("cuda", index)

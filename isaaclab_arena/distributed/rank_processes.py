@@ -13,8 +13,8 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -248,14 +248,26 @@ class _RankProcesses(LogsSpecs):
         """Start the ranks, watch them and stop them together; return the exit code."""
         reading = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
         reading.start()
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            name = signal.Signals(number)
+            raise SignalException(f"got {name.name}", name)
+
         try:
-            with _signals_that_raise() as listen:
-                try:
-                    self._processes.start()
-                    listen()
-                    code = self._watch()
-                except SignalException as stop:
-                    code = self._stop(stop.sigval)
+            try:
+                self._processes.start()
+                # torch has set its handlers by now. Ignored signals stay ignored: nohup relies on this to let a run
+                # outlive its terminal.
+                for number, handler in before.items():
+                    signal.signal(number, handler if handler == signal.SIG_IGN else stop)
+                code = self._watch()
+            except SignalException as stopped:
+                code = self._stop(stopped.sigval)
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
         finally:
             # Read the remaining output, without a wait for processes that a rank left behind.
             self._finishing.set()
@@ -421,28 +433,6 @@ class _RankProcesses(LogsSpecs):
         return code
 
 
-@contextmanager
-def _signals_that_raise() -> Iterator[Callable[[], None]]:
-    """Yield a function that makes signals raise `SignalException`; call it after torch has set its handlers."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        name = signal.Signals(number)
-        raise SignalException(f"got {name.name}", name)
-
-    def listen() -> None:
-        # Ignored signals stay ignored: nohup relies on this to let a run outlive its terminal.
-        for number, handler in before.items():
-            signal.signal(number, handler if handler == signal.SIG_IGN else stop)
-
-    try:
-        yield listen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 _MISTAKE = 2
 _HAND_OVER_S = 0.5
 
@@ -460,7 +450,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         )
         raise ConfigError(missing, key="--launcher") from error
     wants_files = launch.wants_files and launch.log_directory is not None
-    context.set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
+    os.environ[context.TORCHRUNX_LOG_DIR] = str(launch.log_directory) if wants_files else ""
 
     # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
     logger = logging.getLogger("torchrunx")

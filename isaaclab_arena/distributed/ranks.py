@@ -72,10 +72,17 @@ class Ranks:
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
+        # A message has a limited length, so the value goes in pieces; the first says how many follow.
         if self.context.is_rank_zero:
-            self._say(f"shared/{name}", value)
+            starts = range(0, len(value), _PIECE_LENGTH)
+            first, *others = [value[start : start + _PIECE_LENGTH] for start in starts] or [""]
+            self._say(f"shared/{name}", f"{len(others)} {first}")
+            for number, piece in enumerate(others):
+                self._say(f"shared/{name}/{number}", piece)
             return value
-        return self._hear(f"shared/{name}", rank=0, name=name)
+        count, _, first = self._hear(f"shared/{name}", rank=0, name=name).partition(" ")
+        others = [self._hear(f"shared/{name}/{number}", rank=0, name=name) for number in range(int(count))]
+        return "".join([first, *others])
 
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
@@ -99,13 +106,6 @@ class Ranks:
         """Return every rank's value, in rank order; errors as in `share_from_rank_zero`."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
-
-    def share_long_from_rank_zero(self, name: str, value: str) -> str:
-        """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
-        pieces = [value[start : start + _PIECE_LENGTH] for start in range(0, len(value), _PIECE_LENGTH)]
-        count = int(self.share_from_rank_zero(f"length of {name}", str(len(pieces))))
-        own = pieces if self.context.is_rank_zero else [""] * count
-        return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
@@ -677,13 +677,7 @@ def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
 
 def highest_of_ranks(number: int) -> int:
     """Return the largest of the ranks' numbers, the same on all ranks; waits until all have called."""
-    if not dist.is_initialized():
-        return number
-    if _CONNECTED:
-        return max(int(each) for each in _CONNECTED[-1].gather(torch.tensor(number)))
-    highest = torch.tensor(number, device=_device())
-    dist.all_reduce(highest, dist.ReduceOp.MAX)
-    return int(highest)
+    return max(int(each) for each in gather_from_ranks(torch.tensor(number)))
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
