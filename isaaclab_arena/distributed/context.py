@@ -281,7 +281,7 @@ def variables_of_rank(
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        **thread_variables(environ),
+        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
         FAILURE_FILE: str(directory / f"rank{rank}.json"),
         RUN_DIRECTORY_FILE: str(directory / "run_directory"),
     }
@@ -314,11 +314,6 @@ def variables_of_worker(environ: Mapping[str, str] = os.environ) -> dict[str, st
         return variables
     variables.pop(_SEARCH_PATH, None)
     return {**variables, _SEARCH_PATH: before} if before else variables
-
-
-def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables for the ranks' threads: the user's, or else one thread each."""
-    return {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
 
 
 def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:

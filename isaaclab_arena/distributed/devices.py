@@ -358,7 +358,10 @@ def resolve_policy_device(
             return torch.device(_CPU)
         return gpu_of_rank(local_rank, local_world_size=_ranks_of_machine(environ), visible_gpus=gpus)
     if policy_device_id is not None:
-        return _gpu_of_id(policy_device_id, gpus, environ)
+        if isinstance(policy_device_id, bool) or not isinstance(policy_device_id, int) or policy_device_id < 0:
+            raise ConfigError(f"{policy_device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
+        name = f"cuda:{policy_device_id}"
+        return check_device_exists(name, visible_gpus=gpus, option="policy_device_id", environ=environ)
     for requested in (policy_device, yaml_policy_device):
         if requested is not None:
             return check_device_exists(requested, visible_gpus=gpus, option="policy_device", environ=environ)
@@ -375,18 +378,16 @@ def check_policy_device(
     """Refuse a missing policy GPU by ConfigError; return the named device if a launcher overrides it, else None."""
     # The check also holds under a launcher, where LOCAL_RANK decides the policy's GPU. So a job file is right or wrong
     # on a machine for any number of ranks. ``policy_device_id`` takes precedence over ``policy_device``.
-    gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
-    if policy_device_id is not None:
-        named, words = _gpu_of_id(policy_device_id, gpus, environ), f"policy_device_id {policy_device_id}"
-    elif policy_device is not None:
-        named = check_device_exists(policy_device, visible_gpus=gpus, option="policy_device", environ=environ)
-        words = f"policy_device '{policy_device}'"
-        if ":" not in policy_device:
-            return None
-    else:
+    if policy_device_id is None and policy_device is None:
         return None
+    gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
+    alone = {name: value for name, value in environ.items() if name != "LOCAL_RANK"}
+    named = resolve_policy_device(
+        policy_device_id=policy_device_id, policy_device=policy_device, environ=alone, visible_gpus=gpus
+    )
+    words = f"policy_device '{policy_device}'" if policy_device_id is None else f"policy_device_id {policy_device_id}"
     # Only a launcher overrides a named device: on some rank LOCAL_RANK then gives another GPU.
-    if "LOCAL_RANK" not in environ:
+    if "LOCAL_RANK" not in environ or (policy_device_id is None and ":" not in str(policy_device)):
         return None
     own = resolve_policy_device(environ=environ, visible_gpus=gpus)
     are_several = gpus > 1 and _ranks_of_machine(environ) != 1
@@ -397,14 +398,6 @@ def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.env
     """True if ``--device cpu`` under a launcher puts policies without a named device on the CPU."""
     # Under a launcher LOCAL_RANK would choose a GPU for the policy. Without one the policy chooses.
     return device == _CPU and "LOCAL_RANK" in environ
-
-
-def _gpu_of_id(device_id: int, visible_gpus: int, environ: Mapping[str, str]) -> torch.device:
-    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
-        raise ConfigError(f"{device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
-    return check_device_exists(
-        f"cuda:{device_id}", visible_gpus=visible_gpus, option="policy_device_id", environ=environ
-    )
 
 
 def _ranks_of_machine(environ: Mapping[str, str]) -> int | None:

@@ -468,8 +468,12 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         hostnames=["localhost"],
         workers_per_host=launch.num_processes,
         backend=None,
-        # Ranks end with their launcher only if this torchrun variable names the launch.
-        extra_env_vars={**context.thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
+        # Ranks end with their launcher only if torchrun's variable names the launch.
+        extra_env_vars={
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
+            **launch.variables,
+        },
     )
     try:
         codes = launcher.run(call_main, launch.module, launch.arguments).results["localhost"]

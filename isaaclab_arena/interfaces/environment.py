@@ -111,7 +111,6 @@ class Environment(ABC):
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Return drawn conditions with the variations of an episode, which follow from its own streams alone."""
-        del episode
         return conditions
 
     def instruction(self, conditions: Conditions) -> str:
@@ -119,7 +118,6 @@ class Environment(ABC):
 
         The loop asks after `reset`. An environment that learns it only there returns ``task_description`` before.
         """
-        del conditions
         return self.task_description
 
     @abstractmethod
@@ -161,7 +159,6 @@ class Environment(ABC):
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return why no episode can begin, by env slot whose reset failed."""
-        del env_ids
         return {}
 
     def begin_events(self, env_ids: Sequence[int]) -> None:
@@ -169,7 +166,6 @@ class Environment(ABC):
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return the events of each env slot's episode, which succeeded or not; None if unknown."""
-        del solved
         return [None] * len(env_ids)
 
     # The simulator's state: recorded, started from again, or kept whole by a training that goes on from it.
@@ -181,7 +177,6 @@ class Environment(ABC):
         ``rigid_object/<name>/{root_pose,root_velocity}``; poses are (num_envs, 7), position [m] then quaternion
         w x y z.
         """
-        return None
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return views (num_envs, n) of the simulation's memory, the same and of one type at every call.
@@ -202,16 +197,13 @@ class Environment(ABC):
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
         """Start recorded episodes again, see `reset`: from `episode_states`, each empty if it was not recorded."""
-        del states
         return self.reset(env_ids, conditions)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return everything that the future of all env slots depends on, copied; None if there is no way back."""
-        return None
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
         """Return to a `snapshot` of this or an equal environment; the observation is the last one then, bit for bit."""
-        del snapshot
         raise TypeError(f"{type(self).__name__} takes no snapshots")
 
     # Pictures of ``camera_obs`` for policies, and films for people.
@@ -233,7 +225,6 @@ class Environment(ABC):
         Raises:
             KeyError: If a camera is not in ``filmable``.
         """
-        del env_ids
         raise KeyError(f"no camera {', '.join(cameras)}: this environment cannot be filmed")
 
     def film_later(

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
-from isaaclab_arena.errors import Problem
+from isaaclab_arena.config.options import option_names
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
@@ -91,7 +92,13 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
         """Build the policy from a job's ``policy_config_dict``."""
-        return policy_options.built(cls, config_dict)
+        declared = policy_options.declared_options(cls)
+        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
+        if not isinstance(policy, cls):
+            # An inherited method may build the base class, and then the results would be another policy's.
+            found = type(policy).__name__
+            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
+        return policy
 
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:
@@ -101,7 +108,15 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def from_args(cls, args: Any) -> Self:
         """Build the policy from the namespace of such a parser, as in Isaac Lab Arena."""
-        return policy_options.from_arguments(cls, args)
+        if cls.config_class is None:
+            return cls()
+        # The namespace may hold others' options too.
+        names = option_names(cls.config_class) or ()
+        try:
+            config = cls.config_class(**{name: value for name, value in vars(args).items() if name in names})
+        except TypeError as error:
+            raise ConfigError(f"options of {cls.config_class.__name__}: {error}") from error
+        return cls(config)
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -129,7 +144,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def foreign_code(cls, config: Any) -> Sequence[Problem]:
         """Return a problem per option that names code which no package has announced; imports and runs nothing."""
-        del config
         return ()
 
     # One environment and its episodes.
@@ -167,7 +181,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
         """Return numbers for the record of the episode that ends in an env slot; asked before `end_episodes`."""
-        del env_id
         return {}
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
@@ -189,7 +202,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the policy has something to do in an episode; asked before any episode of a job begins."""
-        del episode_index
         return True
 
     def close(self) -> None:
@@ -202,7 +214,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
         Asked before each ``reset`` of the environment, for the env slots ``starting``, and before each ``step``.
         """
-        del env, starting
         return () if self.traits.pictures == "none" else None
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:

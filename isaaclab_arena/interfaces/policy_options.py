@@ -6,8 +6,8 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -33,37 +33,20 @@ class DeclaredOptions:
     taken_from: Callable[[Sequence[str]], tuple[dict[str, Any], list[str]]] = lambda words: ({}, list(words))
 
 
-def no_options(policy_class: Any) -> DeclaredOptions:
-    """Return the options of a class that takes none."""
-
-    def read(options: Mapping[str, Any], *, owner: str) -> None:
-        if options:
-            raise ConfigError([Problem(f"{owner} takes no options", key=key) for key in options])
-
-    return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
-
-
 def dict_options(policy_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes a dict, or a config without a description."""
-    # ``build`` raises `ConfigError` if the class takes its options for an object with attributes.
-
     why = (
         f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; derive "
         "it from PolicyBase[Cfg] with a dataclass of its options"
     )
-
-    def build(config: dict[str, Any]) -> Any:
-        with _refused_if_missing(config, why):
-            return policy_class(config)
-
+    build = partial(_built, policy_class, why)
     return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)
 
 
-@contextmanager
-def _refused_if_missing(config: object, why: str) -> Iterator[None]:
-    """Raise ConfigError, with the attribute's name in ``why``, if a class reads one that its config lacks."""
+def _built(make: Callable[[Any], Any], why: str, config: Any) -> Any:
+    """Return the policy of a config; ConfigError, with the attribute's name in ``why``, if it reads a missing one."""
     try:
-        yield
+        return make(config)
     except AttributeError as error:
         if error.obj is not config:
             raise
@@ -100,6 +83,11 @@ class PolicyParser:
                 what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
                 raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
             self.actions.setdefault(action.dest, []).append(action)
+        why = (
+            f"{policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside that "
+            f"there are {' and '.join(SHARED_OPTIONS)}"
+        )
+        self.build = partial(_built, policy_class.from_args, why)  # returns the policy of ``from_args``
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
@@ -140,15 +128,6 @@ class PolicyParser:
         if others:
             raise ConfigError(f"{owner} cannot read {' '.join(others)} among its arguments {' '.join(words)}")
         return found
-
-    def build(self, config: ParsedArguments) -> Any:
-        """Return the policy of ``from_args``; ConfigError if it reads an option that does not exist."""
-        why = (
-            f"{self._policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside "
-            f"that there are {' and '.join(SHARED_OPTIONS)}"
-        )
-        with _refused_if_missing(config, why):
-            return self._policy_class.from_args(config)
 
     def taken_from(self, words: Sequence[str], *, leaving: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the options among the words of a command line, as they were typed, and the other words in order."""
@@ -215,19 +194,6 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
         reading = _reading(hints.get(option.name, str))
         group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
     return parser
-
-
-def from_arguments(policy_class: Any, namespace: argparse.Namespace) -> Any:
-    """Return the policy of a namespace, which may hold others' options; ConfigError if one is missing."""
-    config_class = policy_class.config_class
-    if config_class is None:
-        return policy_class()
-    given = vars(namespace)
-    try:
-        config = config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
-    except TypeError as error:
-        raise ConfigError(f"options of {config_class.__name__}: {error}") from error
-    return policy_class(config)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -333,28 +299,20 @@ def declared_options(policy_class: Any) -> DeclaredOptions:
             defaults={"device": "cuda", **{name: actions[0].default for name, actions in parser.actions.items()}},
             taken_from=parser.taken_from,
         )
-    if not parameters:
-        return no_options(policy_class)
-    annotated = _annotation(policy_class, parameters[0].name)
+    annotated = _annotation(policy_class, parameters[0].name) if parameters else None
     if annotated is not None:
         return _typed(policy_class, annotated, parameters)
     required = required_parameters(parameters)
     if not required:
-        return no_options(policy_class)
+
+        def read(options: Mapping[str, Any], *, owner: str) -> None:
+            if options:
+                raise ConfigError([Problem(f"{owner} takes no options", key=key) for key in options])
+
+        return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
     if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
         return dict_options(policy_class)
     raise ConfigError(_undeclared(policy_class, required))
-
-
-def built(policy_class: Any, options: Mapping[str, Any]) -> Any:
-    """Return the policy of some options, in plain values by name; ConfigError if the class builds another one."""
-    declared = declared_options(policy_class)
-    policy = declared.build(declared.read(options, owner=policy_class.__name__))
-    if not isinstance(policy, policy_class):
-        # An inherited method may build the base class, and then the results would be another policy's.
-        name, found = policy_class.__name__, type(policy).__name__
-        raise ConfigError(f"{name}.from_args must return a {name}, it returned a {found}")
-    return policy
 
 
 def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
