@@ -170,14 +170,14 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
 
 
 def _moved(key: str, value: Any) -> Iterator[tuple[str, Any, str] | Problem]:
-    """Yield what a key of `ARENA_JOB_KEYS` gives: this project's path, the value and its place there; or a problem."""
+    """Yield the values of a key of `ARENA_JOB_KEYS`, each with its path here and its place there; or a problem."""
     if key == "num_envs":
         yield "arena_env_args.num_envs", value, key
     elif not isinstance(value, Mapping):
         hint = f"; its key 'type' names the {key}" if key in _TYPED else ""
         yield Problem(f"{shown(value)} is not a mapping{hint}", key=key)
     elif key in _TYPED:
-        # The key ``type`` names the class, and the other keys are its options.
+        # The key ``type`` names the class; the other keys are its options.
         type_path, options = _TYPED[key]
         for name, item in value.items():
             path = type_path if name == "type" else f"{options}.{name}"

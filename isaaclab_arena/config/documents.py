@@ -125,7 +125,7 @@ class _CoreLoader(yaml.CSafeLoader):
     num_merged = 0  # keys that ``<<`` has merged so far
 
 
-def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> yaml.MappingNode:
+def _flatten(loader: Any, node: Any) -> yaml.MappingNode:
     """Merge the mappings of ``<<`` below a mapping's own keys, and refuse a key that appears twice."""
     line = node.start_mark.line + 1
     if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):

@@ -335,12 +335,18 @@ def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
         return False
     parent = os.getppid()
     arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) == 0
-    # The parent may have died before the call took effect; then no signal ever comes.
-    if os.getppid() != parent or _takes_in_orphans(parent):
+    # The parent may have died before the call took effect; then no signal ever comes. A process that adopts orphans is
+    # no launcher, which is always a Python program.
+    launcher_was_there = True
+    with suppress(OSError):
+        command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        name = Path(f"/proc/{parent}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        is_python = b"python" in command or b"torchrun" in command
+        launcher_was_there = is_python or (parent != 1 and name != "systemd")
+    if os.getppid() != parent or not launcher_was_there:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def leave() -> None:
-        launcher_was_there = not _takes_in_orphans(parent)
         while launcher_was_there and os.getppid() == parent:
             time.sleep(_LOOK_INTERVAL_S)
         time.sleep(grace_s)
@@ -349,16 +355,6 @@ def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
 
     threading.Thread(target=leave, daemon=True).start()
     return arranged
-
-
-def _takes_in_orphans(pid: int) -> bool:
-    """True if a process adopts orphans and is no launcher; a launcher is always a Python program."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return False
-    return (pid == 1 or name == "systemd") and not (b"python" in command or b"torchrun" in command)
 
 
 def process_start_ticks(pid: int) -> int | None:

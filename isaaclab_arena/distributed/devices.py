@@ -88,7 +88,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     if not indices and plain != "all":
         return GpuSelection(ids=())
 
-    # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
+    # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU for any request.
     entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
     visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
     if not visible and entries is not None and entries[:1] in ([], ["-1"]):

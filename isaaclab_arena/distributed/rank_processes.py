@@ -58,7 +58,7 @@ class Launch:
     wants_files: bool = True
 
 
-# Find the failure that caused the others, from what the ranks have left; see `isaaclab_arena.distributed.launch`.
+# Find the failure that caused the others, from the ranks' files; see `isaaclab_arena.distributed.launch`.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class Ranks:
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
-        # A message has a limited length, so the value goes in pieces; the first says how many follow.
+        # A message has a limited length, so the value goes in pieces. The first begins with the number of the others.
         if self.context.is_rank_zero:
             starts = range(0, len(value), _PIECE_LENGTH)
             first, *others = [value[start : start + _PIECE_LENGTH] for start in starts] or [""]

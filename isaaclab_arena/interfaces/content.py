@@ -43,6 +43,7 @@ class LoadsCode(Protocol):
 
     def foreign_code(self, config: Any) -> Sequence[Problem]:
         """Return one problem per option that names code of no installed package; nothing is imported or run."""
+        ...
 
 
 def sources_in_options(options: Mapping[str, Any]) -> ContentSources:

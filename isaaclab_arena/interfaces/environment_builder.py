@@ -63,7 +63,7 @@ class EnvironmentBuilder:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # What is set to None gets the default back, which says that it is not offered.
+        # A method that is set to None gets the default back: it is not offered.
         defaults = {name: each for name, each in vars(EnvironmentBuilder).items() if not name.startswith("_")}
         for name in [name for name, value in vars(cls).items() if value is None and callable(defaults.get(name))]:
             setattr(cls, name, defaults[name])
@@ -133,7 +133,7 @@ class EnvironmentBuilder:
 
 
 def completed(builder: Any) -> EnvironmentBuilder:
-    """Return a builder with the defaults of what it does not have; itself if it derives from `EnvironmentBuilder`."""
+    """Return a builder with the defaults that it lacks; itself if it derives from `EnvironmentBuilder`."""
     if isinstance(builder, EnvironmentBuilder):
         return builder
     whole = EnvironmentBuilder()

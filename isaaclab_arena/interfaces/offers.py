@@ -31,7 +31,7 @@ _LOST_WITHOUT = {
 
 def settle_environment_class(environment_class: Any, base: Any) -> None:
     """Settle a class that derives from `base`: its withdrawn offers, and the quicker ways that it must not take."""
-    # What is set to None gets the default back, which says that it is not offered.
+    # An attribute that is set to None gets the default back: it is not offered.
     for name in [name for name, value in vars(environment_class).items() if value is None and not name.startswith("_")]:
         for lost in (name, *_LOST_WITHOUT.get(name, ())):
             if vars(environment_class).get(lost) is None and vars(base).get(lost, True) is not True:
@@ -55,7 +55,7 @@ def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
 
 # The abilities of a policy class.
 
-# What a base says about its ``get_action`` does not hold for another one, and must not bypass it.
+# A base's statements about its ``get_action`` do not hold for another one, and must not bypass it.
 _OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
 # These abilities need several methods.
 _TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
@@ -78,7 +78,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
     if is_class and "config_class" not in policy_class.__dict__:
         policy_class.config_class = parameter
 
-    # What a class sets to None gets the default back, which says that it is not offered.
+    # A method that a class sets to None gets the default back: it is not offered.
     for name in [name for name, value in vars(policy_class).items() if value is None]:
         if callable(getattr(base, name, None)):
             setattr(policy_class, name, vars(base)[name])
@@ -101,7 +101,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
 
     traits = policy_class.traits
     if "traits" not in offers and traits.pictures != "all":
-        # What a base says of pictures is about its own `get_action`.
+        # A base's statement about pictures holds for its own `get_action`.
         traits = dataclasses.replace(traits, pictures="all")
     if not traits.remote and any(issubclass(each, base) and each.traits.remote for each in policy_class.__bases__):
         traits = dataclasses.replace(traits, remote=True)

@@ -1,5 +1,6 @@
 """The base class of every policy, Isaac Lab Arena's, so that classes written for it run unchanged; its promises."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
-from isaaclab_arena.config.options import option_names
+from isaaclab_arena.config.options import option_names, option_types
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
@@ -27,7 +28,7 @@ class PolicyTraits:
     reproducible: bool = False
     # The reason why a policy is not reproducible, in one line and with the way out; None if there is nothing to say.
     plan_because: str | None = None
-    # The action in an env slot is the same to the last bit, whatever the other env slots hold and how many there are.
+    # The action in an env slot is the same to the last bit for any content and number of other env slots.
     # A network's is not. So it is asked on a batch that is filled up; with ``--deterministic``, always on one size.
     batch_invariant: bool = False
     # One object can serve environments of any ``num_envs``, one after the other. Consecutive jobs then share it.
@@ -103,7 +104,19 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:
         """Add an ``argparse`` option per field of the config class, as in Isaac Lab Arena, and return the parser."""
-        return policy_options.add_config_arguments(parser, cls.config_class)
+        if not dataclasses.is_dataclass(cls.config_class):
+            return parser
+        hints = option_types(cls.config_class)
+        group = parser.add_argument_group(cls.config_class.__name__)
+        for option in dataclasses.fields(cls.config_class):
+            # An argument that the parser already has stays as it is.
+            if not option.init or f"--{option.name}" in parser._option_string_actions:
+                continue
+            default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
+            required = default is dataclasses.MISSING
+            reading = policy_options.argparse_reading(hints.get(option.name, str))
+            group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
+        return parser
 
     @classmethod
     def from_args(cls, args: Any) -> Self:
@@ -224,7 +237,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         raise NotImplementedError
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return the actions that follow the last one whatever is observed. Shape: (n, action_dim), n may be 0."""
+        """Return the actions that follow the last one after any observation. Shape: (n, action_dim), n may be 0."""
         raise NotImplementedError
 
     @classmethod

@@ -79,9 +79,11 @@ class Network(Protocol):
 
         ``slots_per_call`` is the number of entries in each call, None if the server may choose it.
         """
+        ...
 
     def answer(self, entries: Entries) -> Mapping[str, np.ndarray]:
         """Return the answers by name; the first dimension of each counts the entries."""
+        ...
 
 
 class NetworkElsewhere(Protocol):
@@ -90,10 +92,12 @@ class NetworkElsewhere(Protocol):
     @property
     def about(self) -> Mapping[str, Any]:
         """The facts about the network; see `Network`."""
+        ...
 
     @property
     def max_batch(self) -> int:
         """The number of entries that the process answers together at most."""
+        ...
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> dict[str, np.ndarray]:
         """Return the answers by name.
@@ -108,9 +112,11 @@ class NetworkElsewhere(Protocol):
             DistributedError: If the rank that ran the process is gone.
             PolicyError: If the network cannot answer.
         """
+        ...
 
     def close(self) -> None:
         """Announce that no question follows for now."""
+        ...
 
 
 # Methods of `PolicyBase` that a class defines together, for annotations.
@@ -121,6 +127,7 @@ class PlaysChunks(Protocol):
 
     def planned(self, env_id: int) -> torch.Tensor:
         """See `PolicyBase.planned`."""
+        ...
 
 
 class AnswersChunks(Protocol):
@@ -128,14 +135,17 @@ class AnswersChunks(Protocol):
 
     def chunk_traits(self) -> ChunkTraits:
         """See `PolicyBase.chunk_traits`."""
+        ...
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """See `PolicyBase.look`."""
+        ...
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
         """See `PolicyBase.chunks`."""
+        ...
 
 
 class AsksNetwork(Protocol):
@@ -143,7 +153,9 @@ class AsksNetwork(Protocol):
 
     def network(self) -> Network:
         """Return the network that this policy has loaded."""
+        ...
 
     @classmethod
     def asking(cls, options: Mapping[str, Any], network: NetworkElsewhere) -> Self:
         """Return a policy with a memory of its own that loads no network; ``options`` are those of `from_dict`."""
+        ...

@@ -53,6 +53,7 @@ class Suite(Protocol):
         Raises:
             ConfigError: With ``key`` set to the option at fault, or to ``suite``.
         """
+        ...
 
 
 def expand_suite(
