@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces import offers
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
+from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
 if TYPE_CHECKING:
     import gymnasium
+
+
+_LOST_WITHOUT = {
+    "step_again": ("try_step",),
+    "begin_events": ("episode_events",),
+    "episode_events": ("begin_events",),
+    "state": ("state_parts",),
+    "state_of": ("state_parts",),
+    "episode_states": ("restore",),
+    "restore": ("episode_states",),
+    "restore_snapshot": ("snapshot",),
+    "draw_pictures_of": ("pictures_drawn",),
+    "pictures_drawn": ("draw_pictures_of",),
+    "film": ("film_later", "filmable"),
+}
+"""Offers to those that mean nothing without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +119,15 @@ class Environment(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        offers.settle_environment_class(cls, Environment)
+        defaults = vars(Environment)
+        # An attribute that is set to None gets the default back: it is not offered.
+        for name in [name for name, value in vars(cls).items() if value is None and not name.startswith("_")]:
+            for lost in (name, *_LOST_WITHOUT.get(name, ())):
+                if vars(cls).get(lost) is None and defaults.get(lost, True) is not True:
+                    setattr(cls, lost, defaults[lost])
+        # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
+        for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
+            set_aside(cls, whole, quicker, defaults[quicker])
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:

@@ -11,35 +11,6 @@ from isaaclab_arena.interfaces.episode import Metric
 
 _LOG = logging.getLogger(__name__)
 
-# The offers of an environment.
-
-_LOST_WITHOUT = {
-    "step_again": ("try_step",),
-    "begin_events": ("episode_events",),
-    "episode_events": ("begin_events",),
-    "state": ("state_parts",),
-    "state_of": ("state_parts",),
-    "episode_states": ("restore",),
-    "restore": ("episode_states",),
-    "restore_snapshot": ("snapshot",),
-    "draw_pictures_of": ("pictures_drawn",),
-    "pictures_drawn": ("draw_pictures_of",),
-    "film": ("film_later", "filmable"),
-}
-"""Offers to those that mean nothing without them."""
-
-
-def settle_environment_class(environment_class: Any, base: Any) -> None:
-    """Settle a class that derives from `base`: its withdrawn offers, and the quicker ways that it must not take."""
-    # An attribute that is set to None gets the default back: it is not offered.
-    for name in [name for name, value in vars(environment_class).items() if value is None and not name.startswith("_")]:
-        for lost in (name, *_LOST_WITHOUT.get(name, ())):
-            if vars(environment_class).get(lost) is None and vars(base).get(lost, True) is not True:
-                setattr(environment_class, lost, vars(base)[lost])
-    # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
-    for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
-        set_aside(environment_class, whole, quicker, vars(base)[quicker])
-
 
 def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
     """Give a class the default of a quicker way, if its `whole` way comes from below the class that has the quicker."""
