@@ -72,17 +72,15 @@ class Ranks:
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
-        # A message has a limited length, so the value goes in pieces. The first begins with the number of the others.
+        # A message has a limited length, so the value goes in pieces. After a piece of full length there is another.
+        key, pieces = f"shared/{name}", list[str]()
         if self.context.is_rank_zero:
-            starts = range(0, len(value), _PIECE_LENGTH)
-            first, *others = [value[start : start + _PIECE_LENGTH] for start in starts] or [""]
-            self._say(f"shared/{name}", f"{len(others)} {first}")
-            for number, piece in enumerate(others):
-                self._say(f"shared/{name}/{number}", piece)
+            for number, start in enumerate(range(0, len(value) + 1, _PIECE_LENGTH)):
+                self._say(key + "/more" * number, value[start : start + _PIECE_LENGTH])
             return value
-        count, _, first = self._hear(f"shared/{name}", rank=0, name=name).partition(" ")
-        others = [self._hear(f"shared/{name}/{number}", rank=0, name=name) for number in range(int(count))]
-        return "".join([first, *others])
+        while not pieces or len(pieces[-1]) == _PIECE_LENGTH:
+            pieces.append(self._hear(key + "/more" * len(pieces), rank=0, name=name))
+        return "".join(pieces)
 
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
