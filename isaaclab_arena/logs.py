@@ -57,22 +57,18 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
         error = sys.exc_info()[1]
-        if isinstance(error, OSError):
-            self._tell_once(error)
-        else:
+        if not isinstance(error, OSError):
             super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            sys.stderr.write(plain_text(f"cannot write {self.baseFilename}: {error.strerror}") + "\n")
 
     def close(self) -> None:
         """Close the file. Some file systems write only now, and report errors only now."""
         try:
             super().close()
-        except OSError as error:
-            self._tell_once(error)
-
-    def _tell_once(self, error: OSError) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            sys.stderr.write(plain_text(f"cannot write {self.baseFilename}: {error.strerror}") + "\n")
+        except OSError:
+            self.handleError(logging.makeLogRecord({}))
 
 
 def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:

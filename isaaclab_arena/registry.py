@@ -54,7 +54,8 @@ class Registry:
         return sorted({*self._builtin, *self._registered, *self._plugins()})
 
     def __contains__(self, name: str) -> bool:
-        return self.is_listed(name) or self._scheme(name) is not None
+        prefix, colon, _ = name.partition(":")
+        return self.is_listed(name) or bool(colon and prefix in self._schemes)
 
     def patterns(self) -> list[str]:
         """Return the patterns of scheme names, ``gym:...``, which `get` accepts too."""
@@ -79,9 +80,9 @@ class Registry:
                 raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
         # A package's own entry takes precedence over a scheme with the same prefix.
         plugins = self._plugins()
-        scheme = self._scheme(name)
-        if name not in plugins and scheme is not None:
-            return imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
+        prefix, colon, rest = name.partition(":")
+        if name not in plugins and colon and prefix in self._schemes:
+            return imported(self._schemes[prefix])(rest)
         if name not in plugins:
             hint = did_you_mean(name, [*self.names(), *self.patterns()])
             for pattern, meant in self._lookalikes.items():
@@ -111,10 +112,6 @@ class Registry:
             yield self
         finally:
             self._registered, self._entry_points = before
-
-    def _scheme(self, name: str) -> str | None:
-        prefix, colon, _ = name.partition(":")
-        return prefix if colon and prefix in self._schemes else None
 
     def _plugins(self) -> dict[str, metadata.EntryPoint]:
         if self._entry_points is None:

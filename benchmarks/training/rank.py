@@ -18,7 +18,8 @@ import torch.distributed
 
 from benchmarks.harness.workers import serve
 from benchmarks.training.processes import LearningStopwatch
-from isaaclab_arena.distributed.context import DistributedContext, limit_threads
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Neighbours, between_neighbours, initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
 from isaaclab_arena.sim.threads import default_num_threads
@@ -78,7 +79,7 @@ def main(arguments: list[str]) -> None:
     context = DistributedContext.from_environment(device="cpu")
     config = training_config(options, task, words, world_size=context.world_size)
     check_agent(config)
-    limit_threads(options.torch_threads)
+    set_up_torch(options.torch_threads)
     timeout_s = config.distributed.timeout_s
     with (
         initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from isaaclab_arena.api import Results
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed import context
-from isaaclab_arena.distributed.devices import calculate_deterministically, selectable_gpu_count
+from isaaclab_arena.distributed.devices import selectable_gpu_count, set_up_torch
 from isaaclab_arena.distributed.ranks import initialise, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner
@@ -349,9 +349,7 @@ def evaluate(
         chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
         of_run = replace(of_run, output_dir=chosen) if chosen else of_run
         request = request_of(asked, of_run, world_size=own.world_size)
-        context.limit_threads(of_run.torch_threads)
-        if of_run.deterministic:
-            calculate_deterministically()
+        set_up_torch(of_run.torch_threads, deterministic=of_run.deterministic)
         host = RankHost(
             ranks, shows_progress=show_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
         )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -170,14 +170,14 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
 
 
 def _moved(key: str, value: Any) -> Iterator[tuple[str, Any, str] | Problem]:
-    """Yield what a key of `ARENA_JOB_KEYS` gives: this project's path, the value and its place there; or a problem."""
+    """Yield the values of a key of `ARENA_JOB_KEYS`, each with its path here and its place there; or a problem."""
     if key == "num_envs":
         yield "arena_env_args.num_envs", value, key
     elif not isinstance(value, Mapping):
         hint = f"; its key 'type' names the {key}" if key in _TYPED else ""
         yield Problem(f"{shown(value)} is not a mapping{hint}", key=key)
     elif key in _TYPED:
-        # The key ``type`` names the class, and the other keys are its options.
+        # The key ``type`` names the class; the other keys are its options.
         type_path, options = _TYPED[key]
         for name, item in value.items():
             path = type_path if name == "type" else f"{options}.{name}"
@@ -240,25 +240,17 @@ _OVERRIDE = re.compile(r"\+{0,2}((?:runs|shared)\.[^=\s]+)=(.*)", re.DOTALL)
 _WHOLE_BLOCK = re.compile(r"\$\{shared\.([\w.-]+)\}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExperimentAsJobs:
-    """The job file that corresponds to an experiment."""
-
-    document: Any
-    shared: dict[str, Any] = field(default_factory=dict)  # the values for `${shared.…}`
-    is_experiment: bool = True  # False if the document is the file's own
-
-    def in_words_of_the_file(self, problems: Sequence[Problem], file: str) -> tuple[Problem, ...]:
-        """Return problems of the document as problems of `file`, with the keys of an experiment if it is one."""
-        renamed = (("defaults.", "shared."), ("jobs[", "runs[")) if self.is_experiment else ()
-        told = []
-        for problem in problems:
-            job, key = problem.job, problem.key
-            for old, new in renamed:
-                job = new + job.removeprefix(old) if job is not None and job.startswith(old) else job
-                key = new + key.removeprefix(old) if key is not None and key.startswith(old) else key
-            told.append(replace(problem, file=file, job=job, key=key))
-        return tuple(told)
+def in_words_of_the_file(problems: Sequence[Problem], file: str, *, is_experiment: bool) -> tuple[Problem, ...]:
+    """Return problems of a job file as problems of `file`, with the keys of an experiment if it is one."""
+    renamed = (("defaults.", "shared."), ("jobs[", "runs[")) if is_experiment else ()
+    told = []
+    for problem in problems:
+        job, key = problem.job, problem.key
+        for old, new in renamed:
+            job = new + job.removeprefix(old) if job is not None and job.startswith(old) else job
+            key = new + key.removeprefix(old) if key is not None and key.startswith(old) else key
+        told.append(replace(problem, file=file, job=job, key=key))
+    return tuple(told)
 
 
 def is_override(token: str) -> bool:
@@ -266,15 +258,15 @@ def is_override(token: str) -> bool:
     return _OVERRIDE.fullmatch(token) is not None
 
 
-def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> ExperimentAsJobs:
-    """Translate an experiment into a job file; a job file stays unchanged. ConfigError lists every problem."""
+def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """Return an experiment as a job file, and the values for `${shared.…}`; a job file stays unchanged. ConfigError."""
     if isinstance(document, dict) and "datagen" in document:
         raise ConfigError(f"{DATAGEN}; leave it out", key="datagen")
     if not isinstance(document, dict) or "runs" not in document:
         if overrides:
             message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"
             raise ConfigError(message, key=overrides[0])
-        return ExperimentAsJobs(document=document, is_experiment=False)
+        return document, {}
     unknown = [key for key in document if key not in _TOP_KEYS]
     problems = [Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in unknown]
     shared = deepcopy(document.get("shared") or {})
@@ -308,7 +300,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
     # Shared keys that a run may have become defaults of every run. Others serve ``${shared.…}``.
     defaults = {key: value for key, value in shared.items() if key in job_keys}
     passed_on = {key: document[key] for key in _PASSED_ON if key in document}
-    return ExperimentAsJobs(document={"jobs": jobs, "defaults": defaults, **passed_on}, shared=shared)
+    return {"jobs": jobs, "defaults": defaults, **passed_on}, shared
 
 
 def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -125,7 +125,7 @@ class _CoreLoader(yaml.CSafeLoader):
     num_merged = 0  # keys that ``<<`` has merged so far
 
 
-def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> yaml.MappingNode:
+def _flatten(loader: Any, node: Any) -> yaml.MappingNode:
     """Merge the mappings of ``<<`` below a mapping's own keys, and refuse a key that appears twice."""
     line = node.start_mark.line + 1
     if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
@@ -184,13 +184,11 @@ for _kind, _expression, _first_characters in (
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _pattern, _first_characters)
 
 
-def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    return loader.construct_mapping(_flatten(loader, node), deep=True)
-
-
 for _kind in ("int", "float", "bool", "timestamp"):
     _CoreLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct)
-_CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_CoreLoader.add_constructor(
+    "tag:yaml.org,2002:map", lambda loader, node: loader.construct_mapping(_flatten(loader, node), deep=True)
+)
 
 
 def _parse_yaml(text: str, *, python_tags: bool = False) -> Any:

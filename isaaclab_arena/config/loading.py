@@ -17,7 +17,7 @@ from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from isaaclab_arena.config import schema
-from isaaclab_arena.config.arena import as_jobs, in_own_keys
+from isaaclab_arena.config.arena import as_jobs, in_own_keys, in_words_of_the_file
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion import suites as expansion
 from isaaclab_arena.config.options import parse_tokens, shown, wrong_numbers
@@ -222,24 +222,21 @@ class OmegaConfInterpolation:
     def _counting(self) -> Iterator[None]:
         """Count the look-ups of OmegaConf in the block; it has no hook for that, so two of its methods are wrapped."""
         thread = threading.get_ident()
-
-        def counted(original: Any) -> Any:
-            def count(*args: Any, **kwargs: Any) -> Any:
-                # The program may use OmegaConf itself, in other threads.
-                if threading.get_ident() != thread:
-                    return original(*args, **kwargs)
-                self._take_look_ups(1)
-                found = original(*args, **kwargs)
-                self._take_extent(found)
-                return found
-
-            return count
-
         with _COUNTING:
             originals = {name: getattr(Container, name) for name in _COUNTED}
             try:
                 for name, original in originals.items():
-                    setattr(Container, name, counted(original))
+
+                    def count(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+                        # The program may use OmegaConf itself, in other threads.
+                        if threading.get_ident() != thread:
+                            return original(*args, **kwargs)
+                        self._take_look_ups(1)
+                        found = original(*args, **kwargs)
+                        self._take_extent(found)
+                        return found
+
+                    setattr(Container, name, count)
                 yield
             finally:
                 for name, original in originals.items():
@@ -526,14 +523,16 @@ def read_jobs(
     refuse(wrong_numbers(defaults))
     if defaults.num_steps is not None and defaults.num_episodes is not None:
         raise ConfigError("excludes --num_episodes; give one of them", key="--num_steps")
+    document = expanded(document)
+    is_experiment = isinstance(document, dict) and "runs" in document
     with problems_at(file=source):
-        experiment = as_jobs(expanded(document), JOB_KEYS, overrides)
+        document, shared = as_jobs(document, JOB_KEYS, overrides)
 
     try:
-        reading = Reading(experiment.document, defaults, suites, arms, shared=experiment.shared)
+        reading = Reading(document, defaults, suites, arms, shared=shared)
         jobs, problems = reading.jobs()
     except ConfigError as error:
-        raise ConfigError(experiment.in_words_of_the_file(error.problems, source)) from error
+        raise ConfigError(in_words_of_the_file(error.problems, source, is_experiment=is_experiment)) from error
 
     questions: tuple[Question, ...] = ()
     of_questions: list[Problem] = []
@@ -551,7 +550,7 @@ def read_jobs(
         if not is_about_jobs or not any(f"'{name}" in each.message for name in unread):
             problems.append(each)
 
-    reported = experiment.in_words_of_the_file(problems, source)
+    reported = in_words_of_the_file(problems, source, is_experiment=is_experiment)
     if reported and not partly:
         raise ConfigError(reported)
     return JobsFile(

@@ -89,7 +89,7 @@ def wrong_numbers(options: Any) -> list[Problem]:
             try:
                 _adapters(type(options))[name].validate_python(value)
             except ValidationError as invalid:
-                problems.extend(_problems_of(invalid, f"--{name}"))
+                problems.extend(problems_of(invalid, f"--{name}"))
     return problems
 
 
@@ -139,7 +139,7 @@ def read_options(
                 values[name] = value
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
             except ValidationError as invalid:
-                problems.extend(_problems_of(invalid, name))
+                problems.extend(problems_of(invalid, name))
     refuse(problems)
 
     # The class may check its values itself.
@@ -166,9 +166,10 @@ def misnamed_options(
     ]
 
 
-def _problems_of(invalid: ValidationError, name: str) -> Iterator[Problem]:
+def problems_of(invalid: ValidationError, place: str, choices: Collection[str] = ()) -> Iterator[Problem]:
+    """Yield the problems of pydantic's errors within the value at a key; see `error_message`."""
     for error in invalid.errors(include_url=False):
-        yield Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
+        yield Problem(error_message(error, choices), key=".".join([place, *map(str, error["loc"])]))
 
 
 @cache

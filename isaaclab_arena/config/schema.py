@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
 
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
+from isaaclab_arena.config.options import StrictModel, error_message, key_path, problems_of, shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
 
 MAX_COUNT = 10_000_000
@@ -553,11 +553,7 @@ def read_questions(
         try:
             asked = kind.model_validate(block)
         except ValidationError as invalid:
-            known = frozenset({*kind.model_fields, *_Stop.model_fields})
-            problems += [
-                Problem(error_message(error, known), key=f"{key}.{key_path(error)}")
-                for error in invalid.errors(include_url=False)
-            ]
+            problems += problems_of(invalid, key, {*kind.model_fields, *_Stop.model_fields})
         else:
             with problems_into(problems):
                 question = _checked_question(key, asked, jobs, names)

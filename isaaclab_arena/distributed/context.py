@@ -151,12 +151,15 @@ def _task(environ: Mapping[str, str]) -> _Task | None:
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _SHOWN = (*_REQUIRED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
-_RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
-_TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
 _SEARCH_PATH = "PYTHONPATH"
 _SEARCH_PATH_BEFORE = "ISAACLAB_ARENA_PYTHONPATH_BEFORE"
-_LOG_DIRECTORIES = ("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", _TORCHRUNX_LOG_DIR)
+
+FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
+"""The variable with the file in which the launcher looks for the reason of this rank's failure."""
+RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
+"""The variable with the file in which the launcher looks for the run's directory."""
+TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
+"""The variable with torchrunx's log directory; an empty text means no logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +270,7 @@ def variables_of_rank(
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the environment variables of one of several ranks on this machine, as torchrun would set them."""
-    # ``port`` is that of the launcher's store. ``directory`` is for the files that ranks leave for the launcher; see
-    # `failure_file` and `run_directory_file`.
+    # ``port`` is that of the launcher's store. ``directory`` is for the files that ranks leave for the launcher.
     return {
         **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world_size)),
@@ -279,9 +281,9 @@ def variables_of_rank(
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        **thread_variables(environ),
-        _FAILURE_FILE: str(directory / f"rank{rank}.json"),
-        _RUN_DIRECTORY_FILE: str(directory / "run_directory"),
+        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
+        FAILURE_FILE: str(directory / f"rank{rank}.json"),
+        RUN_DIRECTORY_FILE: str(directory / "run_directory"),
     }
 
 
@@ -314,31 +316,6 @@ def variables_of_worker(environ: Mapping[str, str] = os.environ) -> dict[str, st
     return {**variables, _SEARCH_PATH: before} if before else variables
 
 
-def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables for the ranks' threads: the user's, or else one thread each."""
-    return {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
-
-
-def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file in which the launcher looks for this rank's failure reason, None if there is none."""
-    return Path(environ[_FAILURE_FILE]) if environ.get(_FAILURE_FILE) else None
-
-
-def run_directory_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file in which the launcher looks for the run's directory, None if there is none."""
-    return Path(environ[_RUN_DIRECTORY_FILE]) if environ.get(_RUN_DIRECTORY_FILE) else None
-
-
-def launcher_log_variable(environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """Return name and value of the variable with the launcher's log directory, None if it is not set."""
-    return next(((name, environ[name]) for name in _LOG_DIRECTORIES if name in environ), None)
-
-
-def set_torchrunx_log_directory(directory: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set torchrunx's log directory for this process; an empty text means no logs."""
-    environ[_TORCHRUNX_LOG_DIR] = directory
-
-
 def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:
     seen = ", ".join(f"{name}={environ[name]!r}" for name in _SHOWN if name in environ) or "none"
     return ConfigError(f"inconsistent environment variables: {problem} (seen: {seen})")
@@ -347,12 +324,6 @@ def _inconsistent(problem: str, environ: Mapping[str, str]) -> ConfigError:
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_S = 0.2
 _GRACE_S = 3.5
-
-
-def limit_threads(num_threads: int | None = None) -> None:
-    """Set torch's number of threads per operation; None for one."""
-    # One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
-    torch.set_num_threads(1 if num_threads is None else num_threads)
 
 
 def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
@@ -364,12 +335,18 @@ def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
         return False
     parent = os.getppid()
     arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) == 0
-    # The parent may have died before the call took effect; then no signal ever comes.
-    if os.getppid() != parent or _takes_in_orphans(parent):
+    # The parent may have died before the call took effect; then no signal ever comes. A process that adopts orphans is
+    # no launcher, which is always a Python program.
+    launcher_was_there = True
+    with suppress(OSError):
+        command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        name = Path(f"/proc/{parent}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        is_python = b"python" in command or b"torchrun" in command
+        launcher_was_there = is_python or (parent != 1 and name != "systemd")
+    if os.getppid() != parent or not launcher_was_there:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def leave() -> None:
-        launcher_was_there = not _takes_in_orphans(parent)
         while launcher_was_there and os.getppid() == parent:
             time.sleep(_LOOK_INTERVAL_S)
         time.sleep(grace_s)
@@ -378,16 +355,6 @@ def die_with_parent(*, grace_s: float = _GRACE_S) -> bool:
 
     threading.Thread(target=leave, daemon=True).start()
     return arranged
-
-
-def _takes_in_orphans(pid: int) -> bool:
-    """True if a process adopts orphans and is no launcher; a launcher is always a Python program."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return False
-    return (pid == 1 or name == "systemd") and not (b"python" in command or b"torchrun" in command)
 
 
 def process_start_ticks(pid: int) -> int | None:

@@ -14,8 +14,14 @@ import torch
 from isaaclab_arena.errors import ConfigError
 
 
-def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make torch return the same bits for the same operation on the same input and machine."""
+def set_up_torch(
+    num_threads: int | None, *, deterministic: bool = False, environ: MutableMapping[str, str] = os.environ
+) -> None:
+    """Set torch's number of threads per operation, None for one; optionally make it return the same bits always."""
+    # One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
+    torch.set_num_threads(1 if num_threads is None else num_threads)
+    if not deterministic:
+        return
     # Call this before the first operation on a GPU: cuBLAS reads its environment variable only once.
     if environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -82,7 +88,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     if not indices and plain != "all":
         return GpuSelection(ids=())
 
-    # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU, whatever the user requested.
+    # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU for any request.
     entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
     visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
     if not visible and entries is not None and entries[:1] in ([], ["-1"]):
@@ -110,21 +116,11 @@ def visible_gpu_count() -> int:
 
 
 def selectable_gpu_count() -> int:
-    """Return the number of GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose.
+    """Return the number of GPUs this process sees; CUDA does not start, so CUDA_VISIBLE_DEVICES can still narrow them.
 
-    The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts. Torch counts through NVML as long as it can.
+    The driver reads that variable once, when CUDA starts. Torch counts through NVML as long as it can.
     """
     return torch.cuda.device_count()
-
-
-def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES, None if it is not set."""
-    return environ.get(VISIBLE_DEVICES)
-
-
-def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make only these GPUs visible to this process (empty for none). Call it before CUDA starts."""
-    environ[VISIBLE_DEVICES] = shown
 
 
 def gpu_address(device: torch.device) -> str:
@@ -155,7 +151,7 @@ def check_device_exists(
         if visible_gpus:
             gpus = "cuda:0" if visible_gpus == 1 else f"cuda:0 to cuda:{visible_gpus - 1}"
             exists = f"this process can use cpu and {gpus}"
-        mask = visible_devices(environ)
+        mask = environ.get(VISIBLE_DEVICES)
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is {mask!r})"
         raise ConfigError(f"'{name}' does not exist; {exists}{masked}", key=option)
     return torch.device("cuda", index)
@@ -362,7 +358,10 @@ def resolve_policy_device(
             return torch.device(_CPU)
         return gpu_of_rank(local_rank, local_world_size=_ranks_of_machine(environ), visible_gpus=gpus)
     if policy_device_id is not None:
-        return _gpu_of_id(policy_device_id, gpus, environ)
+        if isinstance(policy_device_id, bool) or not isinstance(policy_device_id, int) or policy_device_id < 0:
+            raise ConfigError(f"{policy_device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
+        name = f"cuda:{policy_device_id}"
+        return check_device_exists(name, visible_gpus=gpus, option="policy_device_id", environ=environ)
     for requested in (policy_device, yaml_policy_device):
         if requested is not None:
             return check_device_exists(requested, visible_gpus=gpus, option="policy_device", environ=environ)
@@ -379,18 +378,16 @@ def check_policy_device(
     """Refuse a missing policy GPU by ConfigError; return the named device if a launcher overrides it, else None."""
     # The check also holds under a launcher, where LOCAL_RANK decides the policy's GPU. So a job file is right or wrong
     # on a machine for any number of ranks. ``policy_device_id`` takes precedence over ``policy_device``.
-    gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
-    if policy_device_id is not None:
-        named, words = _gpu_of_id(policy_device_id, gpus, environ), f"policy_device_id {policy_device_id}"
-    elif policy_device is not None:
-        named = check_device_exists(policy_device, visible_gpus=gpus, option="policy_device", environ=environ)
-        words = f"policy_device '{policy_device}'"
-        if ":" not in policy_device:
-            return None
-    else:
+    if policy_device_id is None and policy_device is None:
         return None
+    gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
+    alone = {name: value for name, value in environ.items() if name != "LOCAL_RANK"}
+    named = resolve_policy_device(
+        policy_device_id=policy_device_id, policy_device=policy_device, environ=alone, visible_gpus=gpus
+    )
+    words = f"policy_device '{policy_device}'" if policy_device_id is None else f"policy_device_id {policy_device_id}"
     # Only a launcher overrides a named device: on some rank LOCAL_RANK then gives another GPU.
-    if "LOCAL_RANK" not in environ:
+    if "LOCAL_RANK" not in environ or (policy_device_id is None and ":" not in str(policy_device)):
         return None
     own = resolve_policy_device(environ=environ, visible_gpus=gpus)
     are_several = gpus > 1 and _ranks_of_machine(environ) != 1
@@ -401,14 +398,6 @@ def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.env
     """True if ``--device cpu`` under a launcher puts policies without a named device on the CPU."""
     # Under a launcher LOCAL_RANK would choose a GPU for the policy. Without one the policy chooses.
     return device == _CPU and "LOCAL_RANK" in environ
-
-
-def _gpu_of_id(device_id: int, visible_gpus: int, environ: Mapping[str, str]) -> torch.device:
-    if isinstance(device_id, bool) or not isinstance(device_id, int) or device_id < 0:
-        raise ConfigError(f"{device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
-    return check_device_exists(
-        f"cuda:{device_id}", visible_gpus=visible_gpus, option="policy_device_id", environ=environ
-    )
 
 
 def _ranks_of_machine(environ: Mapping[str, str]) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from isaaclab_arena.distributed import devices
-from isaaclab_arena.distributed.context import failure_file, is_a_rank, launcher_log_variable, run_directory_file
+from isaaclab_arena.distributed.context import FAILURE_FILE, RUN_DIRECTORY_FILE, TORCHRUNX_LOG_DIR, is_a_rank
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import collect_from_now_on
@@ -106,20 +106,22 @@ def launch_if_asked(
     selection, num_processes = devices.GpuSelection(ids=()), options.nproc_per_node or 1
     if options.gpu_ids is not None:
         selection = devices.select_gpus(
-            options.gpu_ids, mask=devices.visible_devices(), visible_gpus=devices.selectable_gpu_count()
+            options.gpu_ids, mask=os.environ.get(devices.VISIBLE_DEVICES), visible_gpus=devices.selectable_gpu_count()
         )
         num_processes = max(1, len(selection.ids))
         if selection.note is not None:
             _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
     shown_gpus = ",".join(selection.ids)
     if num_processes == 1:
-        devices.narrow_gpus(shown_gpus)
+        # CUDA has not started yet, and reads the variable only once.
+        os.environ[devices.VISIBLE_DEVICES] = shown_gpus
         return None
 
     # The environment decides before the command line about the log directory. An empty text means no files.
     own_arguments = without_launch_options(arguments)
-    variable = launcher_log_variable()
-    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
+    key, wanted = "--launcher_log_dir", options.launcher_log_dir
+    for name in (TORCHRUNX_LOG_DIR, "ISAACLAB_ARENA_LAUNCHER_LOG_DIR"):
+        key, wanted = (name, os.environ[name]) if name in os.environ else (key, wanted)
     if wanted:
         try:
             Path(wanted).mkdir(parents=True, exist_ok=True)
@@ -162,34 +164,36 @@ def failures_recorded() -> Iterator[None]:
     except PeerStoppedError:
         raise
     except Exception as error:
-        if (path := failure_file()) is not None:
+        if os.environ.get(FAILURE_FILE):
             kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
             message = f"{kind}{error}"
-            _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
+            _leave_reason(message, message if kind == "" else "".join(traceback.format_exception(error)))
         raise
 
 
 def announce_run_directory(directory: Path) -> None:
     """Announce the run's directory to the launcher, so that its logs go there too. Rank 0 only."""
-    if (path := run_directory_file()) is not None:
-        _leave(path, str(directory))
+    _leave(RUN_DIRECTORY_FILE, str(directory))
 
 
 def leave_last_words(text: str) -> None:
     """Make torchrun end its report with this text, if torchrun started this rank."""
     # After a failure torchrun prints thirty lines below the ranks' output, and ends them with the record of the first
     # failed rank. This project's launcher prints no such lines.
-    path = failure_file()
-    if path is not None and run_directory_file() is None:
-        _leave_reason(path, text, f"\n{text}")
+    if not os.environ.get(RUN_DIRECTORY_FILE):
+        _leave_reason(text, f"\n{text}")
 
 
-def _leave_reason(path: Path, message: str, text: str) -> None:
+def _leave_reason(message: str, text: str) -> None:
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    _leave(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
+    _leave(FAILURE_FILE, json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
-def _leave(path: Path, words: str) -> None:
+def _leave(variable: str, words: str) -> None:
+    """Write words into the file that a variable names, if the launcher has set it."""
+    if not os.environ.get(variable):
+        return
+    path = Path(os.environ[variable])
     # Rename a complete file, so that the launcher never reads a part.
     unfinished = path.with_name(f".{path.name}.tmp")
     try:

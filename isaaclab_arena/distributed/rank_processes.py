@@ -13,9 +13,9 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -58,48 +58,28 @@ class Launch:
     wants_files: bool = True
 
 
-# Find the failure that caused the others, from what the ranks have left; see `isaaclab_arena.distributed.launch`.
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailureRecord:
-    """The failure of a rank."""
-
-    rank: int
-    message: str
-    text: str  # for the user: the traceback, or only the message of an `ArenaError`
-    recorded_ns: int  # the time of the record, by the clock of the file system [ns]
-
-    @property
-    def is_expected(self) -> bool:
-        """True if the error was raised on purpose, so that its message is enough."""
-        return self.text == self.message
-
-
-def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
-    """Return the failure record of a rank, None if there is none."""
-    try:
-        recorded_ns = path.stat().st_mtime_ns
-        content = json.loads(path.read_bytes())["message"]
-        message, text = str(content["message"]), str(content["extraInfo"]["py_callstack"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return FailureRecord(rank=rank, message=message, text=text, recorded_ns=recorded_ns)
+# Find the failure that caused the others, from the ranks' files; see `isaaclab_arena.distributed.launch`.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The failure of one rank."""
+    """The failure of one rank, with the reason that the rank recorded, if it did."""
 
     rank: int
+    message: str | None = None
+    text: str | None = None  # for the user: the traceback, or only the message of an `ArenaError`
+    recorded_ns: int = 0  # the time of the record, by the clock of the file system [ns]
     # The exit code, or minus the number of the signal that killed it; None while it runs.
-    exit_code: int | None
-    record: FailureRecord | None  # the reason that the rank recorded
+    exit_code: int | None = None
+
+    @property
+    def is_expected(self) -> bool:
+        """True if the error was raised on purpose, so that its message is enough, or if nothing was recorded."""
+        return self.text == self.message
 
     def report(self, *, world_size: int, log_file: Path | None, unseen_lines: Sequence[str]) -> str:
         """Return the report for the user, empty if rank 0 has already shown its own failure."""
-        expected = self.record is None or self.record.is_expected
-        if self.rank == 0 and expected and self.exit_code in _TOLD_BY_ITSELF:
+        if self.rank == 0 and self.is_expected and self.exit_code in _TOLD_BY_ITSELF:
             return ""
         if self.exit_code is None:
             how = "failed"
@@ -113,12 +93,23 @@ class Failure:
         lines = [f"rank {self.rank} of {world_size} {how}{where}"]
         if self.rank != 0:
             # ``unseen_lines`` are the last lines of the rank's output that the terminal has not shown.
-            shown = unseen_lines if self.record is None else self.record.text.splitlines()
+            shown = unseen_lines if self.text is None else self.text.splitlines()
             lines += [f"[rank {self.rank}] {line}" for line in shown]
         return plain_text("\n".join(lines), keep_lines=True) + "\n"
 
 
-def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) -> Failure | None:
+def read_failure(path: Path, *, rank: int) -> Failure | None:
+    """Return the failure that a rank recorded, None if there is none."""
+    try:
+        recorded_ns = path.stat().st_mtime_ns
+        content = json.loads(path.read_bytes())["message"]
+        message, text = str(content["message"]), str(content["extraInfo"]["py_callstack"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Failure(rank=rank, message=message, text=text, recorded_ns=recorded_ns)
+
+
+def first_failure(ended: Mapping[int, int], records: Sequence[Failure]) -> Failure | None:
     """Return the failure that caused the others, None if no rank failed or it is too early to tell."""
     # ``ended`` is in the order of observation; a code is minus the number of a signal.
     # If a rank dies without a record, its peers fail and record that. The reverse does not happen before the ranks are
@@ -127,7 +118,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     by_rank = {record.rank: record for record in records}
     for rank, code in failed.items():
         if rank not in by_rank and code not in _ORDERLY:
-            return Failure(rank=rank, exit_code=code, record=None)
+            return Failure(rank=rank, exit_code=code)
     if (first := min(by_rank.values(), key=lambda record: record.recorded_ns, default=None)) is not None:
         own = by_rank.get(0)
         if own is not None and first.is_expected and own.message == first.message:
@@ -135,11 +126,9 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
             first = own
         # A failure may be reported before its process ends, but rank 0 reports its own at this moment.
         if first.rank in failed or (first.rank != 0 and (failed or not first.is_expected)):
-            return Failure(rank=first.rank, exit_code=failed.get(first.rank), record=first)
+            return replace(first, exit_code=failed.get(first.rank))
         return None
-    for rank, code in failed.items():
-        return Failure(rank=rank, exit_code=code, record=None)
-    return None
+    return next((Failure(rank=rank, exit_code=code) for rank, code in failed.items()), None)
 
 
 # Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
@@ -248,14 +237,26 @@ class _RankProcesses(LogsSpecs):
         """Start the ranks, watch them and stop them together; return the exit code."""
         reading = threading.Thread(target=self._take_in, name="rank-output", daemon=True)
         reading.start()
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            name = signal.Signals(number)
+            raise SignalException(f"got {name.name}", name)
+
         try:
-            with _signals_that_raise() as listen:
-                try:
-                    self._processes.start()
-                    listen()
-                    code = self._watch()
-                except SignalException as stop:
-                    code = self._stop(stop.sigval)
+            try:
+                self._processes.start()
+                # torch has set its handlers by now. Ignored signals stay ignored: nohup relies on this to let a run
+                # outlive its terminal.
+                for number, handler in before.items():
+                    signal.signal(number, handler if handler == signal.SIG_IGN else stop)
+                code = self._watch()
+            except SignalException as stopped:
+                code = self._stop(stopped.sigval)
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
         finally:
             # Read the remaining output, without a wait for processes that a rank left behind.
             self._finishing.set()
@@ -421,28 +422,6 @@ class _RankProcesses(LogsSpecs):
         return code
 
 
-@contextmanager
-def _signals_that_raise() -> Iterator[Callable[[], None]]:
-    """Yield a function that makes signals raise `SignalException`; call it after torch has set its handlers."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        name = signal.Signals(number)
-        raise SignalException(f"got {name.name}", name)
-
-    def listen() -> None:
-        # Ignored signals stay ignored: nohup relies on this to let a run outlive its terminal.
-        for number, handler in before.items():
-            signal.signal(number, handler if handler == signal.SIG_IGN else stop)
-
-    try:
-        yield listen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 _MISTAKE = 2
 _HAND_OVER_S = 0.5
 
@@ -460,7 +439,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         )
         raise ConfigError(missing, key="--launcher") from error
     wants_files = launch.wants_files and launch.log_directory is not None
-    context.set_torchrunx_log_directory(str(launch.log_directory) if wants_files else "")
+    os.environ[context.TORCHRUNX_LOG_DIR] = str(launch.log_directory) if wants_files else ""
 
     # Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream.
     logger = logging.getLogger("torchrunx")
@@ -478,8 +457,12 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         hostnames=["localhost"],
         workers_per_host=launch.num_processes,
         backend=None,
-        # Ranks end with their launcher only if this torchrun variable names the launch.
-        extra_env_vars={**context.thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
+        # Ranks end with their launcher only if torchrun's variable names the launch.
+        extra_env_vars={
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
+            **launch.variables,
+        },
     )
     try:
         codes = launcher.run(call_main, launch.module, launch.arguments).results["localhost"]

@@ -72,10 +72,15 @@ class Ranks:
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value on every rank; PeerStoppedError or DistributedError if it does not arrive."""
+        # A message has a limited length, so the value goes in pieces. After a piece of full length there is another.
+        key, pieces = f"shared/{name}", list[str]()
         if self.context.is_rank_zero:
-            self._say(f"shared/{name}", value)
+            for number, start in enumerate(range(0, len(value) + 1, _PIECE_LENGTH)):
+                self._say(key + "/more" * number, value[start : start + _PIECE_LENGTH])
             return value
-        return self._hear(f"shared/{name}", rank=0, name=name)
+        while not pieces or len(pieces[-1]) == _PIECE_LENGTH:
+            pieces.append(self._hear(key + "/more" * len(pieces), rank=0, name=name))
+        return "".join(pieces)
 
     def agree_on(
         self, name: str, values: Mapping[str, str], *, way_out: str = "start all of them with the same input"
@@ -99,13 +104,6 @@ class Ranks:
         """Return every rank's value, in rank order; errors as in `share_from_rank_zero`."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
-
-    def share_long_from_rank_zero(self, name: str, value: str) -> str:
-        """Return rank 0's value of any length on every rank; see `share_from_rank_zero`."""
-        pieces = [value[start : start + _PIECE_LENGTH] for start in range(0, len(value), _PIECE_LENGTH)]
-        count = int(self.share_from_rank_zero(f"length of {name}", str(len(pieces))))
-        own = pieces if self.context.is_rank_zero else [""] * count
-        return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
@@ -677,13 +675,7 @@ def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
 
 def highest_of_ranks(number: int) -> int:
     """Return the largest of the ranks' numbers, the same on all ranks; waits until all have called."""
-    if not dist.is_initialized():
-        return number
-    if _CONNECTED:
-        return max(int(each) for each in _CONNECTED[-1].gather(torch.tensor(number)))
-    highest = torch.tensor(number, device=_device())
-    dist.all_reduce(highest, dist.ReduceOp.MAX)
-    return int(highest)
+    return max(int(each) for each in gather_from_ranks(torch.tensor(number)))
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.distributed.context import limit_threads
-from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, SoFar
@@ -362,9 +361,7 @@ def main() -> None:
     """Serve until the rank that started this process closes its stdin, or dies."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     orders = adapter(ServerOrders).validate_json(sys.stdin.buffer.readline())
-    limit_threads(orders.torch_threads)
-    if orders.deterministic:
-        calculate_deterministically()
+    set_up_torch(orders.torch_threads, deterministic=orders.deterministic)
     loaders: dict[str, Callable[[], Network]] = {key: partial(load, each) for key, each in orders.networks.items()}
     limits = {"max_batch": orders.max_batch, "max_wait_s": orders.max_wait_ms / 1000.0}
     Serving(socket.socket(fileno=orders.listening), loaders, token=orders.token, **limits)

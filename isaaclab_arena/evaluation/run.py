@@ -14,14 +14,8 @@ from typing import Any
 
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    command_of_parent,
-    die_with_parent,
-    is_a_rank,
-    limit_threads,
-)
-from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.context import DistributedContext, command_of_parent, die_with_parent, is_a_rank
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
@@ -226,10 +220,8 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     options = request.options
     if context.launched_by_torchrun:
         die_with_parent()
-    limit_threads(options.torch_threads)
+    set_up_torch(options.torch_threads, deterministic=options.deterministic)
     join_freed_memory_at_once()
-    if options.deterministic:
-        calculate_deterministically()
     with initialise(context, process_group=options.process_group) as ranks:
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 

@@ -406,7 +406,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     if {*digests} <= {"", digests[0]}:
         return
     # Only now exchange the long texts: each rank reports its differences from rank 0.
-    first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
+    first: dict[str, str] = json.loads(ranks.share_from_rank_zero("contents of rank 0", text))
     told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
     verdicts = ranks.gather("verdict on the contents", "; ".join(told[:5]))
     other = "is on a node with other files than rank 0"

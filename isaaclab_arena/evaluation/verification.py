@@ -15,13 +15,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    die_with_parent,
-    limit_threads,
-    take_rank_of_scheduler,
-)
-from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation.builds import RankSettings
@@ -263,9 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context = DistributedContext.from_environment(device=options.device)
         plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
         run_options = _options_of(plan)
-        limit_threads(run_options.torch_threads)
-        if run_options.deterministic:
-            calculate_deterministically()
+        set_up_torch(run_options.torch_threads, deterministic=run_options.deterministic)
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))

@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces import offers
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, Metric
+from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.interfaces.specs import ArraySpec, HoldAction, Observation, ObservationSpec, StateTree
 
 if TYPE_CHECKING:
     import gymnasium
+
+
+_LOST_WITHOUT = {
+    "step_again": ("try_step",),
+    "begin_events": ("episode_events",),
+    "episode_events": ("begin_events",),
+    "state": ("state_parts",),
+    "state_of": ("state_parts",),
+    "episode_states": ("restore",),
+    "restore": ("episode_states",),
+    "restore_snapshot": ("snapshot",),
+    "draw_pictures_of": ("pictures_drawn",),
+    "pictures_drawn": ("draw_pictures_of",),
+    "film": ("film_later", "filmable"),
+}
+"""Offers to those that mean nothing without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +119,15 @@ class Environment(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        offers.settle_environment_class(cls, Environment)
+        defaults = vars(Environment)
+        # An attribute that is set to None gets the default back: it is not offered.
+        for name in [name for name, value in vars(cls).items() if value is None and not name.startswith("_")]:
+            for lost in (name, *_LOST_WITHOUT.get(name, ())):
+                if vars(cls).get(lost) is None and defaults.get(lost, True) is not True:
+                    setattr(cls, lost, defaults[lost])
+        # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
+        for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
+            set_aside(cls, whole, quicker, defaults[quicker])
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -111,7 +135,6 @@ class Environment(ABC):
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Return drawn conditions with the variations of an episode, which follow from its own streams alone."""
-        del episode
         return conditions
 
     def instruction(self, conditions: Conditions) -> str:
@@ -119,7 +142,6 @@ class Environment(ABC):
 
         The loop asks after `reset`. An environment that learns it only there returns ``task_description`` before.
         """
-        del conditions
         return self.task_description
 
     @abstractmethod
@@ -161,7 +183,6 @@ class Environment(ABC):
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return why no episode can begin, by env slot whose reset failed."""
-        del env_ids
         return {}
 
     def begin_events(self, env_ids: Sequence[int]) -> None:
@@ -169,7 +190,6 @@ class Environment(ABC):
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return the events of each env slot's episode, which succeeded or not; None if unknown."""
-        del solved
         return [None] * len(env_ids)
 
     # The simulator's state: recorded, started from again, or kept whole by a training that goes on from it.
@@ -181,7 +201,6 @@ class Environment(ABC):
         ``rigid_object/<name>/{root_pose,root_velocity}``; poses are (num_envs, 7), position [m] then quaternion
         w x y z.
         """
-        return None
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return views (num_envs, n) of the simulation's memory, the same and of one type at every call.
@@ -202,16 +221,13 @@ class Environment(ABC):
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
         """Start recorded episodes again, see `reset`: from `episode_states`, each empty if it was not recorded."""
-        del states
         return self.reset(env_ids, conditions)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return everything that the future of all env slots depends on, copied; None if there is no way back."""
-        return None
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
         """Return to a `snapshot` of this or an equal environment; the observation is the last one then, bit for bit."""
-        del snapshot
         raise TypeError(f"{type(self).__name__} takes no snapshots")
 
     # Pictures of ``camera_obs`` for policies, and films for people.
@@ -233,7 +249,6 @@ class Environment(ABC):
         Raises:
             KeyError: If a camera is not in ``filmable``.
         """
-        del env_ids
         raise KeyError(f"no camera {', '.join(cameras)}: this environment cannot be filmed")
 
     def film_later(

@@ -13,7 +13,7 @@ import torch
 
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Step
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform
 from isaaclab_arena.interfaces.specs import Observation
 
 # Describe an environment in a few words, for lists and documents, without simulating anything.
@@ -63,9 +63,10 @@ class EnvironmentBuilder:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # What is set to None gets the default back, which says that it is not offered.
-        for name in [name for name, value in vars(cls).items() if value is None and callable(_default(name))]:
-            setattr(cls, name, _default(name))
+        # A method that is set to None gets the default back: it is not offered.
+        defaults = {name: each for name, each in vars(EnvironmentBuilder).items() if not name.startswith("_")}
+        for name in [name for name, value in vars(cls).items() if value is None and callable(defaults.get(name))]:
+            setattr(cls, name, defaults[name])
         cls.has_backends = cls.faster_backend is not EnvironmentBuilder.faster_backend
         cls.counts_episodes = cls.num_episodes is not EnvironmentBuilder.num_episodes
 
@@ -97,33 +98,22 @@ class EnvironmentBuilder:
 
         Its ``observation_spec`` has the pictures that the options ask for, though nothing is ready to render them.
         """
-        del config
-        return None
 
     def task_name(self, config: Any) -> str | None:
         """Return the task in the words for policies, unless conditions or the job give others."""
-        del config
-        return None
 
     def robot_name(self, config: Any) -> str | None:
         """Return the name of the robot in results, whatever name a job gives it."""
-        del config
-        return None
 
     def num_episodes(self, config: Any) -> int | None:
         """Return the number of episodes of a benchmark: a job that gives none plays all, and none may play more."""
-        del config
-        return None
 
     def variations(self, config: Any) -> "tuple[Variation, ...]":
         """Return all variations of the environment, switched off, with their default ranges."""
-        del config
         return ()
 
     def content_sources(self, config: Any) -> ContentSources | None:
         """Return the sources that determine the environment's behaviour, if `sources_in_options` misses any."""
-        del config
-        return None
 
     def faster_backend(
         self,
@@ -139,27 +129,19 @@ class EnvironmentBuilder:
         Raises:
             EnvironmentBuildError: If it cannot be built.
         """
-        del config, num_envs, device, num_threads, variations
         raise TypeError(f"{type(self).__name__} has no backends to choose from")
 
 
-def _default(name: str) -> Any:
-    return None if name.startswith("_") else vars(EnvironmentBuilder).get(name)
-
-
 def completed(builder: Any) -> EnvironmentBuilder:
-    """Return a builder with the defaults of what it does not have; itself if it derives from `EnvironmentBuilder`."""
+    """Return a builder with the defaults that it lacks; itself if it derives from `EnvironmentBuilder`."""
     if isinstance(builder, EnvironmentBuilder):
         return builder
     whole = EnvironmentBuilder()
-    names = [
-        name
-        for name in (*vars(EnvironmentBuilder), "config_class", "foreign_code", "summary")
-        if not name.startswith("_")
-    ]
+    defaults = {"config_class": None, "foreign_code": None, "summary": None, **vars(EnvironmentBuilder)}
     # A class that serves as a builder has the defaults too, unbound; and None says that something is not offered.
-    found = {name: getattr(builder, name, None) for name in names}
-    vars(whole).update({name: each for name, each in found.items() if each is not None and each is not _default(name)})
+    found = {name: getattr(builder, name, None) for name in defaults if not name.startswith("_")}
+    own = {name: each for name, each in found.items() if each is not None and each is not defaults[name]}
+    vars(whole).update(own)
     offers = {"has_backends": "faster_backend" in vars(whole), "counts_episodes": "num_episodes" in vars(whole)}
     vars(whole).update({name: offered if found[name] is None else found[name] for name, offered in offers.items()})
     vars(whole).update(completes=builder)
@@ -220,10 +202,7 @@ class Sampler:
         """Draw a value from an episode's stream; ``episode_index`` is for choices in turn."""
         # The same numbers of the stream serve every range, so a wider range stretches the draws.
         if self.type is SamplerType.UNIFORM:
-            shares = generator.random(len(self.low))
-            return tuple(
-                float(low + (high - low) * share) for low, high, share in zip(self.low, self.high, shares, strict=True)
-            )
+            return draw_uniform(generator, self.low, self.high)
         if self.type is SamplerType.BERNOULLI:
             return self.high if generator.random() < self.p else self.low
         if self.type is SamplerType.SEQUENTIAL_CHOICE:

@@ -61,21 +61,21 @@ def episode_generator(seed: int, stream: Stream, episode_index: int, part: str |
     return np.random.Generator(np.random.PCG64(sequence))
 
 
+@dataclass(eq=False)
 class _WithKnownWords(ISpawnableSeedSequence):
     """The seed sequence of an episode, with the PCG64's seed words known: shape (4,), uint64."""
 
-    def __init__(self, words: np.ndarray, arguments: tuple[int, Stream, int, str | None]) -> None:
-        self._words = words
-        self._arguments = arguments
+    words: np.ndarray
+    arguments: tuple[int, Stream, int, str | None]
 
     @cached_property
     def _sequence(self) -> np.random.SeedSequence:
-        return episode_seed_sequence(*self._arguments)
+        return episode_seed_sequence(*self.arguments)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
         """Return words as numpy's seed sequence does. Shape: (n_words,)."""
-        if n_words == len(self._words) and dtype == self._words.dtype:
-            return self._words
+        if n_words == len(self.words) and dtype == self.words.dtype:
+            return self.words
         return self._sequence.generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Any]:

@@ -82,7 +82,6 @@ class Observer:
             environment: The environment of the env slots.
             starting: Episodes that are about to start; empty before a control step, whose result goes to `on_step`.
         """
-        del environment, starting
         return None if self.sees_pictures else ()
 
     def on_episode_start(

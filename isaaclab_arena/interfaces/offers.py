@@ -11,35 +11,6 @@ from isaaclab_arena.interfaces.episode import Metric
 
 _LOG = logging.getLogger(__name__)
 
-# The offers of an environment.
-
-_LOST_WITHOUT = {
-    "step_again": ("try_step",),
-    "begin_events": ("episode_events",),
-    "episode_events": ("begin_events",),
-    "state": ("state_parts",),
-    "state_of": ("state_parts",),
-    "episode_states": ("restore",),
-    "restore": ("episode_states",),
-    "restore_snapshot": ("snapshot",),
-    "draw_pictures_of": ("pictures_drawn",),
-    "pictures_drawn": ("draw_pictures_of",),
-    "film": ("film_later", "filmable"),
-}
-"""Offers to those that mean nothing without them."""
-
-
-def settle_environment_class(environment_class: Any, base: Any) -> None:
-    """Settle a class that derives from `base`: its withdrawn offers, and the quicker ways that it must not take."""
-    # What is set to None gets the default back, which says that it is not offered.
-    for name in [name for name, value in vars(environment_class).items() if value is None and not name.startswith("_")]:
-        for lost in (name, *_LOST_WITHOUT.get(name, ())):
-            if vars(environment_class).get(lost) is None and vars(base).get(lost, True) is not True:
-                setattr(environment_class, lost, vars(base)[lost])
-    # A class with a step or a reset of its own must not be bypassed by a quicker way of a class above it.
-    for whole, quicker in (("step", "try_step"), ("step", "background"), ("reset", "background")):
-        set_aside(environment_class, whole, quicker, vars(base)[quicker])
-
 
 def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
     """Give a class the default of a quicker way, if its `whole` way comes from below the class that has the quicker."""
@@ -55,7 +26,7 @@ def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
 
 # The abilities of a policy class.
 
-# What a base says about its ``get_action`` does not hold for another one, and must not bypass it.
+# A base's statements about its ``get_action`` do not hold for another one, and must not bypass it.
 _OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
 # These abilities need several methods.
 _TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
@@ -78,7 +49,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
     if is_class and "config_class" not in policy_class.__dict__:
         policy_class.config_class = parameter
 
-    # What a class sets to None gets the default back, which says that it is not offered.
+    # A method that a class sets to None gets the default back: it is not offered.
     for name in [name for name, value in vars(policy_class).items() if value is None]:
         if callable(getattr(base, name, None)):
             setattr(policy_class, name, vars(base)[name])
@@ -101,7 +72,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
 
     traits = policy_class.traits
     if "traits" not in offers and traits.pictures != "all":
-        # What a base says of pictures is about its own `get_action`.
+        # A base's statement about pictures holds for its own `get_action`.
         traits = dataclasses.replace(traits, pictures="all")
     if not traits.remote and any(issubclass(each, base) and each.traits.remote for each in policy_class.__bases__):
         traits = dataclasses.replace(traits, remote=True)

@@ -1,5 +1,6 @@
 """The base class of every policy, Isaac Lab Arena's, so that classes written for it run unchanged; its promises."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,8 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
-from isaaclab_arena.errors import Problem
+from isaaclab_arena.config.options import option_names, option_types
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
@@ -26,7 +28,7 @@ class PolicyTraits:
     reproducible: bool = False
     # The reason why a policy is not reproducible, in one line and with the way out; None if there is nothing to say.
     plan_because: str | None = None
-    # The action in an env slot is the same to the last bit, whatever the other env slots hold and how many there are.
+    # The action in an env slot is the same to the last bit for any content and number of other env slots.
     # A network's is not. So it is asked on a batch that is filled up; with ``--deterministic``, always on one size.
     batch_invariant: bool = False
     # One object can serve environments of any ``num_envs``, one after the other. Consecutive jobs then share it.
@@ -91,17 +93,43 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
         """Build the policy from a job's ``policy_config_dict``."""
-        return policy_options.built(cls, config_dict)
+        declared = policy_options.declared_options(cls)
+        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
+        if not isinstance(policy, cls):
+            # An inherited method may build the base class, and then the results would be another policy's.
+            found = type(policy).__name__
+            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
+        return policy
 
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:
         """Add an ``argparse`` option per field of the config class, as in Isaac Lab Arena, and return the parser."""
-        return policy_options.add_config_arguments(parser, cls.config_class)
+        if not dataclasses.is_dataclass(cls.config_class):
+            return parser
+        hints = option_types(cls.config_class)
+        group = parser.add_argument_group(cls.config_class.__name__)
+        for option in dataclasses.fields(cls.config_class):
+            # An argument that the parser already has stays as it is.
+            if not option.init or f"--{option.name}" in parser._option_string_actions:
+                continue
+            default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
+            required = default is dataclasses.MISSING
+            reading = policy_options.argparse_reading(hints.get(option.name, str))
+            group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
+        return parser
 
     @classmethod
     def from_args(cls, args: Any) -> Self:
         """Build the policy from the namespace of such a parser, as in Isaac Lab Arena."""
-        return policy_options.from_arguments(cls, args)
+        if cls.config_class is None:
+            return cls()
+        # The namespace may hold others' options too.
+        names = option_names(cls.config_class) or ()
+        try:
+            config = cls.config_class(**{name: value for name, value in vars(args).items() if name in names})
+        except TypeError as error:
+            raise ConfigError(f"options of {cls.config_class.__name__}: {error}") from error
+        return cls(config)
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -129,7 +157,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     @classmethod
     def foreign_code(cls, config: Any) -> Sequence[Problem]:
         """Return a problem per option that names code which no package has announced; imports and runs nothing."""
-        del config
         return ()
 
     # One environment and its episodes.
@@ -167,7 +194,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def episode_metrics(self, env_id: int) -> Mapping[str, float]:
         """Return numbers for the record of the episode that ends in an env slot; asked before `end_episodes`."""
-        del env_id
         return {}
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
@@ -189,7 +215,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the policy has something to do in an episode; asked before any episode of a job begins."""
-        del episode_index
         return True
 
     def close(self) -> None:
@@ -202,7 +227,6 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
         Asked before each ``reset`` of the environment, for the env slots ``starting``, and before each ``step``.
         """
-        del env, starting
         return () if self.traits.pictures == "none" else None
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
@@ -213,7 +237,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         raise NotImplementedError
 
     def planned(self, env_id: int) -> torch.Tensor:
-        """Return the actions that follow the last one whatever is observed. Shape: (n, action_dim), n may be 0."""
+        """Return the actions that follow the last one after any observation. Shape: (n, action_dim), n may be 0."""
         raise NotImplementedError
 
     @classmethod

@@ -6,17 +6,17 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from isaaclab_arena.config.options import misnamed_options, option_names, option_types, read_options
+from isaaclab_arena.config.options import misnamed_options, option_names, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,41 +33,24 @@ class DeclaredOptions:
     taken_from: Callable[[Sequence[str]], tuple[dict[str, Any], list[str]]] = lambda words: ({}, list(words))
 
 
-def no_options(policy_class: Any) -> DeclaredOptions:
-    """Return the options of a class that takes none."""
-
-    def read(options: Mapping[str, Any], *, owner: str) -> None:
-        if options:
-            raise ConfigError([Problem(f"{owner} takes no options", key=key) for key in options])
-
-    return DeclaredOptions(names=(), read=read, build=lambda _: policy_class())
-
-
 def dict_options(policy_class: Any) -> DeclaredOptions:
     """Return the options of a class whose constructor takes a dict, or a config without a description."""
-    # ``build`` raises `ConfigError` if the class takes its options for an object with attributes.
-
     why = (
         f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; derive "
         "it from PolicyBase[Cfg] with a dataclass of its options"
     )
-
-    def build(config: dict[str, Any]) -> Any:
-        with _refused_if_missing(config, why):
-            return policy_class(config)
-
+    build = partial(_built, policy_class, why)
     return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)
 
 
-@contextmanager
-def _refused_if_missing(config: object, why: str) -> Iterator[None]:
-    """Raise ConfigError, with the attribute's name in ``why``, if a class reads one that its config lacks."""
+def _built(make: Callable[[Any], Any], why: str, config: Any) -> Any:
+    """Return the policy of a config; ConfigError, with the attribute's name in ``why``, if it reads a missing one."""
     try:
-        yield
+        return make(config)
     except AttributeError as error:
         if error.obj is not config:
             raise
-        raise ConfigError(Problem(why.format(error.name), key=error.name)) from error
+        raise ConfigError(why.format(error.name), key=error.name) from error
 
 
 def required_parameters(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -100,14 +83,17 @@ class PolicyParser:
                 what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
                 raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
             self.actions.setdefault(action.dest, []).append(action)
+        why = (
+            f"{policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside that "
+            f"there are {' and '.join(SHARED_OPTIONS)}"
+        )
+        self.build = partial(_built, policy_class.from_args, why)  # returns the policy of ``from_args``
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
         given = [name for name, value in options.items() if value is not None or name not in self.actions]
         required = [name for name, actions in self.actions.items() if any(action.required for action in actions)]
-        problems = misnamed_options(given, {*self.actions, *SHARED_OPTIONS}, required, owner=owner)
-        if problems:
-            raise ConfigError(problems)
+        refuse(misnamed_options(given, {*self.actions, *SHARED_OPTIONS}, required, owner=owner))
         words = [
             word
             for name, value in options.items()
@@ -131,7 +117,7 @@ class PolicyParser:
             found, others = parser.parse_known_args(words, namespace)
         except argparse.ArgumentError as error:
             key = next((names[part] for part in (error.argument_name or "").split("/") if part in names), None)
-            raise ConfigError(Problem(error.message, key=key)) from error
+            raise ConfigError(error.message, key=key) from error
         except ConfigError:
             raise
         except Exception as error:  # the policy's own code reads an argument, and may fail in any way
@@ -140,15 +126,6 @@ class PolicyParser:
         if others:
             raise ConfigError(f"{owner} cannot read {' '.join(others)} among its arguments {' '.join(words)}")
         return found
-
-    def build(self, config: ParsedArguments) -> Any:
-        """Return the policy of ``from_args``; ConfigError if it reads an option that does not exist."""
-        why = (
-            f"{self._policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside "
-            f"that there are {' and '.join(SHARED_OPTIONS)}"
-        )
-        with _refused_if_missing(config, why):
-            return self._policy_class.from_args(config)
 
     def taken_from(self, words: Sequence[str], *, leaving: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the options among the words of a command line, as they were typed, and the other words in order."""
@@ -166,12 +143,12 @@ class PolicyParser:
         try:
             namespace, others = parser.parse_known_args(list(words))
         except argparse.ArgumentError as error:
-            raise ConfigError(Problem(error.message, key=error.argument_name)) from error
+            raise ConfigError(error.message, key=error.argument_name) from error
         for name, value in vars(namespace).items():
             try:
                 json.dumps(value)
             except TypeError as error:
-                raise ConfigError(Problem(f"{value!r} is nothing that a job file can hold", key=f"--{name}")) from error
+                raise ConfigError(f"{value!r} is nothing that a job file can hold", key=f"--{name}") from error
         return vars(namespace), others
 
 
@@ -183,9 +160,7 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
     own_names, names = frozenset(typed.names), {*typed.names, *parser.actions, "num_envs"}
 
     def read(options: Mapping[str, Any], *, owner: str) -> Any:
-        unknown = misnamed_options(options, names, (), owner=owner)
-        if unknown:
-            raise ConfigError(unknown)
+        refuse(misnamed_options(options, names, (), owner=owner))
         if any(name not in own_names and name != "num_envs" for name in options):
             return parser.read(options, owner=owner)
         # A config class gets the number of env slots only if it has a field for it.
@@ -198,36 +173,6 @@ def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOpti
         build=lambda config: (parser if isinstance(config, ParsedArguments) else typed).build(config),
         taken_from=partial(parser.taken_from, leaving=own_names),
     )
-
-
-def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | None) -> argparse.ArgumentParser:
-    """Add one argument per option of a dataclass to a parser, and return the parser."""
-    # Arguments that the parser already has stay as they are. A class that is no dataclass adds none.
-    if not dataclasses.is_dataclass(config_class):
-        return parser
-    hints = option_types(config_class)
-    group = parser.add_argument_group(config_class.__name__)
-    for option in dataclasses.fields(config_class):
-        if not option.init or f"--{option.name}" in parser._option_string_actions:
-            continue
-        default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
-        required = default is dataclasses.MISSING
-        reading = _reading(hints.get(option.name, str))
-        group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
-    return parser
-
-
-def from_arguments(policy_class: Any, namespace: argparse.Namespace) -> Any:
-    """Return the policy of a namespace, which may hold others' options; ConfigError if one is missing."""
-    config_class = policy_class.config_class
-    if config_class is None:
-        return policy_class()
-    given = vars(namespace)
-    try:
-        config = config_class(**{name: given[name] for name in option_names(config_class) or () if name in given})
-    except TypeError as error:
-        raise ConfigError(f"options of {config_class.__name__}: {error}") from error
-    return policy_class(config)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -249,7 +194,7 @@ def _parser_of(policy_class: Any) -> argparse.ArgumentParser:
 def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[str]:
     """Return the words of a command line for a value of a job file."""
     if isinstance(value, Mapping):
-        raise ConfigError(Problem(f"must be a word, a number or a list of those, got {json.dumps(value)}", key=name))
+        raise ConfigError(f"must be a word, a number or a list of those, got {json.dumps(value)}", key=name)
     if all(action.nargs == 0 for action in actions):
         for action in actions:
             if isinstance(action, argparse.BooleanOptionalAction) and isinstance(value, bool):
@@ -261,7 +206,7 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
         if any(type(action.default) is type(value) and action.default == value for action in actions):
             return []
         known = [json.dumps(known, default=str) for action in actions for known in (action.const, action.default)]
-        raise ConfigError(Problem(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name))
+        raise ConfigError(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name)
     action = next(action for action in actions if action.nargs != 0)
     spelling = _spelling(action)
     # To argparse every word but the empty one is true.
@@ -270,7 +215,7 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     if not isinstance(value, list | tuple) or (isinstance(action, argparse._AppendAction) and action.nargs is None):
         return [f"{spelling}={word}" for word in words]
     if action.nargs in (None, "?"):
-        raise ConfigError(Problem("must be one value, not a list", key=name))
+        raise ConfigError("must be one value, not a list", key=name)
     return [spelling, *words]
 
 
@@ -278,18 +223,18 @@ def _spelling(action: argparse.Action) -> str:
     return next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
 
 
-def _reading(hint: Any) -> dict[str, Any]:
+def argparse_reading(hint: Any) -> dict[str, Any]:
     """Return the arguments that make argparse read an option of some type."""
     choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return _reading(choices[0]) if len(choices) == 1 else {"type": str}
+        return argparse_reading(choices[0]) if len(choices) == 1 else {"type": str}
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if origin is typing.Literal:
         return {"choices": choices, "type": type(choices[0])}
     if origin in (list, tuple) or hint in (list, tuple):
-        return {"nargs": "*", **(_reading(choices[0]) if choices and choices[0] in (int, float) else {})}
+        return {"nargs": "*", **(argparse_reading(choices[0]) if choices and choices[0] in (int, float) else {})}
     if origin is dict or hint is dict:
         return {"type": json.loads}
     return {"type": hint if isinstance(hint, type) and issubclass(hint, int | float | Enum | PurePath) else str}
@@ -333,28 +278,32 @@ def declared_options(policy_class: Any) -> DeclaredOptions:
             defaults={"device": "cuda", **{name: actions[0].default for name, actions in parser.actions.items()}},
             taken_from=parser.taken_from,
         )
-    if not parameters:
-        return no_options(policy_class)
-    annotated = _annotation(policy_class, parameters[0].name)
-    if annotated is not None:
-        return _typed(policy_class, annotated, parameters)
+
+    # The annotation of the first parameter may be a class, also one of a union with None.
+    hint, name = None, parameters[0].name if parameters else ""
+    if parameters:
+        with suppress(NameError, TypeError):
+            hint = typing.get_type_hints(policy_class.__init__).get(name)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
+        hint = choices[0] if len(choices) == 1 else None
+    hint = typing.get_origin(hint) or hint
+    # It holds options if it is a dataclass or a mapping, or if the parameter has a config's name: a constructor may
+    # also take a path or a network.
+    if (isinstance(hint, type) and hint is not Any) and (
+        option_names(hint) is not None or issubclass(hint, Mapping) or name in _CONFIG_NAMES
+    ):
+        return _typed(policy_class, hint, parameters)
     required = required_parameters(parameters)
     if not required:
-        return no_options(policy_class)
+        return DeclaredOptions(
+            names=(),
+            read=lambda options, *, owner: refuse([Problem(f"{owner} takes no options", key=key) for key in options]),
+            build=lambda _: policy_class(),
+        )
     if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
         return dict_options(policy_class)
     raise ConfigError(_undeclared(policy_class, required))
-
-
-def built(policy_class: Any, options: Mapping[str, Any]) -> Any:
-    """Return the policy of some options, in plain values by name; ConfigError if the class builds another one."""
-    declared = declared_options(policy_class)
-    policy = declared.build(declared.read(options, owner=policy_class.__name__))
-    if not isinstance(policy, policy_class):
-        # An inherited method may build the base class, and then the results would be another policy's.
-        name, found = policy_class.__name__, type(policy).__name__
-        raise ConfigError(f"{name}.from_args must return a {name}, it returned a {found}")
-    return policy
 
 
 def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
@@ -384,9 +333,7 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
     def read(options: Mapping[str, Any], *, owner: str) -> Any:
         if keywords is not None:
             required = [each.name for each in required_parameters(list(keywords.values()))]
-            problems = misnamed_options(options, keywords, required, owner=owner)
-            if problems:
-                raise ConfigError(problems)
+            refuse(misnamed_options(options, keywords, required, owner=owner))
         try:
             return config_class(**options)
         except (TypeError, ValueError) as error:
@@ -399,23 +346,6 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
         build=policy_class,
         defaults={each.name: each.default for each in known if each.default is not empty},
     )
-
-
-def _annotation(policy_class: Any, name: str) -> Any:
-    """Return the class that a constructor expects, None if that is unknown or no class for options."""
-    try:
-        hint = typing.get_type_hints(policy_class.__init__).get(name)
-    except (NameError, TypeError):
-        return None
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
-        hint = choices[0] if len(choices) == 1 else None
-    hint = typing.get_origin(hint) or hint
-    if not isinstance(hint, type) or hint is Any:
-        return None
-    # Another class holds options only if the parameter is called so: a constructor may also take a path or a network.
-    is_config = option_names(hint) is not None or issubclass(hint, Mapping) or name in _CONFIG_NAMES
-    return hint if is_config else None
 
 
 def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> str:

@@ -144,7 +144,7 @@ class PictureLayout:
 
     def colours(self, pictures: _Array) -> _Array:
         """Return pictures (*batch, *shape of one), uint8, in colours: (*batch, height, width, 3), contiguous."""
-        # Grey ones get three equal channels, opacity is left out, and what has that layout already stays what it is.
+        # Grey pictures get three equal channels, opacity is left out, and pictures in that layout stay as they are.
         if self.channels == "last" and self.num_channels == 3:
             return pictures
         if self.channels == "none":

@@ -173,7 +173,7 @@ class DrawnOnDemand(EnvironmentWrapper):
         return {**observation, CAMERAS: drawn.shown(self._kept, self.device)}
 
 
-# Tests of what environments show, one per rule, that the tests of the contract `Environment` include.
+# Tests of pictures and films, one per rule, that the tests of the contract `Environment` include.
 
 
 class PictureConformance(ABC):
@@ -257,7 +257,7 @@ class PictureConformance(ABC):
 
 
 class EnvironmentConformance(PictureConformance):
-    """The rules that every `Environment` keeps, and those of what it offers.
+    """The rules that every `Environment` keeps, and those of its offers.
 
     Derive a class whose name begins with ``Test`` and define `make`; pytest then runs each rule as a test::
 
@@ -286,7 +286,7 @@ class EnvironmentConformance(PictureConformance):
             require(np.all(np.array(low) <= np.array(high)), "action_spec.low lies above action_spec.high")
 
     def test_conditions_follow_from_the_generator_alone(self) -> None:
-        """The same generator gives the same conditions, whatever was drawn before."""
+        """The same generator gives the same conditions after any earlier draws."""
         with closing(self.make(1)) as environment, closing(self.make(2)) as other:
             first = conditions_of(environment, 0)
             conditions_of(environment, 1)

@@ -34,7 +34,7 @@ _STEPS_BEFORE_AGAIN = 2
 
 
 class PolicyConformance(ABC):
-    """The rules that every `PolicyBase` keeps, and what it promises in its ``traits``.
+    """The rules that every `PolicyBase` keeps, and the promises of its ``traits``.
 
     Derive a class whose name begins with ``Test`` and say what the policy is and where it acts; pytest then runs each
     rule as a test::
@@ -102,7 +102,7 @@ class PolicyConformance(ABC):
                 require(found == ((2,), torch.bool), f"finished() has shape and type {found}, not {((2,), torch.bool)}")
 
     def test_a_policy_with_a_length_says_it(self) -> None:
-        """A policy that `has_length` says how many control steps or episodes a run has."""
+        """A policy that `has_length` states the number of control steps or episodes of a run."""
         policy = self.make()
         try:
             if policy.has_length():
@@ -129,7 +129,7 @@ class PolicyConformance(ABC):
         _require_alike(expected, found, message, to_the_bit=False)
 
     def test_an_episode_begins_afresh_in_a_used_env_slot(self) -> None:
-        """A reproducible policy forgets what the episode before it in the same env slot has left."""
+        """A reproducible policy forgets the episode before it in the same env slot."""
         expected, found = self._reproduced({0: 0, 1: 2}), self._reproduced(again={1: 2})
         message = "an episode is played otherwise after another one in its env slot"
         _require_alike(expected, found[_STEPS_BEFORE_AGAIN:], message, slot=1, to_the_bit=False)
@@ -151,7 +151,7 @@ class PolicyConformance(ABC):
                     _played(policy, other, {0: 0}, 2)
 
     def test_a_shared_network_has_a_memory_for_each(self) -> None:
-        """`with_own_memory`: what one of two policies plays does not change what the other does."""
+        """`with_own_memory`: the episodes of one of two policies do not change those of the other."""
         expected = self._reproduced()
         with self._playing(2) as (policy, environment), contextlib.closing(self.make_environment(2)) as other:
             sharing = policy.with_own_memory()
@@ -346,6 +346,6 @@ def _require_alike(
     """Compare the actions in an env slot with those found in it, or in another one, until either ends."""
     for number, (actions, others) in enumerate(zip(expected, found, strict=False)):
         one, other = actions[slot], others[slot if found_in is None else found_in]
-        # The last digits of a network may depend on its neighbours; what it does must not.
+        # The last digits of a network may depend on its neighbours; its behaviour must not.
         close = bits(one) == bits(other) if to_the_bit else torch.allclose(one.float(), other.float(), 1e-3, 1e-3)
         require(close, f"{message}, first at step {number}")

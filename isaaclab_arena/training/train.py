@@ -21,9 +21,9 @@ from isaaclab_arena.distributed.context import (
     die_with_parent,
     leave_process,
     leave_process_on_error,
-    limit_threads,
     take_rank_of_scheduler,
 )
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
@@ -90,7 +90,7 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     num_threads = options.num_threads or default_num_threads(context.local_world_size)
-    limit_threads(options.torch_threads)
+    set_up_torch(options.torch_threads)
     join_freed_memory_at_once()
     if importlib.util.find_spec("rsl_rl") is None:
         raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")

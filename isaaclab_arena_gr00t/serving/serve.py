@@ -16,7 +16,8 @@ from arena_wire.messages import WireLimits
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.context import limit_threads, take_rank_of_scheduler
+from isaaclab_arena.distributed.context import take_rank_of_scheduler
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.console import program
@@ -190,7 +191,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena s
         take_rank_of_scheduler()
         options.check()
         listen = options.listen()
-        limit_threads(options.torch_threads)
+        set_up_torch(options.torch_threads)
 
         # Build the policy before the server listens, so that no client connects to a server without a policy.
         served = prepared(options, rest)

@@ -34,9 +34,9 @@ from isaaclab_arena.distributed.context import (
     die_with_parent,
     leave_process,
     leave_process_on_error,
-    limit_threads,
     take_rank_of_scheduler,
 )
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
@@ -505,7 +505,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
         context = DistributedContext.from_environment(device=options.device)
         if context.launched_by_torchrun:
             die_with_parent()
-        limit_threads(options.torch_threads)
+        set_up_torch(options.torch_threads)
         with initialise(context, process_group=options.process_group) as ranks:
             return TrainingRun(options, context, ranks, command_line=(PROGRAM, *arguments)).execute()
     return ended.code

@@ -14,7 +14,6 @@ from isaaclab_arena.distributed.context import (
     DistributedContext,
     claimed_rank,
     is_a_rank,
-    limit_threads,
     process_is_running,
     process_start_ticks,
     take_rank_of_scheduler,
@@ -438,17 +437,6 @@ def test_a_process_that_has_ended_is_not_running_though_nobody_collected_it():
     assert not process_is_running(process.pid, None)
 
 
-def test_one_thread_unless_told_otherwise():
-    before = torch.get_num_threads()
-    try:
-        limit_threads()
-        assert torch.get_num_threads() == 1
-        limit_threads(2)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 def left_with_a_busy_thread(last_words: str) -> subprocess.CompletedProcess[str]:
     program = (
         "import sys, threading, time\n"
@@ -473,7 +461,7 @@ def test_a_process_that_leaves_on_an_error_shows_where_it_was_and_waits_for_nobo
 
 def test_threads_that_nobody_limits_are_limited_here():
     script = (
-        "from isaaclab_arena.distributed.context import limit_threads\nlimit_threads(1)\n"
+        "from isaaclab_arena.distributed.devices import set_up_torch\nset_up_torch(1)\n"
         "import torch\nprint(torch.get_num_threads())"
     )
     plain = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.devices import (
-    calculate_deterministically,
     check_device_exists,
     check_policy_device,
     choose_opengl,
@@ -20,12 +19,11 @@ from isaaclab_arena.distributed.devices import (
     draw_on,
     gpu_of_rank,
     joined_gpu_ids,
-    narrow_gpus,
     on_cpu,
     parse_count,
     resolve_policy_device,
     select_gpus,
-    visible_devices,
+    set_up_torch,
 )
 from isaaclab_arena.errors import ConfigError
 from tests.pretend_gpu import GPU
@@ -373,11 +371,8 @@ def test_the_option_without_any_is_refused(typed):
         joined_gpu_ids(typed)
 
 
-def test_what_a_process_sees_is_narrowed_and_told():
-    environ = {"MUJOCO_GL": "egl", "OTHER": ""}
-    assert visible_devices(environ) is None
-    narrow_gpus("2,3", environ)
-    assert visible_devices(environ) == "2,3"
+def test_what_a_process_sees_is_told():
+    environ = {"MUJOCO_GL": "egl", "OTHER": "", "CUDA_VISIBLE_DEVICES": "2,3"}
     assert describe_variables(environ) == {
         "CUDA_VISIBLE_DEVICES": "'2,3'",
         "MUJOCO_GL": "'egl'",
@@ -481,6 +476,17 @@ def test_a_choice_whose_library_is_missing_says_so(file, lacks):
     assert choice.lacks_library == lacks
 
 
+def test_one_thread_unless_told_otherwise():
+    before = torch.get_num_threads()
+    try:
+        set_up_torch(None)
+        assert torch.get_num_threads() == 1
+        set_up_torch(2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 # A run that asked for it is told of an operation that gives other bits each time, and does not just hear a warning.
 
 
@@ -489,8 +495,10 @@ def deterministic() -> Iterator[None]:
     """Calculate deterministically, and undo it."""
     cudnn = torch.backends.cudnn
     before = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, torch.get_float32_matmul_precision())
-    calculate_deterministically({})
+    num_threads = torch.get_num_threads()
+    set_up_torch(None, deterministic=True, environ={})
     yield
+    torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(mode=False)
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = before[:3]
     torch.set_float32_matmul_precision(before[3])
@@ -526,6 +534,7 @@ def test_nothing_that_could_choose_another_way_is_left_on():
 def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, kept):
     environ = {} if given is None else {"CUBLAS_WORKSPACE_CONFIG": given}
     touched = torch.cuda.is_initialized()
+    num_threads = torch.get_num_threads()
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.deterministic,
@@ -537,7 +546,7 @@ def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, ke
         torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.deterministic = False
         torch.set_float32_matmul_precision("high")
-        calculate_deterministically(environ)
+        set_up_torch(None, deterministic=True, environ=environ)
         assert environ == {"CUBLAS_WORKSPACE_CONFIG": kept}
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -548,6 +557,7 @@ def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, ke
         assert not torch.backends.cuda.matmul.allow_tf32
         assert torch.cuda.is_initialized() == touched
     finally:
+        torch.set_num_threads(num_threads)
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before[1], before[2]
         torch.backends.cudnn.allow_tf32 = before[3]

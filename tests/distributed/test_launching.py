@@ -24,7 +24,7 @@ from isaaclab_arena.distributed.launch import (
     without_launch_options,
 )
 from isaaclab_arena.distributed.rank_processes import (
-    FailureRecord,
+    Failure,
     Launch,
     first_failure,
     read_failure,
@@ -287,12 +287,12 @@ def test_ranks_are_started_without_the_options_that_start_them(typed, left):
     assert without_launch_options(typed) == left
 
 
-def crash(rank: int, at: int = 0, message: str = "ValueError: no") -> FailureRecord:
-    return FailureRecord(rank=rank, message=message, text=f"Traceback\n{message}", recorded_ns=at)
+def crash(rank: int, at: int = 0, message: str = "ValueError: no") -> Failure:
+    return Failure(rank=rank, message=message, text=f"Traceback\n{message}", recorded_ns=at)
 
 
-def mistake(rank: int, at: int = 0, message: str = "gamma: must be below 1") -> FailureRecord:
-    return FailureRecord(rank=rank, message=message, text=message, recorded_ns=at)
+def mistake(rank: int, at: int = 0, message: str = "gamma: must be below 1") -> Failure:
+    return Failure(rank=rank, message=message, text=message, recorded_ns=at)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_a_record_is_read_back_and_knows_whether_it_was_raised_on_purpose(tmp_pa
     assert (expected.message, expected.is_expected) == ("gamma: must be below 1", True)
     assert unexpected.message == "ValueError: could not convert string to float: 'no'"
     assert not unexpected.is_expected
-    assert unexpected.text.startswith("Traceback")
+    assert str(unexpected.text).startswith("Traceback")
     path.write_text("{torn")
     assert read_failure(path, rank=1) is None
 

@@ -289,9 +289,9 @@ def test_a_name_is_used_only_once():
 def test_what_is_too_long_for_one_word_is_shared_in_parts():
     first, second = ranks_in_threads(2)
     text = "ä long plan, " * 100_000
-    assert first.share_long_from_rank_zero("plan", text) == text
-    assert second.share_long_from_rank_zero("plan", "") == text
-    assert first.share_long_from_rank_zero("nothing", "") == second.share_long_from_rank_zero("nothing", "") == ""
+    assert first.share_from_rank_zero("plan", text) == text
+    assert second.share_from_rank_zero("plan", "") == text
+    assert first.share_from_rank_zero("nothing", "") == second.share_from_rank_zero("nothing", "") == ""
 
 
 def test_a_rank_that_gave_up_is_quoted_within_an_undertaking_too():

@@ -21,12 +21,11 @@ from pydantic import validate_call
 
 from isaaclab_arena.distributed.context import (
     DistributedContext,
-    limit_threads,
     machine_identity,
     process_is_running,
     process_start_ticks,
 )
-from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation import claims, planning
@@ -580,10 +579,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
     except ArenaError as error:
         raise RefusedError(str(error)) from error
-    limit_threads(options.torch_threads)
+    set_up_torch(options.torch_threads, deterministic=options.deterministic)
     join_freed_memory_at_once()
-    if options.deterministic:
-        calculate_deterministically()
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
 
