@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of, text_table
-from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_by_job
+from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_in
 from isaaclab_arena.results.rows import (
     PooledJobs,
     mean_over_steps,
@@ -180,7 +180,6 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
         for values in members
     ]
     groups = [group for _, group in sorted(zip(order, members.items(), strict=True), key=lambda item: item[0])]
-    scored = scored_by_job(merged)
     pooled = []
     for _, names in groups:
         episodes = pd.concat([merged.episodes_of[name] for name in names])
@@ -196,7 +195,7 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
                 episodes=len(episodes),
                 errors=is_error.tolist().count(True),
                 lengths=[length for length, left_out in zip(lengths, is_error, strict=True) if not left_out],
-                scored=together([scored[name] for name in names]),
+                scored=together([scored_in(merged.episodes_of[name]) for name in names]),
                 saturated=mean_over_steps(zip(shares, lengths, strict=False)),
             )
         )

@@ -118,6 +118,26 @@ class JobEvidence:
         cut = 0 if has_all else sum(report.cut_episodes for report in latest)
         is_unknown = standing.planned is None and standing.status is JobResultStatus.MISSING
 
+        # What a rerun reproduces: the reasons against a bitwise equal one that no single rank could see.
+        attempts = ", ".join(map(str, self.unknown_attempts))
+        drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
+        reasons = {
+            f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
+            "starts of the program had other versions or another kind of machine": not self.same_conditions,
+            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
+            "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
+            "ranks ran it on different processors": len({*self.said("processor")}) > 1,
+            "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
+            "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
+        }
+        doubts = [reason for reason, holds in reasons.items() if holds]
+        # A rank that failed before the job was built has no episodes, and does not weaken the others' promises.
+        promises = {*self.said("reproducible")}
+        because = [*filter(None, self.said("plan_because")), *doubts]
+        promise = (str(Reproducible.PLAN), next(iter(because), None)) if promises else (None, None)
+        if promises == {Reproducible.BITWISE} and not doubts:
+            promise = str(Reproducible.BITWISE), None
+
         # The usual intervals assume that the first look is the last. The one of a job with questions is valid at every
         # look, over the first episode of each condition, as questions count. It uses fewer episodes than the rate, so
         # it is widened to contain the rate.
@@ -141,34 +161,12 @@ class JobEvidence:
             missing=None if is_unknown else len(standing.missing),
             cut=cut if self.reports else None,
             failed=next((report for report in latest if report.error), None),
-            promise=self._promise(indices),
+            promise=promise,
             checkpoint=self.contents and self.contents.checkpoint,
             policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
             saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
-
-    def _promise(self, indices: set[int]) -> tuple[str | None, str | None]:
-        # The reasons against a bitwise equal rerun that no single rank could see.
-        attempts = ", ".join(map(str, self.unknown_attempts))
-        drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
-        reasons = {
-            f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
-            "starts of the program had other versions or another kind of machine": not self.same_conditions,
-            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
-            "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
-            "ranks ran it on different processors": len({*self.said("processor")}) > 1,
-            "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
-            "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
-        }
-        doubts = [reason for reason, holds in reasons.items() if holds]
-        # A rank that failed before the job was built has no episodes, and does not weaken the promises of other
-        # attempts.
-        promises = {*self.said("reproducible")}
-        if promises == {Reproducible.BITWISE} and not doubts:
-            return str(Reproducible.BITWISE), None
-        because = [*filter(None, self.said("plan_because")), *doubts]
-        return (str(Reproducible.PLAN), next(iter(because), None)) if promises else (None, None)
 
     # What the reports of the ranks add up to.
 

@@ -188,9 +188,10 @@ def mean_of_tasks(tasks: Sequence[ScoredEpisodes]) -> Interval | None:
     return mean_rate_interval([(task.successes, len(task)) for task in tasks], design_effect=effect)
 
 
-def draws_of(conditions: Iterable[str]) -> np.ndarray:
+def draws_of(conditions: Iterable[str], *, of: Callable[[str], str] = draw_of) -> np.ndarray:
     """Return the number of each episode's draw, see `draw_of`, in order of first use. Shape: (num_episodes,), int."""
-    return _numbered(map(draw_of, conditions))
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(of(each), len(numbers)) for each in conditions], int)
 
 
 def design_effect(
@@ -213,7 +214,8 @@ def design_effect(
     sizes = np.bincount(strata)
     weights = 1.0 / (len(sizes) * sizes[strata])
     most, alone = (
-        float((np.bincount(each, weights) ** 2).sum() / (weights**2).sum()) for each in (groups, _numbered(conditions))
+        float((np.bincount(each, weights) ** 2).sum() / (weights**2).sum())
+        for each in (groups, draws_of(conditions, of=str))
     )
 
     # The spread of episodes within tasks, and of the sums of conditions.
@@ -295,11 +297,6 @@ def interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
 
     tail = (1.0 - confidence) / 2.0
     return Interval(low=end(tail), high=end(1.0 - tail))
-
-
-def _numbered(texts: Iterable[str]) -> np.ndarray:
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], int)
 
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.
