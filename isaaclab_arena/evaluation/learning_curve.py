@@ -204,7 +204,7 @@ _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
-    repeats = ["distinct_conditions"] * (not all(point.episodes.are_distinct for point in ordered))
+    repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
     table, text = directory / "curve.csv", io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))

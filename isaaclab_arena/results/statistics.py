@@ -155,11 +155,6 @@ class ScoredEpisodes:
         """Number of distinct draws of conditions."""
         return len(set(map(draw_of, self.conditions)))
 
-    @property
-    def are_distinct(self) -> bool:
-        """Whether no two episodes share conditions."""
-        return self.num_distinct == len(self)
-
     @cached_property
     def design_effect(self) -> float:
         """The number of these episodes that carry as much information as one with its own conditions."""
@@ -288,15 +283,14 @@ def interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
     # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
     correction = skewness / 6.0
 
-    def end(probability: float) -> float:
+    ends, tail = [], (1.0 - confidence) / 2.0
+    for probability in (tail, 1.0 - tail):
         plain = correction + float(scipy.stats.norm.ppf(probability))
         normal = correction + plain / (1.0 - correction * plain)
         cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
         quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
-        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
-
-    tail = (1.0 - confidence) / 2.0
-    return Interval(low=end(tail), high=end(1.0 - tail))
+        ends.append(float(values.mean() + quantile * values.std() / math.sqrt(len(values))))
+    return Interval(low=ends[0], high=ends[1])
 
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.

@@ -51,8 +51,7 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    with disk.written_in_place(disk.free_name(directory, name)) as temporary:
-        make_dataset([(episode_index, dataset)], temporary)
+    make_dataset([(episode_index, dataset)], disk.free_name(directory, name))
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
@@ -453,9 +452,7 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
         remaining = sorted({*list_episodes(dataset)} - {copy.episode_index for copy, _ in dropped})
         if remaining:
             # The remaining episodes must be intact. Their chunks are copied without recompression.
-            with disk.written_in_place(dataset, overwrite=True) as temporary:
-                make_dataset([(index, dataset) for index in remaining], temporary)
-                disk.flush_to_disk(temporary)
+            make_dataset([(index, dataset) for index in remaining], dataset, overwrite=True)
         else:
             with disk.storage_errors("remove", dataset):
                 dataset.unlink()
