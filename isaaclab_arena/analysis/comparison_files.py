@@ -51,7 +51,7 @@ TASKS: tuple[Column[comparison.JobComparison], ...] = (
     Column("verdict", "string", lambda each: str(each.verdict)),
     Column("distinct_conditions", "Int64", lambda each: each.distinct, when=lambda tasks: any(map(_repeats, tasks))),
 )
-"""The tasks of a comparison. In the CSV file, the measures stand before what only some comparisons have."""
+"""The tasks of a comparison. In the CSV file, the measures stand before the columns that only some comparisons have."""
 # fmt: on
 
 _IN_WORDS = ("task", "pairs", "candidate_rate", "baseline_rate", "both", "only_first", "only_second", "neither",
@@ -114,7 +114,7 @@ def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDiff
 
 
 def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
-    """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
+    """Yield the findings beside the tables: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
     # Each task: power, pairs without an answer, and telling events.

@@ -95,7 +95,7 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
     is_axis = all(any(own.owns(key) for own in axes) for key in keys)
 
-    # A pair may differ only in what the variations of the axis change.
+    # A pair may differ only in the conditions that the variations of the axis change.
     one, other = benign.episodes, arm.episodes
     _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
     one, other = one.at(at_one), other.at(at_other)

@@ -1,4 +1,4 @@
-"""What the page shows of each job, and of jobs together: suites, sweeps, policies against tasks."""
+"""The page's view of each job, and of jobs together: suites, sweeps, policies against tasks."""
 
 import base64
 import itertools
@@ -27,7 +27,7 @@ from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
 _LARGEST = {2: 2**16 - 1, 4: 2**32 - 1}
-"""By bytes of a number, the value that says "none"."""
+"""By bytes of a number, the value for "none"."""
 
 
 def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:

@@ -501,7 +501,7 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
-    # The result of a verification, and whether it found a defect that still holds.
+    # The result of a verification, unsound if it found a defect that still holds.
     verified, is_unsound = None, False
     try:
         found = read_verification(directory)

@@ -54,7 +54,7 @@ class Column(Generic[Row]):
     name: str
     kind: str  # pandas' type, which every run has, also if the column has no value
     value: Callable[[Row], Any]  # its value in a row; None for an empty cell
-    # What it means, for the reference page. A column without a meaning shares the line of the column before.
+    # Its meaning, for the reference page. A column without a meaning shares the line of the column before.
     doc: str = ""
     # ``results`` are equal from run to run and ``timing`` is not; ``parquet`` is a result that CSV files do not have.
     file: Literal["results", "timing", "parquet"] = "results"

@@ -238,10 +238,10 @@ _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
 
 MANY_SATURATED = 0.05
-"""Share of a job's action entries that lie at or beyond their bounds above which it is said."""
+"""Share of a job's action entries that lie at or beyond their bounds; above it there is a caveat."""
 
 MANY_EARLY_ENDS = 0.2
-"""Share of a job's episodes that end in their first step from which on it is said."""
+"""Share of a job's episodes that end in their first step; from it on there is a caveat."""
 
 
 def print_summary(

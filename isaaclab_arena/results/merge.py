@@ -1,4 +1,4 @@
-"""The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
+"""The tables of a run: merged from the files of its ranks, written, and read again while they are current."""
 
 import json
 from collections import Counter, defaultdict
@@ -157,7 +157,7 @@ def read(directory: Path, *, episode_columns: Sequence[str] | None = None) -> Ta
     return stored_results(directory, episode_columns=episode_columns) or merge_results(directory)
 
 
-# What the ranks of a run have written.
+# The files of a run's ranks.
 #
 # A merge needs no memory of the run: commit lines and reports of every rank are files, and planned episodes without a
 # file are listed as missing. A repeated merge gives the same tables.
@@ -175,7 +175,7 @@ class RunFiles:
         self._logs = {name: ledger.CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
 
     def look(self) -> list[JobEvidence]:
-        """Read the files, and return the evidence of the jobs about which they say something new, all at first."""
+        """Read the files, and return the evidence of the jobs with news, all at first."""
         # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
         before, self.sources = self.sources, sizes_of_sources(self._directory)
         grown = {file.partition("/")[0] for file, size in self.sources.items() if before.get(file) != size}

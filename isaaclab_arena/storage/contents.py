@@ -1,4 +1,4 @@
-"""What results depend on, by content: hashes of files, versions, processor, system, device."""
+"""The dependencies of results, by content: hashes of files, versions, processor, system, device."""
 
 import hashlib
 import os
@@ -81,7 +81,7 @@ def _hash_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-# Identify what a job evaluates by content: checkpoints by their hash, packages by their version.
+# Identify the inputs of a job by content: checkpoints by their hash, packages by their version.
 
 SAVED_CONDITIONS = "saved conditions"  # the name of a job's saved conditions among the inputs of its environment
 _HASH = re.compile(r"[0-9a-f]{64}")

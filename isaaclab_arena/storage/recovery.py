@@ -1,4 +1,4 @@
-"""The recovery of a run's directory after a crash: its diagnosis, repairs, and what is left to run."""
+"""The recovery of a run's directory after a crash: its diagnosis, its repairs, and the rest of the work."""
 
 import errno
 import logging
@@ -485,7 +485,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
         try:
             plan, is_made_anew = ledger.read_plan_copy(output_directory), False
             hashes: Mapping[str, str] = {}
-            # A damaged recording says nothing about the plan.
+            # A damaged recording does not contradict the plan.
             with suppress(StorageError):
                 hashes = recorded_config_hashes(output_directory)
             if any(found != plan.config_hash for found in hashes.values()):

@@ -1,4 +1,4 @@
-"""Services that keep results: what they are told of a run, and curves that a process goes on with after another."""
+"""Services that keep results: their view of a run, and curves that one process continues after another."""
 
 import logging
 import threading
@@ -52,7 +52,7 @@ class JobMeasures:
 class CheckpointMeasures:
     """The measures of one of several checkpoints of a training."""
 
-    series: str  # what all of them share, such as the environment
+    series: str  # the common name of all of them, such as the environment
     step: int  # the training step of the checkpoint
     values: Mapping[str, float]  # see `JobMeasures`
 

@@ -1,4 +1,4 @@
-"""What the ranks of a run have written so far, told to Weights & Biases, TensorBoard and MLflow, now or afterwards.
+"""The progress of a run's ranks for Weights & Biases, TensorBoard and MLflow, live or afterwards.
 
 Their libraries load where a service is opened.
 """
