@@ -230,6 +230,7 @@ MOST_POSTERS = 2_000
 class Film:
     """A film of an episode."""
 
+    name: str  # id within the page
     job: int  # position of the job on the page
     episode_index: int
     camera: str
@@ -237,11 +238,6 @@ class Film:
     size_bytes: int  # of the file
     poster: str | None = None  # WebP in base64; None without a poster
     embedded: bool = False  # its content is part of the page
-
-    @property
-    def name(self) -> str:
-        """Id within the page."""
-        return f"film-{self.job}-{self.episode_index}-{quote(self.camera, safe='')}"
 
     def content(self) -> str:
         """Return the file in base64, empty if it is no longer readable."""
@@ -256,17 +252,13 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     """Return the films of a job by episode and camera, the viewport first. `job` is its position on the page."""
     found = []
     for said, path in videos_of_job(output_directory, name):
+        index, camera = said.episode_index, said.camera or VIEWPORT_VIDEO
+        id_on_page = f"film-{job}-{index}-{quote(camera, safe='')}"
         # A running job may remove a film.
         with suppress(FileNotFoundError):
-            found.append(
-                Film(
-                    job=job,
-                    episode_index=said.episode_index,
-                    camera=said.camera or VIEWPORT_VIDEO,
-                    path=path,
-                    size_bytes=path.stat().st_size,
-                )
-            )
+            size_bytes = path.stat().st_size
+            film = Film(name=id_on_page, job=job, episode_index=index, camera=camera, path=path, size_bytes=size_bytes)
+            found.append(film)
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 
