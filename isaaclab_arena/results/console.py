@@ -1,7 +1,7 @@
 """The merged results in a terminal: the table, groups of jobs, and the end of a run."""
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -366,22 +366,18 @@ def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> 
 
 def _early_ends(merged: Tables) -> Iterator[str]:
     """Yield the jobs with many episodes that end before or at the first action of their policy."""
-    ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
     episodes = merged.episodes
     # An episode without measured success has no outcome.
-    columns = episodes["job"], episodes["termination"], episodes["outcome"].fillna(""), episodes["length"]
-    for job, termination, outcome, length in zip(*columns, strict=True):
-        ended[job] += 1
-        solved[job] += termination == SOLVED_AT_START
-        first[job] += outcome != Outcome.ERROR and length <= 1
-    for job, number in ended.items():
-        if solved[job]:
+    is_first = (episodes["outcome"].fillna("") != Outcome.ERROR) & (episodes["length"] <= 1)
+    ends = pd.DataFrame({"solved": episodes["termination"] == SOLVED_AT_START, "first": is_first, "all": True})
+    for job, solved, first, number in ends.groupby(episodes["job"], sort=False).sum().itertuples():
+        if solved:
             yield (
-                f"job '{plain(job)}': {solved[job]} of {number} episodes were solved where they started; "
+                f"job '{plain(job)}': {solved} of {number} episodes were solved where they started; "
                 "these are errors of the task, and say nothing of the policy"
             )
-        if first[job] >= MANY_EARLY_ENDS * number:
-            yield f"job '{plain(job)}': {first[job]} of {number} episodes ended in their first step"
+        if first >= MANY_EARLY_ENDS * number:
+            yield f"job '{plain(job)}': {first} of {number} episodes ended in their first step"
 
 
 def _successes_of_nothing(merged: Tables) -> Iterator[str]:

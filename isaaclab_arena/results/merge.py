@@ -26,6 +26,7 @@ from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, f
 from isaaclab_arena.storage import ledger
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.disk import (
+    adapter,
     check_plain,
     json_text,
     plain,
@@ -468,15 +469,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             suites=suites,
             metrics=metrics,
             episodes=episodes,
-            missing=tuple(
-                MissingEpisodes(
-                    job=each["job"],
-                    rank=each["rank"],
-                    status=JobResultStatus(each["status"]),
-                    episode_indices=tuple(each["episode_indices"]),
-                )
-                for each in document["missing"]
-            ),
+            missing=adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
             problems=tuple(document["problems"]),
             complete=document["complete"],
             sources=document["sources"],
