@@ -114,9 +114,9 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
     """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
     # Entries are text, so that a service's library is loaded only if the user requested it.
     classes = {
-        TrackerName.WANDB: "isaaclab_arena.tracking.watched_run:WandbTracker",
-        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.watched_run:TensorboardTracker",
-        TrackerName.MLFLOW: "isaaclab_arena.tracking.watched_run:MlflowTracker",
+        TrackerName.WANDB: "isaaclab_arena.tracking.services:WandbTracker",
+        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.services:TensorboardTracker",
+        TrackerName.MLFLOW: "isaaclab_arena.tracking.services:MlflowTracker",
     }
     return imported(classes[TrackerName(name)])(run)
 
