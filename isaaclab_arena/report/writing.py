@@ -253,11 +253,11 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     found = []
     for said, path in videos_of_job(output_directory, name):
         index, camera = said.episode_index, said.camera or VIEWPORT_VIDEO
-        id_on_page = f"film-{job}-{index}-{quote(camera, safe='')}"
+        film_name = f"film-{job}-{index}-{quote(camera, safe='')}"
         # A running job may remove a film.
         with suppress(FileNotFoundError):
             size_bytes = path.stat().st_size
-            film = Film(name=id_on_page, job=job, episode_index=index, camera=camera, path=path, size_bytes=size_bytes)
+            film = Film(name=film_name, job=job, episode_index=index, camera=camera, path=path, size_bytes=size_bytes)
             found.append(film)
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 

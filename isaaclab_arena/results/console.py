@@ -370,7 +370,8 @@ def _early_ends(merged: Tables) -> Iterator[str]:
     # An episode without measured success has no outcome.
     is_first = (episodes["outcome"].fillna("") != Outcome.ERROR) & (episodes["length"] <= 1)
     ends = pd.DataFrame({"solved": episodes["termination"] == SOLVED_AT_START, "first": is_first, "all": True})
-    for job, solved, first, number in ends.groupby(episodes["job"], sort=False).sum().itertuples():
+    by_job = pd.DataFrame(ends.groupby(episodes["job"], sort=False).sum())
+    for job, solved, first, number in by_job.itertuples():
         if solved:
             yield (
                 f"job '{plain(job)}': {solved} of {number} episodes were solved where they started; "

@@ -71,7 +71,7 @@ def _hash_of_file(path: Path) -> str:
         known = _KNOWN.get(file)
         if known is not None and known[0] == version:
             return known[1]
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, hashlib.sha256).hexdigest()
         if _version(os.fstat(stream.fileno())) == version and time.time_ns() - status.st_ctime_ns > _SETTLED_NS:
             _KNOWN[file] = version, digest
     return digest
