@@ -1,1 +1,1 @@
-"""Which policy is better: comparisons of jobs, leaderboards, and what changed episodes cost."""
+"""Policies against each other: comparisons of jobs, leaderboards, and the cost of changed episodes."""

@@ -48,13 +48,6 @@ class EpisodeColumns:
         return ScoredEpisodes(success=self.success[known], conditions=self.began[known].tolist())
 
 
-_NONE = EpisodeColumns(
-    index=np.zeros(0, np.int64),
-    **dict.fromkeys(("success", "length", "episode_return"), np.zeros(0)),
-    **dict.fromkeys(("drawn", "began", "conditions", "metrics", "events"), np.zeros(0, object)),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One side of a comparison: a job of a run."""
@@ -151,7 +144,7 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables 
             entry=entry,
             contents=contents[entry.name],
             provenance=tables.plan.provenance,
-            episodes=by_job.get(entry.name, _NONE),
+            episodes=by_job.get(entry.name, columns.at(np.zeros(0, np.intp))),
             planned=planned[entry.name],
             metrics=metrics.get(entry.name, ()),
             asked=tuple(each.name for each in tables.plan.questions if entry.name in each.jobs),

@@ -22,11 +22,6 @@ from isaaclab_arena.storage.disk import json_text, write_text
 _MOST_EPISODES = 5
 
 
-def _of_counts(row: Mapping[str, Any]) -> str:
-    distinct = row.get("distinct_conditions") or row["pairs"]
-    return f"{row['pairs']}" if distinct == row["pairs"] else f"{row['pairs']} ({distinct} distinct)"
-
-
 def _p(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0001 else f"{value:.1e}"
 
@@ -37,7 +32,9 @@ TASKS: tuple[Column[comparison.JobComparison], ...] = (
     Column("baseline_run", "string", lambda each: str(each.second.directory)),
     Column("candidate_job", "string", lambda each: each.first.entry.name),
     Column("baseline_job", "string", lambda each: each.second.entry.name),
-    Column("pairs", "Int64", lambda each: each.counts.total, cell=_of_counts),
+    Column("pairs", "Int64", lambda each: each.counts.total, cell=lambda row: (
+           f"{row['pairs']}" if row.get("distinct_conditions") in (None, row["pairs"]) else
+           f"{row['pairs']} ({row['distinct_conditions']} distinct)")),
     Column("both", "Int64", lambda each: each.counts.both),
     Column("only_first", "Int64", lambda each: each.counts.only_first, title="only candidate"),
     Column("only_second", "Int64", lambda each: each.counts.only_second, title="only baseline"),
@@ -54,7 +51,7 @@ TASKS: tuple[Column[comparison.JobComparison], ...] = (
     Column("verdict", "string", lambda each: str(each.verdict)),
     Column("distinct_conditions", "Int64", lambda each: each.distinct, when=lambda tasks: any(map(_repeats, tasks))),
 )
-"""The tasks of a comparison. In the CSV file, the measures stand before what only some comparisons have."""
+"""The tasks of a comparison. In the CSV file, the measures stand before the columns that only some comparisons have."""
 # fmt: on
 
 _IN_WORDS = ("task", "pairs", "candidate_rate", "baseline_rate", "both", "only_first", "only_second", "neither",
@@ -117,7 +114,7 @@ def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDiff
 
 
 def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
-    """Yield what a table does not hold: power, episodes with different outcomes, and omissions."""
+    """Yield the findings beside the tables: power, episodes with different outcomes, and omissions."""
     if report.choice is not None:
         yield f"{report.choice.sentence}; all figures here are over the latter"
     # Each task: power, pairs without an answer, and telling events.

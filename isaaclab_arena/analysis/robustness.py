@@ -33,6 +33,7 @@ class Drop:
     episodes: int  # scored episodes
     distinct: int  # distinct conditions of the scored episodes
     successes: int  # successful scored episodes
+    rate: float | None  # share of successful episodes; None without episodes
     interval: statistics.Interval | None  # Wilson interval of the rate; None without episodes
     counts: PairCounts | None = None  # outcomes of pairs, benign episode first; None for the benign arm
     drop: float | None = None  # benign rate minus changed rate over the pairs; None without pairs
@@ -41,11 +42,6 @@ class Drop:
     holm_p: float | None = None  # the same, adjusted for all axes of the job at this level
     # Episodes without a pair: an error on either side, no counterpart, or other differences than the axis makes.
     left_out: int = 0
-
-    @property
-    def rate(self) -> float | None:
-        """Share of successful episodes, None without episodes."""
-        return self.successes / self.episodes if self.episodes else None
 
 
 def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
@@ -80,6 +76,7 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
         episodes=len(scored),
         distinct=scored.num_distinct,
         successes=scored.successes,
+        rate=scored.rate,
         interval=scored.wilson(),
     )
     if benign is None:
@@ -95,7 +92,7 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
     is_axis = all(any(own.owns(key) for own in axes) for key in keys)
 
-    # A pair may differ only in what the variations of the axis change.
+    # A pair may differ only in the conditions that the variations of the axis change.
     one, other = benign.episodes, arm.episodes
     _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
     one, other = one.at(at_one), other.at(at_other)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -118,9 +117,6 @@ class Results:
 
         known = found[0]
 
-        def number(key: str, kind: type) -> Any:
-            return None if known[key] is None else kind(known[key])
-
         low, high = known["success_low"], known["success_high"]
         scored = None if known["success_rate"] is None else scored_episodes(known)
         distinct = known.get("distinct_conditions") or scored
@@ -128,14 +124,14 @@ class Results:
             name=str(known["name"]),
             status=str(known["status"]),
             num_episodes=int(known["episodes"] or 0),
-            num_planned=number("planned", int),
-            num_successes=number("successes", int),
+            num_planned=known["planned"],
+            num_successes=known["successes"],
             num_errors=int(known["errors"] or 0),
-            success_rate=number("success_rate", float),
+            success_rate=known["success_rate"],
             interval=None if low is None or high is None else (float(low), float(high)),
             num_distinct=None if distinct is None else int(distinct),
-            mean_return=number("mean_return", float),
-            mean_length=number("mean_length", float),
+            mean_return=known["mean_return"],
+            mean_length=known["mean_length"],
             reproducible=known["reproducible"],
             error=known["error"],
         )

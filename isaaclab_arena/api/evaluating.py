@@ -50,7 +50,7 @@ class ActsOnObservations(Protocol):
 
 
 PolicyLike: TypeAlias = str | type[PolicyBase[Any]] | PolicyBase[Any] | ActsOnObservations | Callable[[Any], Any]
-"""What `evaluate` takes as a policy: a registered name, a class path, a class, an object or a function.
+"""A policy for `evaluate`: a registered name, a class path, a class, an object or a function.
 
 A function or torch module gets the observation of all env slots: a nested dict of tensors (num_envs, ...) on the
 environment's device, such as ``observation["policy"]["robot_joint_pos"]``. It returns the actions, a tensor or an array

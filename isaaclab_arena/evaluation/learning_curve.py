@@ -13,7 +13,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
-from isaaclab_arena.results.merge import PREFIX, merge_results, records, scored_by_job, stored_results
+from isaaclab_arena.results.merge import PREFIX, merge_results, scored_in, stored_results
 from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 from isaaclab_arena.storage.disk import read_versioned, write_bytes, write_text
@@ -100,21 +100,22 @@ class Point(Score):
 def points_of(run: Path, step: int) -> list[Point]:
     """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
     merged = stored_results(run) or merge_results(run)
-    scored, points = scored_by_job(merged), []
-    for line in records(merged.jobs):
+    points = []
+    for line in merged.rows:
         if line["success_rate"] is None:
             continue
         name, is_baseline = str(line["name"]), line.get(PREFIX + STEP) is None
+        episodes = scored_in(merged.episodes_of[name])
         points.append(
             Point(
                 job=name if is_baseline else name.removesuffix(f"-{step}"),
                 step=step,
                 successes=line["successes"],
                 scored=scored_episodes(line),
-                distinct=scored[name].num_distinct,
+                distinct=episodes.num_distinct,
                 success_rate=line["success_rate"],
                 interval=Interval(low=line["success_low"], high=line["success_high"]),
-                episodes=scored[name],
+                episodes=episodes,
                 is_baseline=is_baseline,
             )
         )
@@ -203,7 +204,7 @@ _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
-    repeats = ["distinct_conditions"] * (not all(point.episodes.are_distinct for point in ordered))
+    repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
     table, text = directory / "curve.csv", io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))

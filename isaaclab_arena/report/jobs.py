@@ -1,11 +1,11 @@
-"""What the page shows of each job, and of jobs together: suites, sweeps, policies against tasks."""
+"""The page's view of each job, and of jobs together: suites, sweeps, policies against tasks."""
 
 import base64
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
 _LARGEST = {2: 2**16 - 1, 4: 2**32 - 1}
-"""By bytes of a number, the value that says "none"."""
+"""By bytes of a number, the value for "none"."""
 
 
 def packed_numbers(values: np.ndarray) -> dict[str, Any] | None:
@@ -158,12 +158,25 @@ class ConditionRates:
 
 def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
     """Return each scalar condition as a column of shape (num_episodes,); NaN or None for no value."""
-    # `conditions` are JSON objects, and anything but text means none. Elements of lists get a column each.
+    # `conditions` are JSON objects, and anything but text means none.
     documents = json.loads("[" + ",".join(text if isinstance(text, str) else "{}" for text in conditions) + "]")
     names = dict.fromkeys(name for document in documents for name in document)
+    left: list[tuple[str, Sequence[Any]]] = [(name, [each.get(name) for each in documents]) for name in names]
     columns: dict[str, np.ndarray] = {}
-    for name in names:
-        columns.update(_flat(name, [document.get(name) for document in documents]))
+    while left:
+        name, values = left.pop(0)
+        kinds = {*map(type, values)} - {type(None)}
+        if kinds == {list} and len(lengths := {len(value) for value in values if value is not None}) == 1:
+            # Elements of equally long lists get a column each, in the place of the lists.
+            (size,) = lengths
+            axes = ("x", "y", "z") if size == 3 else tuple(map(str, range(size)))
+            elements = zip(*((None,) * size if value is None else value for value in values), strict=True)
+            left[:0] = [(f"{name}.{axis}", column) for axis, column in zip(axes, elements, strict=True)]
+        elif kinds <= {int, float}:
+            columns[name] = np.array(values, float)
+        else:
+            texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+            columns[name] = np.array(texts, object)
     return columns
 
 
@@ -207,23 +220,6 @@ def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
     # Miller and Madow's correction for a table of two columns.
     bias = (np.count_nonzero(table.sum(1)) - 1) / (2.0 * table.sum() * np.log(2.0))
     return max(0.0, bits - bias)
-
-
-def _flat(name: str, values: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns of a condition: one per element of equally long lists, numbers, or texts."""
-    kinds = {*map(type, values)} - {type(None)}
-    if kinds == {list} and len(lengths := {len(value) for value in values if value is not None}) == 1:
-        (size,) = lengths
-        axes = ("x", "y", "z") if size == 3 else tuple(map(str, range(size)))
-        nothing = (None,) * size
-        elements = zip(*(nothing if value is None else value for value in values), strict=True)
-        for axis, column in zip(axes, elements, strict=True):
-            yield from _flat(f"{name}.{axis}", column)
-    elif kinds <= {int, float}:
-        yield name, np.array(values, float)
-    else:
-        texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-        yield name, np.array(texts, object)
 
 
 def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:

@@ -182,53 +182,42 @@ def pairs_on_page(
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:
-        leaders: list[int] = []
-        for at, arm in arms.items():
-            leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
-            if leader is None:
-                leaders.append(at)
-            else:
-                wanted.append((at, leader))
+        leaders = {
+            at: next(each for each in arms if not differences_of_tasks(arm, arms[each])) for at, arm in arms.items()
+        }
+        wanted = [(at, leader) for at, leader in leaders.items() if at != leader]
 
-    found = []
-    for first, second in wanted:
-        if first in arms and second in arms and len(found) < MOST_PAIRS:
-            answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
-            curve = evidence_curve(arms[first], arms[second], answer, num_questions=num_questions)
-            verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
-            pair = _side_by_side(arms[first], arms[second], first, second, curve, verdict=verdict)
-            found += [] if pair is None else [pair]
+    found: list[PairOnPage] = []
+    for first, second in (sides for sides in wanted if sides[0] in arms and sides[1] in arms):
+        candidate, baseline = arms[first], arms[second]
+        if len(found) == MOST_PAIRS or differences_of_tasks(candidate, baseline):
+            continue
+        # Episodes with equal conditions are not independent, so interval and test use conditions as units.
+        matched = match(candidate, baseline)
+        counts, known = matched.counts, matched.without_errors()
+        effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
+        interval = paired_difference_interval(counts, design_effect=effect)
+        if interval is None or counts.difference is None:
+            continue
+        answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
+        verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
+        is_unequal = len(matched.unequal_sides[0]) > 0
+        pair = PairOnPage(
+            first=first,
+            second=second,
+            counts=counts,
+            distinct=len({*draws.tolist()}),
+            difference=counts.difference,
+            interval=interval,
+            mid_p=sign_flip_p(known.differences, draws)[1],
+            verdict=None if verdict is None else plain_text(verdict),
+            evidence=evidence_curve(candidate, baseline, answer, num_questions=num_questions),
+            could_stop=tuple(plain_text(arm.entry.name) for arm in (candidate, baseline) if arm.asked),
+            discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
+            episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
+        )
+        found.append(pair)
     return tuple(found)
-
-
-def _side_by_side(
-    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None
-) -> PairOnPage | None:
-    """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
-    if differences_of_tasks(first, second):
-        return None
-    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
-    matched = match(first, second)
-    counts, known = matched.counts, matched.without_errors()
-    effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
-    interval = paired_difference_interval(counts, design_effect=effect)
-    if interval is None or counts.difference is None:
-        return None
-    is_unequal = len(matched.unequal_sides[0]) > 0
-    return PairOnPage(
-        first=at,
-        second=other,
-        counts=counts,
-        distinct=len({*draws.tolist()}),
-        difference=counts.difference,
-        interval=interval,
-        mid_p=sign_flip_p(known.differences, draws)[1],
-        verdict=None if verdict is None else plain_text(verdict),
-        evidence=evidence,
-        could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),
-        discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
-        episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
-    )
 
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
@@ -241,6 +230,7 @@ MOST_POSTERS = 2_000
 class Film:
     """A film of an episode."""
 
+    name: str  # id within the page
     job: int  # position of the job on the page
     episode_index: int
     camera: str
@@ -248,11 +238,6 @@ class Film:
     size_bytes: int  # of the file
     poster: str | None = None  # WebP in base64; None without a poster
     embedded: bool = False  # its content is part of the page
-
-    @property
-    def name(self) -> str:
-        """Id within the page."""
-        return f"film-{self.job}-{self.episode_index}-{quote(self.camera, safe='')}"
 
     def content(self) -> str:
         """Return the file in base64, empty if it is no longer readable."""
@@ -267,17 +252,13 @@ def films_of_job(output_directory: Path, name: str, *, job: int) -> list[Film]:
     """Return the films of a job by episode and camera, the viewport first. `job` is its position on the page."""
     found = []
     for said, path in videos_of_job(output_directory, name):
+        index, camera = said.episode_index, said.camera or VIEWPORT_VIDEO
+        film_name = f"film-{job}-{index}-{quote(camera, safe='')}"
         # A running job may remove a film.
         with suppress(FileNotFoundError):
-            found.append(
-                Film(
-                    job=job,
-                    episode_index=said.episode_index,
-                    camera=said.camera or VIEWPORT_VIDEO,
-                    path=path,
-                    size_bytes=path.stat().st_size,
-                )
-            )
+            size_bytes = path.stat().st_size
+            film = Film(name=film_name, job=job, episode_index=index, camera=camera, path=path, size_bytes=size_bytes)
+            found.append(film)
     return sorted(found, key=lambda film: (film.episode_index, film.camera != VIEWPORT_VIDEO, film.camera))
 
 
@@ -454,6 +435,10 @@ def page_of(
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
         robustness = tuple(imported(where)(run.arms.values()) for run in changed)
+    # The evaluated policies by content, each once.
+    evaluated: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for job in jobs:
+        evaluated.setdefault((job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"]), []).append(job.name)
     filmed = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
     failed = dict(enumerate(job.failed for job in jobs))
     keys = dict.fromkeys(key for job in jobs for key in job.keys)
@@ -466,7 +451,16 @@ def page_of(
         ),
         jobs=tuple(jobs),
         suites=tuple(suites),
-        checkpoints=checkpoints(jobs),
+        checkpoints=tuple(
+            Checkpoint(
+                policy=plain_text(policy),
+                path=None if path is None else plain_text(path),
+                sha256=sha256,
+                short="this package" if sha256 is None else shown(sha256),
+                jobs=tuple(own),
+            )
+            for (policy, path, sha256), own in evaluated.items()
+        ),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
         curves=sections.curves(jobs),
@@ -476,24 +470,6 @@ def page_of(
         error_texts=tuple(errors),
         reloads=running,
         group_keys=tuple(key for key in keys if len({job.keys.get(key) for job in jobs}) > 1),
-    )
-
-
-def checkpoints(jobs: Sequence[sections.JobOnPage]) -> tuple[Checkpoint, ...]:
-    """Return the evaluated policies by content, each once."""
-    found: dict[tuple[str, str | None, str | None], list[str]] = {}
-    for job in jobs:
-        key = (job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"])
-        found.setdefault(key, []).append(job.name)
-    return tuple(
-        Checkpoint(
-            policy=plain_text(policy),
-            path=None if path is None else plain_text(path),
-            sha256=sha256,
-            short="this package" if sha256 is None else shown(sha256),
-            jobs=tuple(names),
-        )
-        for (policy, path, sha256), names in found.items()
     )
 
 
@@ -517,7 +493,7 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
-    # The result of a verification, and whether it found a defect that still holds.
+    # The result of a verification, unsound if it found a defect that still holds.
     verified, is_unsound = None, False
     try:
         found = read_verification(directory)

@@ -54,7 +54,7 @@ class Column(Generic[Row]):
     name: str
     kind: str  # pandas' type, which every run has, also if the column has no value
     value: Callable[[Row], Any]  # its value in a row; None for an empty cell
-    # What it means, for the reference page. A column without a meaning shares the line of the column before.
+    # Its meaning, for the reference page. A column without a meaning shares the line of the column before.
     doc: str = ""
     # ``results`` are equal from run to run and ``timing`` is not; ``parquet`` is a result that CSV files do not have.
     file: Literal["results", "timing", "parquet"] = "results"
@@ -163,7 +163,7 @@ _SERVED = _any(lambda job: job.job.config.policy_server is not None)
 _LATE = _any(lambda job: job.job.config.latency is not None)
 _ASKED = _any(lambda job: bool(job.answers))
 _TOLD = _any(lambda job: any(line.events for line in job.finished))
-_REPEATED = _any(lambda row: not row.scored.are_distinct)
+_REPEATED = _any(lambda row: row.scored.num_distinct < len(row.scored))
 _SATURATED = _any(lambda row: row.saturated is not None)
 _NAMED = _any(lambda suite: bool(suite.simulation))
 _ELSEWHERE = _any(lambda suite: is_of_another_package(suite.jobs))

@@ -1,4 +1,4 @@
-"""Follow what the ranks of a run commit, and know which of its jobs need no further episode."""
+"""Follow the commits of a run's ranks, and find the jobs that need no further episode."""
 
 import logging
 import time
@@ -40,7 +40,7 @@ class AnswerWatch(Observer):
     output_directory: Path
     questions: Sequence[Question]
     _: KW_ONLY
-    # Whether the episode of a line will run again, so that the line does not count.
+    # True if the episode of a line will run again, so that the line does not count.
     runs_again: Callable[[CommitLine], bool] = lambda _: False
     max_equal_errors: int = 0  # equal errors in a row before the job ends; 0 for no limit
     clock: Callable[[], float] = time.monotonic  # monotonic [s]

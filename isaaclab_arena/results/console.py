@@ -1,7 +1,7 @@
 """The merged results in a terminal: the table, groups of jobs, and the end of a run."""
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of, text_table
-from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_by_job
+from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_in
 from isaaclab_arena.results.rows import (
     PooledJobs,
     mean_over_steps,
@@ -180,7 +180,6 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
         for values in members
     ]
     groups = [group for _, group in sorted(zip(order, members.items(), strict=True), key=lambda item: item[0])]
-    scored = scored_by_job(merged)
     pooled = []
     for _, names in groups:
         episodes = pd.concat([merged.episodes_of[name] for name in names])
@@ -196,7 +195,7 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
                 episodes=len(episodes),
                 errors=is_error.tolist().count(True),
                 lengths=[length for length, left_out in zip(lengths, is_error, strict=True) if not left_out],
-                scored=together([scored[name] for name in names]),
+                scored=together([scored_in(merged.episodes_of[name]) for name in names]),
                 saturated=mean_over_steps(zip(shares, lengths, strict=False)),
             )
         )
@@ -239,10 +238,10 @@ _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
 
 MANY_SATURATED = 0.05
-"""Share of a job's action entries that lie at or beyond their bounds above which it is said."""
+"""Share of a job's action entries that lie at or beyond their bounds; above it there is a caveat."""
 
 MANY_EARLY_ENDS = 0.2
-"""Share of a job's episodes that end in their first step from which on it is said."""
+"""Share of a job's episodes that end in their first step; from it on there is a caveat."""
 
 
 def print_summary(
@@ -367,22 +366,19 @@ def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> 
 
 def _early_ends(merged: Tables) -> Iterator[str]:
     """Yield the jobs with many episodes that end before or at the first action of their policy."""
-    ended, solved, first = Counter[str](), Counter[str](), Counter[str]()
     episodes = merged.episodes
     # An episode without measured success has no outcome.
-    columns = episodes["job"], episodes["termination"], episodes["outcome"].fillna(""), episodes["length"]
-    for job, termination, outcome, length in zip(*columns, strict=True):
-        ended[job] += 1
-        solved[job] += termination == SOLVED_AT_START
-        first[job] += outcome != Outcome.ERROR and length <= 1
-    for job, number in ended.items():
-        if solved[job]:
+    is_first = (episodes["outcome"].fillna("") != Outcome.ERROR) & (episodes["length"] <= 1)
+    ends = pd.DataFrame({"solved": episodes["termination"] == SOLVED_AT_START, "first": is_first, "all": True})
+    by_job = pd.DataFrame(ends.groupby(episodes["job"], sort=False).sum())
+    for job, solved, first, number in by_job.itertuples():
+        if solved:
             yield (
-                f"job '{plain(job)}': {solved[job]} of {number} episodes were solved where they started; "
+                f"job '{plain(job)}': {solved} of {number} episodes were solved where they started; "
                 "these are errors of the task, and say nothing of the policy"
             )
-        if first[job] >= MANY_EARLY_ENDS * number:
-            yield f"job '{plain(job)}': {first[job]} of {number} episodes ended in their first step"
+        if first >= MANY_EARLY_ENDS * number:
+            yield f"job '{plain(job)}': {first} of {number} episodes ended in their first step"
 
 
 def _successes_of_nothing(merged: Tables) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
-from isaaclab_arena.results.merge import Tables, read, records
+from isaaclab_arena.results.merge import read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.disk import json_line, json_text, storage_errors, temporary_path, write_text
@@ -72,7 +72,31 @@ def export_arena(run: Path, output: Path) -> list[str]:
             ],
         }
     write_text(output / RESULT_FILE, json_text({"runs": result}))
-    write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, policies, output)))
+    labels = {job.name: job.config.labels for job in jobs}
+    configured = any(own.get("task") or own.get("policy") for own in labels.values())
+    manifest = {
+        "runs": [
+            {
+                "name": job.name,
+                "task": labels[job.name].get("task", job.config.environment),
+                "policy": labels[job.name].get("policy", policies[job.name]),
+                "environment": job.config.environment,
+                "policy_type": job.config.policy_type,
+                "num_episodes": job.config.num_episodes,
+                "num_rebuilds": job.config.num_rebuilds,
+                "num_envs": job.config.num_envs,
+                "language_instruction": job.config.language_instruction,
+                "variations": job.config.variations,
+            }
+            for job in jobs
+        ],
+        "experiment_name": output.resolve().name,
+        "created_at": merged.plan.created_at,
+        "source": "experiment_runner",
+        "label_source": "configured" if configured else "derived",
+        "schema_version": 1,
+    }
+    write_text(output / MANIFEST_FILE, json_text(manifest))
 
     of_episodes = f"{num_episodes} episode{'' if num_episodes == 1 else 's'}"
     of_jobs = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
@@ -117,34 +141,6 @@ def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[
                 fields["progress"] = line.progress
             rebuilds[index].append((line, fields))
     return rebuilds
-
-
-def _manifest(merged: Tables, jobs: Sequence[PlanEntry], policies: Mapping[str, str], output: Path) -> dict[str, Any]:
-    """Return the content of ``experiment_manifest.json``; `policies` are the short names by job."""
-    labels = {job.name: job.config.labels for job in jobs}
-    configured = any(own.get("task") or own.get("policy") for own in labels.values())
-    return {
-        "runs": [
-            {
-                "name": job.name,
-                "task": labels[job.name].get("task", job.config.environment),
-                "policy": labels[job.name].get("policy", policies[job.name]),
-                "environment": job.config.environment,
-                "policy_type": job.config.policy_type,
-                "num_episodes": job.config.num_episodes,
-                "num_rebuilds": job.config.num_rebuilds,
-                "num_envs": job.config.num_envs,
-                "language_instruction": job.config.language_instruction,
-                "variations": job.config.variations,
-            }
-            for job in jobs
-        ],
-        "experiment_name": output.resolve().name,
-        "created_at": merged.plan.created_at,
-        "source": "experiment_runner",
-        "label_source": "configured" if configured else "derived",
-        "schema_version": 1,
-    }
 
 
 # A run as ``eval_info.json``, the file that ``lerobot-eval`` writes and that tools around LeRobot read.
@@ -236,15 +232,16 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
         per_task.append({"task_group": task.group, "task_id": task.task_id, "metrics": metrics})
     eval_s = sum(task.wall_s for task in tasks)
     times = {"eval_s": eval_s, "eval_ep_s": eval_s / sum(len(task.episodes) for task in tasks)}
+    overall = _summary(tasks)
     info: dict[str, Any] = {
         "per_task": per_task,
-        "per_group": {group: _averages(members) | _counts(members) for group, members in groups.items()},
-        "overall": _averages(tasks) | _counts(tasks) | times,
+        "per_group": {group: _summary(members) for group, members in groups.items()},
+        "overall": overall | times,
     }
     if len(tasks) == 1:
         info |= {
             "per_episode": list(tasks[0].episodes),
-            "aggregated": _averages(tasks) | times,
+            "aggregated": {name: overall[name] for name in ("avg_sum_reward", "avg_max_reward", "pc_success")} | times,
             "video_paths": list(tasks[0].video_paths),
         }
     return info
@@ -262,23 +259,16 @@ def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
     return math.nan
 
 
-def _averages(tasks: Sequence[EvaluatedTask]) -> dict[str, float]:
-    """Return the means over the episodes of tasks, without unknown values."""
-
-    def mean(name: str) -> float:
-        values = [episode[name] for task in tasks for episode in task.episodes]
-        known = [value for value in values if not math.isnan(value)]
-        return sum(known) / len(known) if known else math.nan
-
+def _summary(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
+    """Return the means over the episodes of tasks, without unknown values, the number of episodes, and the videos."""
+    means = {}
+    for name in ("sum_reward", "max_reward", "success"):
+        known = [value for task in tasks for each in task.episodes if not math.isnan(value := each[name])]
+        means[name] = sum(known) / len(known) if known else math.nan
     return {
-        "avg_sum_reward": mean("sum_reward"),
-        "avg_max_reward": mean("max_reward"),
-        "pc_success": 100 * mean("success"),
-    }
-
-
-def _counts(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
-    return {
+        "avg_sum_reward": means["sum_reward"],
+        "avg_max_reward": means["max_reward"],
+        "pc_success": 100 * means["success"],
         "n_episodes": sum(len(task.episodes) for task in tasks),
         "video_paths": [path for task in tasks for path in task.video_paths],
         "predicted_video_paths": [],

@@ -1,4 +1,4 @@
-"""The tables of a run: merged from what its ranks wrote, written, and read again while they are current."""
+"""The tables of a run: merged from the files of its ranks, written, and read again while they are current."""
 
 import json
 from collections import Counter, defaultdict
@@ -24,8 +24,9 @@ from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
 from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.contents import Contents, Provenance
+from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.disk import (
+    adapter,
     check_plain,
     json_text,
     plain,
@@ -129,11 +130,6 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def scored_by_job(tables: Tables) -> dict[str, ScoredEpisodes]:
-    """Map each job of the plan to its scored episodes, including those beyond a decision."""
-    return {name: scored_in(own) for name, own in tables.episodes_of.items()}
-
-
 def scored_in(episodes: pd.DataFrame) -> ScoredEpisodes:
     """Return the scored episodes among a job's rows of the table of episodes."""
     is_error = (episodes["outcome"] == Outcome.ERROR).fillna(value=False)
@@ -162,7 +158,7 @@ def read(directory: Path, *, episode_columns: Sequence[str] | None = None) -> Ta
     return stored_results(directory, episode_columns=episode_columns) or merge_results(directory)
 
 
-# What the ranks of a run have written.
+# The files of a run's ranks.
 #
 # A merge needs no memory of the run: commit lines and reports of every rank are files, and planned episodes without a
 # file are listed as missing. A repeated merge gives the same tables.
@@ -178,12 +174,9 @@ class RunFiles:
         self.problems: list[str] = []  # of the attempts, one line each
         self._directory, self._plan = directory, plan
         self._logs = {name: ledger.CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
-        self._attempts: Sequence[ledger.Attempt] = ()
-        self._unread: set[int] = set()
-        self._changes: list[str] = []
 
     def look(self) -> list[JobEvidence]:
-        """Read the files, and return the evidence of the jobs about which they say something new, all at first."""
+        """Read the files, and return the evidence of the jobs with news, all at first."""
         # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
         before, self.sources = self.sources, sizes_of_sources(self._directory)
         grown = {file.partition("/")[0] for file, size in self.sources.items() if before.get(file) != size}
@@ -193,25 +186,25 @@ class RunFiles:
             self._logs[name] = ledger.read_commits(self._directory / name, name, seed=seed)
 
         # An attempt without a file has problems, and provenance in recordings alone.
-        self._attempts, problems = ledger.read_attempts(self._directory, self._plan.run_id)
+        attempts, problems = ledger.read_attempts(self._directory, self._plan.run_id)
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
-        first = self._attempts[0] if self._attempts and self._attempts[0].number == 1 else self._plan
-        self._changes = [
+        first = attempts[0] if attempts and attempts[0].number == 1 else self._plan
+        changes = [
             f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
             "results may differ in their last digits"
-            for later in self._attempts
+            for later in attempts
             if later.number > 1
             for change in first.provenance.differences(later.provenance)
         ]
         # If no attempt has a file, the version of the program wrote none.
-        known, named = {1, *(each.number for each in self._attempts)}, set(ledger.attempt_numbers(self._directory))
+        known, named = {1, *(each.number for each in attempts)}, set(ledger.attempt_numbers(self._directory))
         lost = {line.attempt for log in self._logs.values() for line in log.lines if named} - known - named
         missing = (
             f"{ledger.attempt_path(self._directory, number)}: is missing; {ledger.INSTEAD_OF_ATTEMPT}"
             for number in sorted(lost)
         )
-        self.problems, self._unread = [*problems, *self._changes, *missing], (named | lost) - known
+        self.problems, unread = [*problems, *changes, *missing], (named | lost) - known
 
         # Answers need the episodes of all jobs, so they come before the evidence of each job. The episodes of one job
         # may answer a question that another job waits for.
@@ -223,53 +216,49 @@ class RunFiles:
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
-        contents = ledger.contents_in_effect(self._plan.jobs, self._attempts)
-        reruns = Counter(work.job for attempt in self._attempts for work in attempt.jobs if work.is_rerun)
-        return [
-            self._evidence(job, contents[name], reruns[name])
-            for name, job in self.jobs.items()
-            if name in news or not before
-        ]
-
-    def _evidence(self, job: ledger.PlanEntry, contents: Contents | None, times_rerun: int) -> JobEvidence:
-        directory, commits = self._directory / job.name, self._logs[job.name]
-        reports, unread = read_job_reports(directory, job.name, self._plan.run_id)
-        twice = (
-            f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
-            for index in commits.unequal_episodes
-        )
-        # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
-        unknown, same_conditions = [], not self._changes
-        for number in sorted(self._unread & {line.attempt for line in commits.lines}):
-            from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, for damaged runs
-
-            lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
-            recorded = recorded_without_arrays(
-                directory, job.name, {line.episode_index: line.checksum for line in lines}
+        contents = ledger.contents_in_effect(self._plan.jobs, attempts)
+        reruns = Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
+        found = []
+        for name, job in ((name, job) for name, job in self.jobs.items() if name in news or not before):
+            directory, commits = self._directory / name, self._logs[name]
+            reports, unreadable = read_job_reports(directory, name, self._plan.run_id)
+            twice = (
+                f"job '{name}': episode {index} was committed more than once, with different results; the first counts"
+                for index in commits.unequal_episodes
             )
-            if recorded is None:
-                unknown.append(number)
-                continue
-            provenance = Provenance(facts=recorded.provenance)
-            same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
-            contents = recorded.contents or contents
-        return JobEvidence(
-            job=job,
-            finished=commits.lines,
-            reports=reports,
-            problems=(*commits.problems, *(problem for _, problem in unread), *twice),
-            # Listed only if it matters, because the directory may hold very many files.
-            has_parts=not any(report.status is ReportedStatus.COMPLETED for report in reports)
-            and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
-            unequal=commits.unequal_episodes,
-            retried=commits.retried_episodes,
-            same_conditions=same_conditions,
-            unknown_attempts=tuple(unknown),
-            contents=contents,
-            times_rerun=times_rerun,
-            answers=[answer for answer in self.answers if job.name in answer.question.jobs],
-            max_equal_errors=self._attempts[-1].max_equal_errors if self._attempts else 0,
-        )
+            # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
+            unknown, same_conditions = [], not changes
+            for number in sorted(unread & {line.attempt for line in commits.lines}):
+                from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, if damaged
+
+                lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
+                checksums = {line.episode_index: line.checksum for line in lines}
+                recorded = recorded_without_arrays(directory, name, checksums)
+                if recorded is None:
+                    unknown.append(number)
+                    continue
+                provenance = Provenance(facts=recorded.provenance)
+                same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+                contents[name] = recorded.contents or contents[name]
+            evidence = JobEvidence(
+                job=job,
+                finished=commits.lines,
+                reports=reports,
+                problems=(*commits.problems, *(problem for _, problem in unreadable), *twice),
+                # Listed only if it matters, because the directory may hold very many files.
+                has_parts=not any(report.status is ReportedStatus.COMPLETED for report in reports)
+                and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
+                unequal=commits.unequal_episodes,
+                retried=commits.retried_episodes,
+                same_conditions=same_conditions,
+                unknown_attempts=tuple(unknown),
+                contents=contents[name],
+                times_rerun=reruns[name],
+                answers=[answer for answer in self.answers if name in answer.question.jobs],
+                max_equal_errors=attempts[-1].max_equal_errors if attempts else 0,
+            )
+            found.append(evidence)
+        return found
 
 
 # Garbage collection would take a quarter of the time: a million small objects without cycles.
@@ -480,15 +469,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             suites=suites,
             metrics=metrics,
             episodes=episodes,
-            missing=tuple(
-                MissingEpisodes(
-                    job=each["job"],
-                    rank=each["rank"],
-                    status=JobResultStatus(each["status"]),
-                    episode_indices=tuple(each["episode_indices"]),
-                )
-                for each in document["missing"]
-            ),
+            missing=adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
             problems=tuple(document["problems"]),
             complete=document["complete"],
             sources=document["sources"],

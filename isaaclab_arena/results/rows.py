@@ -1,4 +1,4 @@
-"""What the rows of the tables stand for: a job, an episode, a metric and a suite, by the files of the ranks."""
+"""The subjects of the tables' rows: a job, an episode, a metric and a suite, by the files of the ranks."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 
 
 class FinishedEpisode(NamedTuple):
-    """What an episode's row stands for. A tuple, because there may be very many."""
+    """The subject of an episode's row. A tuple, because there may be very many."""
 
     job: PlanEntry
     line: CommitLine
@@ -40,7 +40,7 @@ class FinishedEpisode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvidence:
-    """A job by its files, and what they come to."""
+    """A job by its files, and the figures from them."""
 
     job: PlanEntry  # the planned job
     finished: Sequence[CommitLine]  # of finished episodes, by index, each once
@@ -60,7 +60,7 @@ class JobEvidence:
     # Worked out of these. If answers stopped the job, only the episodes that they needed count.
     needed: int | None = field(init=False)  # number of these episodes; None if the job has to finish all planned ones
     lines: Sequence[CommitLine] = field(init=False)  # the episodes that count
-    measured: Sequence[CommitLine] = field(init=False)  # those without errors, whose length says nothing of the policy
+    measured: Sequence[CommitLine] = field(init=False)  # those without errors, whose length is not the policy's
     lengths: Sequence[int] = field(init=False)  # control steps of the measured ones
     returns: Sequence[float] = field(init=False)  # sums of rewards of the measured ones, as far as they are finite
     outcomes: Counter[Outcome | None] = field(init=False)
@@ -75,7 +75,7 @@ class JobEvidence:
     missing: int | None = field(init=False)  # unfinished planned episodes; None if the plan is unknown
     cut: int | None = field(init=False)  # running episodes that a limit or an interruption ended; None without reports
     failed: JobReport | None = field(init=False)  # the first report of an error in the last attempt
-    promise: tuple[str | None, str | None] = field(init=False)  # what a rerun reproduces, and why no more than the plan
+    promise: tuple[str | None, str | None] = field(init=False)  # of a rerun, and the reason if it is only the plan
     checkpoint: str | None = field(init=False)
     policy_sha256: str | None = field(init=False)
     saturated: float | None = field(init=False)  # share of action entries at or beyond their bounds
@@ -118,6 +118,26 @@ class JobEvidence:
         cut = 0 if has_all else sum(report.cut_episodes for report in latest)
         is_unknown = standing.planned is None and standing.status is JobResultStatus.MISSING
 
+        # The promise of a rerun: the reasons against bitwise equality that no single rank could see.
+        attempts = ", ".join(map(str, self.unknown_attempts))
+        drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
+        reasons = {
+            f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
+            "starts of the program had other versions or another kind of machine": not self.same_conditions,
+            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
+            "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
+            "ranks ran it on different processors": len({*self.said("processor")}) > 1,
+            "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
+            "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
+        }
+        doubts = [reason for reason, holds in reasons.items() if holds]
+        # A rank that failed before the job was built has no episodes, and does not weaken the others' promises.
+        promises = {*self.said("reproducible")}
+        because = [*filter(None, self.said("plan_because")), *doubts]
+        promise = (str(Reproducible.PLAN), next(iter(because), None)) if promises else (None, None)
+        if promises == {Reproducible.BITWISE} and not doubts:
+            promise = str(Reproducible.BITWISE), None
+
         # The usual intervals assume that the first look is the last. The one of a job with questions is valid at every
         # look, over the first episode of each condition, as questions count. It uses fewer episodes than the rate, so
         # it is widened to contain the rate.
@@ -141,36 +161,14 @@ class JobEvidence:
             missing=None if is_unknown else len(standing.missing),
             cut=cut if self.reports else None,
             failed=next((report for report in latest if report.error), None),
-            promise=self._promise(indices),
+            promise=promise,
             checkpoint=self.contents and self.contents.checkpoint,
             policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
             saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
 
-    def _promise(self, indices: set[int]) -> tuple[str | None, str | None]:
-        # The reasons against a bitwise equal rerun that no single rank could see.
-        attempts = ", ".join(map(str, self.unknown_attempts))
-        drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
-        reasons = {
-            f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
-            "starts of the program had other versions or another kind of machine": not self.same_conditions,
-            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
-            "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
-            "ranks ran it on different processors": len({*self.said("processor")}) > 1,
-            "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
-            "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
-        }
-        doubts = [reason for reason, holds in reasons.items() if holds]
-        # A rank that failed before the job was built has no episodes, and does not weaken the promises of other
-        # attempts.
-        promises = {*self.said("reproducible")}
-        if promises == {Reproducible.BITWISE} and not doubts:
-            return str(Reproducible.BITWISE), None
-        because = [*filter(None, self.said("plan_because")), *doubts]
-        return (str(Reproducible.PLAN), next(iter(because), None)) if promises else (None, None)
-
-    # What the reports of the ranks add up to.
+    # Sums over the reports of the ranks.
 
     def said(self, name: str) -> list[Any]:
         """Return the values of a field in the reports, without None; `policy_server.queries` is one of a field."""
@@ -337,7 +335,7 @@ def is_of_another_package(jobs: Iterable[JobEvidence]) -> bool:
 
 
 def simulation(jobs: Sequence[JobEvidence]) -> Mapping[str, str | None]:
-    """Return protocol, engine, and the rest of what simulated jobs, as JSON; empty if nothing names them."""
+    """Return protocol, engine, and the rest of the simulator's description, as JSON; empty if nothing names them."""
     # If jobs, ranks or attempts differ in a factor, all of its values are listed.
     reported = [said for job in jobs for said in job.said("simulated_by")]
     names = sorted({name for each in reported for name in each} - {"environment"})
@@ -363,11 +361,11 @@ def environment_sha256(jobs: Sequence[JobEvidence]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteEvidence:
-    """A suite of the plan: its tasks, each a job, and what they come to."""
+    """A suite of the plan: its tasks, each a job, and the figures over them."""
 
     name: str
     jobs: Sequence[JobEvidence]
-    config: JobConfig = field(init=False)  # of the first task, for what all tasks share
+    config: JobConfig = field(init=False)  # of the first task, for the settings that all tasks share
     status: str = field(init=False)  # of all jobs; where they differ, failed if one failed, else interrupted
     reproducible: str | None = field(init=False)  # the weakest guarantee of the tasks; None while a task has none
     scored: ScoredEpisodes = field(init=False)  # of all tasks

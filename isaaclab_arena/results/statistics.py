@@ -155,11 +155,6 @@ class ScoredEpisodes:
         """Number of distinct draws of conditions."""
         return len(set(map(draw_of, self.conditions)))
 
-    @property
-    def are_distinct(self) -> bool:
-        """Whether no two episodes share conditions."""
-        return self.num_distinct == len(self)
-
     @cached_property
     def design_effect(self) -> float:
         """The number of these episodes that carry as much information as one with its own conditions."""
@@ -188,9 +183,10 @@ def mean_of_tasks(tasks: Sequence[ScoredEpisodes]) -> Interval | None:
     return mean_rate_interval([(task.successes, len(task)) for task in tasks], design_effect=effect)
 
 
-def draws_of(conditions: Iterable[str]) -> np.ndarray:
+def draws_of(conditions: Iterable[str], *, of: Callable[[str], str] = draw_of) -> np.ndarray:
     """Return the number of each episode's draw, see `draw_of`, in order of first use. Shape: (num_episodes,), int."""
-    return _numbered(map(draw_of, conditions))
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(of(each), len(numbers)) for each in conditions], int)
 
 
 def design_effect(
@@ -213,7 +209,8 @@ def design_effect(
     sizes = np.bincount(strata)
     weights = 1.0 / (len(sizes) * sizes[strata])
     most, alone = (
-        float((np.bincount(each, weights) ** 2).sum() / (weights**2).sum()) for each in (groups, _numbered(conditions))
+        float((np.bincount(each, weights) ** 2).sum() / (weights**2).sum())
+        for each in (groups, draws_of(conditions, of=str))
     )
 
     # The spread of episodes within tasks, and of the sums of conditions.
@@ -286,20 +283,14 @@ def interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
     # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
     correction = skewness / 6.0
 
-    def end(probability: float) -> float:
+    ends, tail = [], (1.0 - confidence) / 2.0
+    for probability in (tail, 1.0 - tail):
         plain = correction + float(scipy.stats.norm.ppf(probability))
         normal = correction + plain / (1.0 - correction * plain)
         cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
         quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
-        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
-
-    tail = (1.0 - confidence) / 2.0
-    return Interval(low=end(tail), high=end(1.0 - tail))
-
-
-def _numbered(texts: Iterable[str]) -> np.ndarray:
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], int)
+        ends.append(float(values.mean() + quantile * values.std() / math.sqrt(len(values))))
+    return Interval(low=ends[0], high=ends[1])
 
 
 # Compare two success rates over pairs of episodes with equal conditions. Pure functions.

@@ -1,4 +1,4 @@
-"""What results depend on, by content: hashes of files, versions, processor, system, device."""
+"""The dependencies of results, by content: hashes of files, versions, processor, system, device."""
 
 import hashlib
 import os
@@ -18,7 +18,6 @@ from pathlib import Path
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.disk import storage_errors
 
-_PIECE_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less long before it is read may change again without another time, as clocks tick slowly."""
 
@@ -72,16 +71,13 @@ def _hash_of_file(path: Path) -> str:
         known = _KNOWN.get(file)
         if known is not None and known[0] == version:
             return known[1]
-        digest, piece = hashlib.sha256(), bytearray(_PIECE_BYTES)
-        view = memoryview(piece)
-        while size := stream.readinto(piece):
-            digest.update(view[:size])
+        digest = hashlib.file_digest(stream, hashlib.sha256).hexdigest()
         if _version(os.fstat(stream.fileno())) == version and time.time_ns() - status.st_ctime_ns > _SETTLED_NS:
-            _KNOWN[file] = version, digest.hexdigest()
-    return digest.hexdigest()
+            _KNOWN[file] = version, digest
+    return digest
 
 
-# Identify what a job evaluates by content: checkpoints by their hash, packages by their version.
+# Identify the inputs of a job by content: checkpoints by their hash, packages by their version.
 
 SAVED_CONDITIONS = "saved conditions"  # the name of a job's saved conditions among the inputs of its environment
 _HASH = re.compile(r"[0-9a-f]{64}")

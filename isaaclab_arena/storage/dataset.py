@@ -21,22 +21,25 @@ from isaaclab_arena.storage import episode_file, episodes, layout
 from isaaclab_arena.storage.disk import flush_to_disk, json_line, storage_errors, written_in_place
 
 
-def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
-    """Make a new file with verified episodes of other files. `sources` are indices and files."""
-    # Fast path first: byte copies without HDF5's library. Copies by the library are verified afterwards.
-    if sources and assemble_dataset(sources, target):
-        return
-    target.unlink(missing_ok=True)
-    copy_episodes(sources, target)
-    episodes.verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
+def make_dataset(sources: Sequence[tuple[int, Path]], dataset: Path, *, overwrite: bool = False) -> None:
+    """Make a dataset of verified episodes of other files, and flush it to the disk. `sources` are indices and files."""
+    with written_in_place(dataset, overwrite=overwrite) as temporary:
+        # Fast path first: byte copies without HDF5's library. Copies by the library are verified afterwards.
+        if not sources or not assemble_dataset(sources, temporary, name=dataset.name):
+            temporary.unlink(missing_ok=True)
+            copy_episodes(sources, temporary, name=dataset.name)
+            episodes.verify_episodes(temporary, told([index for index, _ in sources], "verifying", dataset.name))
+        # The files of the episodes may be removed next, so the dataset must survive a power failure.
+        flush_to_disk(temporary)
 
 
-def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
+def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path, *, name: str = "") -> None:
     """Make a new file with episodes of other files through HDF5's library; compressed chunks are copied unchanged."""
+    # `name` is the file's final name, for messages.
     with episodes.hdf5_errors("write", target), h5py.File(target, "x", locking=False) as file:
         data = file.create_group(layout.DATA_GROUP)
         total, env_args = 0, "{}"
-        counted = told(sources, "consolidating", _final_name(target))
+        counted = told(sources, "consolidating", name or target.name)
         for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
             with episodes.opened(path) as source:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
@@ -48,7 +51,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
         data.attrs["env_args"] = env_args
 
 
-def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
+def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path, *, name: str = "") -> bool:
     """Make a new file from uncompressed episodes of `write_episode`, without HDF5's library. False if impossible."""
     # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
     # `copy_episodes` can replace it.
@@ -60,7 +63,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
             members: dict[str, int] = {}
             # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
             position = file.write(bytes(episode_file.SUPERBLOCK_BYTES))
-            for index, path in told(sources, "consolidating", _final_name(target)):
+            for index, path in told(sources, "consolidating", name or target.name):
                 if layout.episode_index_of_file(path.name) is not None:
                     with storage_errors("read", path):
                         block = episode_file.block_of(path.read_bytes())
@@ -105,11 +108,6 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
             if not is_whole or layout.ACTIONS.encode() not in recording.group(indices[-1]):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
     return True
-
-
-def _final_name(target: Path) -> str:
-    """Return the final name of a file under its temporary name, for messages."""
-    return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +166,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
                 raise StorageError(f"{dataset} and {part} both hold {layout.demo_name(index)}, with different content")
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     if sources:
-        with written_in_place(dataset, overwrite=True) as temporary:
-            make_dataset(sorted(everything.items()), temporary)
-            # The parts are removed next, so the dataset must survive a power failure.
-            flush_to_disk(temporary)
+        make_dataset(sorted(everything.items()), dataset, overwrite=True)
 
     def remove(part: Path) -> None:
         with storage_errors("remove", part):

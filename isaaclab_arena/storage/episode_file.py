@@ -441,42 +441,34 @@ class EpisodeTemplate:
             values = view[position : position + num_bytes]
             crc = array_checksum(slot.name, slot.dtype, shape, values, crc)
             position += num_bytes + -num_bytes % 8
+        # The values of attributes, whose texts are in a heap behind the arrays.
+        attributes: dict[str, AttributeValue] = {}
+        texts: list[bytes] = []
+        text_at = position + HEAP_HEADER_BYTES
         try:
-            attributes, end = self._read_values(view, address, position)
+            for slot in self._values:
+                value = bytes(view[address + slot.at : address + slot.at + slot.num_bytes])
+                if slot.dtype is not None:
+                    attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
+                    continue
+                num_bytes, _, _ = TEXT_REFERENCE.unpack(value)
+                text_at += HEAP_ENTRY_BYTES
+                texts.append(bytes(view[text_at : text_at + num_bytes]))
+                text_at += num_bytes + -num_bytes % 8
+                if value != TEXT_REFERENCE.pack(num_bytes, position, len(texts)):
+                    return None
+                attributes[slot.name] = texts[-1].decode()
             num_samples_of(attributes)
         except ValueError:
             return None
-        if attributes.get("checksum") != crc:
+        # Compare whole heaps, so that no byte of the episode is unchecked.
+        heap = text_heap(texts)
+        end = position + len(heap)
+        if view[position:end] != heap or attributes.get("checksum") != crc:
             return None
         pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
         block = Block(content=view[address:end], pointers=pointers, origin=address)
         return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
-
-    def _read_values(
-        self, content: memoryview, address: int, heap_address: int
-    ) -> tuple[dict[str, AttributeValue], int]:
-        """Return the attributes and the end of the episode. ValueError if texts are misplaced or not UTF-8."""
-        attributes: dict[str, AttributeValue] = {}
-        texts: list[bytes] = []
-        position = heap_address + HEAP_HEADER_BYTES
-        for slot in self._values:
-            value = bytes(content[address + slot.at : address + slot.at + slot.num_bytes])
-            if slot.dtype is not None:
-                attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
-                continue
-            num_bytes, _, _ = TEXT_REFERENCE.unpack(value)
-            position += HEAP_ENTRY_BYTES
-            texts.append(bytes(content[position : position + num_bytes]))
-            position += num_bytes + -num_bytes % 8
-            if value != TEXT_REFERENCE.pack(num_bytes, heap_address, len(texts)):
-                raise ValueError(f"the text '{slot.name}' is in another place")
-            attributes[slot.name] = texts[-1].decode()
-        # Compare whole heaps, so that no byte of the episode is unchecked.
-        heap = text_heap(texts)
-        end = heap_address + len(heap)
-        if content[heap_address:end] != heap:
-            raise ValueError("the texts are not as they were written")
-        return attributes, end
 
     def _structure_at(self, address: int) -> bytes:
         # Files of one job have their episodes at the same address.

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -635,19 +635,21 @@ class RecordedSteps:
 
     kept_bytes: int = KEPT_BYTES  # compressed arrays can only be read whole, so the most recent ones are cached
     read: Callable[[Path, int, str], np.ndarray] = read_array
-    _places: dict[tuple[Path, int], dict[str, ArrayPlace]] = field(default_factory=dict, init=False)
+    _places: Callable[[Path, int], dict[str, ArrayPlace]] = field(
+        default_factory=lambda: cache(locate_arrays), init=False
+    )
     _mapped: dict[Path, np.memmap] = field(default_factory=dict, init=False)
     _read: OrderedDict[RecordedArray, np.ndarray] = field(default_factory=OrderedDict, init=False)
     _held_bytes: int = field(default=0, init=False)
 
     def names(self, file: Path, episode_index: int) -> list[str]:
         """Return the paths of an episode's arrays."""
-        return sorted(self._places_of(file, episode_index))
+        return sorted(self._places(file, episode_index))
 
     def array(self, wanted: RecordedArray) -> np.ndarray:
         """Return a read-only array; an uncompressed one is mapped and read on access. StorageError if missing."""
         file = wanted.file
-        place = self._places_of(file, wanted.episode_index).get(wanted.name)
+        place = self._places(file, wanted.episode_index).get(wanted.name)
         if place is None:
             raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
         if place.offset is not None and 0 not in place.shape:
@@ -666,9 +668,3 @@ class RecordedSteps:
         while self._held_bytes > self.kept_bytes and len(self._read) > 1:
             self._held_bytes -= self._read.popitem(last=False)[1].nbytes
         return array
-
-    def _places_of(self, file: Path, episode_index: int) -> dict[str, ArrayPlace]:
-        key = file, episode_index
-        if key not in self._places:
-            self._places[key] = locate_arrays(file, episode_index)
-        return self._places[key]

@@ -1,4 +1,4 @@
-"""The recovery of a run's directory after a crash: its diagnosis, repairs, and what is left to run."""
+"""The recovery of a run's directory after a crash: its diagnosis, its repairs, and the rest of the work."""
 
 import errno
 import logging
@@ -51,8 +51,7 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    with disk.written_in_place(disk.free_name(directory, name)) as temporary:
-        make_dataset([(episode_index, dataset)], temporary)
+    make_dataset([(episode_index, dataset)], disk.free_name(directory, name))
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
@@ -453,9 +452,7 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
         remaining = sorted({*list_episodes(dataset)} - {copy.episode_index for copy, _ in dropped})
         if remaining:
             # The remaining episodes must be intact. Their chunks are copied without recompression.
-            with disk.written_in_place(dataset, overwrite=True) as temporary:
-                make_dataset([(index, dataset) for index in remaining], temporary)
-                disk.flush_to_disk(temporary)
+            make_dataset([(index, dataset) for index in remaining], dataset, overwrite=True)
         else:
             with disk.storage_errors("remove", dataset):
                 dataset.unlink()
@@ -488,7 +485,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
         try:
             plan, is_made_anew = ledger.read_plan_copy(output_directory), False
             hashes: Mapping[str, str] = {}
-            # A damaged recording says nothing about the plan.
+            # A damaged recording does not contradict the plan.
             with suppress(StorageError):
                 hashes = recorded_config_hashes(output_directory)
             if any(found != plan.config_hash for found in hashes.values()):

@@ -1,4 +1,4 @@
-"""The reports of ranks, and what follows from the files of a run: jobs' standings, fresh tables, a verification."""
+"""The reports of ranks, and the conclusions from a run's files: jobs' standings, fresh tables, a verification."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ class ReportedStatus(StrEnum):
 
 
 class Reproducible(StrEnum):
-    """What a rerun of the job reproduces: the same bits, or the same episodes and conditions."""
+    """The promise of a rerun of the job: the same bits, or the same episodes and conditions."""
 
     BITWISE = "bitwise"
     PLAN = "plan"

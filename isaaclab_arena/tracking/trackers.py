@@ -1,4 +1,4 @@
-"""Services that keep results: what they are told of a run, and curves that a process goes on with after another."""
+"""Services that keep results: their view of a run, and curves that one process continues after another."""
 
 import logging
 import threading
@@ -52,7 +52,7 @@ class JobMeasures:
 class CheckpointMeasures:
     """The measures of one of several checkpoints of a training."""
 
-    series: str  # what all of them share, such as the environment
+    series: str  # the common name of all of them, such as the environment
     step: int  # the training step of the checkpoint
     values: Mapping[str, float]  # see `JobMeasures`
 
@@ -114,9 +114,9 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
     """Return a tracker of a run, by its `TrackerName`; raises the errors of the service's library."""
     # Entries are text, so that a service's library is loaded only if the user requested it.
     classes = {
-        TrackerName.WANDB: "isaaclab_arena.tracking.watched_run:WandbTracker",
-        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.watched_run:TensorboardTracker",
-        TrackerName.MLFLOW: "isaaclab_arena.tracking.watched_run:MlflowTracker",
+        TrackerName.WANDB: "isaaclab_arena.tracking.services:WandbTracker",
+        TrackerName.TENSORBOARD: "isaaclab_arena.tracking.services:TensorboardTracker",
+        TrackerName.MLFLOW: "isaaclab_arena.tracking.services:MlflowTracker",
     }
     return imported(classes[TrackerName(name)])(run)
 

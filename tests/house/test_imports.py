@@ -25,11 +25,12 @@ def loaded_after(statement: str) -> frozenset[str]:
         ("isaaclab_arena.results.statistics", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
         ("isaaclab_arena.evaluation.eval_runner", {"wandb", "tensorboard", "mlflow", "rerun"}),
-        ("isaaclab_arena.tracking.watched_run", {"wandb", "tensorboard", "mlflow", "rerun"}),
+        ("isaaclab_arena.tracking.services", {"wandb", "tensorboard", "mlflow", "rerun"}),
         ("isaaclab_arena.results.exports", {"rerun"}),
         # Every run ends with a page, and most pages compare nothing; SciPy loads its statistics when they are used.
         ("isaaclab_arena.report.writing", {"scipy.stats", "torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena.tracking.watched_run", {"torch", "mujoco", "h5py", "PIL", "av"}),
+        ("isaaclab_arena.tracking.services", {"torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena_gr00t.training.finetune", {"pandas", "pyarrow", "av", "mujoco"}),
     ],
 )

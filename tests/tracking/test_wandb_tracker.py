@@ -127,7 +127,7 @@ def test_the_jobs_are_a_table(shown):
 
 
 def test_a_curve_that_is_told_again_is_one_run_with_each_point_once(tmp_path):
-    tracker_of = imported("isaaclab_arena.tracking.watched_run:WandbTracker")
+    tracker_of = imported("isaaclab_arena.tracking.services:WandbTracker")
     for steps in ((200,), (100, 200)):
         tracker = tracker_of(series_run(tmp_path))
         assert not tracker.keeps_series
