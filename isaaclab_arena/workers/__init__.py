@@ -57,6 +57,7 @@ class WorkerError(Exception):
     def __init__(self, message: str, *, died: bool = False) -> None:
         super().__init__(message)
         self.died = died  # True if the worker ended by itself
+        self.details = ""  # as those of a `RequestError`
 
 
 class RequestError(Exception):
@@ -66,6 +67,7 @@ class RequestError(Exception):
         super().__init__(message)
         self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
         self.traceback = traceback  # the worker's own traceback
+        self.details = f"\n{traceback}"  # continues the message
 
 
 class WorkerProcess:
@@ -240,10 +242,6 @@ class _Kept:
     # The thread that started it, and with which it ends, so that no other may take it.
     thread: int = field(default_factory=threading.get_ident)
 
-    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        self.questions.append(message)
-        return self.worker.ask(message, timeout_s)[0]
-
     def stop(self) -> None:
         _KEPT.remove(self)
         self.worker.close()
@@ -269,18 +267,20 @@ def ask_kept_worker(
     """Ask an interpreter about its packages through a kept worker; RequestError or WorkerError if that fails."""
     # The question must have no side effects, because the worker may be asked again.
     which = which_worker(answers, python, variables)
-    for kept in [each for each in _KEPT if each.which == which]:
-        # A worker ends with the thread that started it; then a new one is needed.
-        with contextlib.suppress(WorkerError):
-            return kept.ask(message, timeout_s)
-        kept.stop()
-    kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
-    _KEPT.append(kept)
-    try:
-        return kept.ask(message, timeout_s)
-    except WorkerError:
-        kept.stop()
-        raise
+    while True:
+        kept = next((each for each in _KEPT if each.which == which), None)
+        is_new = kept is None
+        if kept is None:
+            kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
+            _KEPT.append(kept)
+        kept.questions.append(message)
+        try:
+            return kept.worker.ask(message, timeout_s)[0]
+        except WorkerError:
+            # A worker ends with the thread that started it; then a new one is needed.
+            kept.stop()
+            if is_new:
+                raise
 
 
 def taken_worker(which: Hashable, question: Mapping[str, Any] | None = None) -> WorkerProcess | None:
@@ -316,17 +316,13 @@ def spare_workers_kept() -> Iterator[None]:
             kept.stop()
 
 
-def can_spare_workers() -> bool:
-    """True within `spare_workers_kept`."""
-    return _SPARES.get()
-
-
-def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
-    """Keep a worker that is as good as new for `taken_worker`, or stop it outside of `spare_workers_kept`."""
-    if _SPARES.get():
+def spare_worker(which: Hashable, worker: WorkerProcess, timeout_s: float) -> bool:
+    """Keep a worker for `taken_worker` once it has closed its environments; False outside of `spare_workers_kept`."""
+    is_kept = _SPARES.get()
+    if is_kept:
+        worker.ask({"request": "forget"}, timeout_s)
         _KEPT.append(_Kept(which=which, worker=worker))
-    else:
-        worker.close()
+    return is_kept
 
 
 # Connect to a policy in another process or behind a server: the time limit, its losses, and its identity.

@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotMoves, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import (
     INDEX_CONDITION,
     GymEnvironment,
@@ -518,7 +518,7 @@ def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | N
     shown = []
     for number in range(num_steps + 1):
         if number > 0:
-            steps = slots.step(SlotMoves(actions=np.tile(action, (slots.num_envs, 1)), moving=moving, seen=[0]))
+            steps = slots.step(np.tile(action, (slots.num_envs, 1)), moving, seen=[0])
             over = steps.terminated | steps.truncated
             moving = [index for index in moving if index not in steps.failures and not over[index]]
             if 0 not in moving:

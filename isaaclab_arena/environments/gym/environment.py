@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
@@ -194,7 +194,7 @@ class GymEnvironment(Environment, Background):
         self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._start_errors: dict[int, str | None] = {}
         self._slots = slots
-        self._moves: SlotMoves | None = None
+        self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
         self._planned: dict[int, np.ndarray] = {}
         self._traits = traits
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
@@ -299,20 +299,19 @@ class GymEnvironment(Environment, Background):
         """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
-        seen = self._pictures.wanted(running, ~self._running)
+        self._moving = running, self._pictures.wanted(running, ~self._running)
         planned, self._planned = self._planned, {}
-        self._moves = SlotMoves(actions=actions, moving=running, seen=seen, planned=planned)
-        self._slots.begin_step(self._moves)
+        self._slots.begin_step(actions, *self._moving, planned)
 
     def finish_step(self) -> Step:
         """Return the step that was begun, RuntimeError if none was."""
-        moves, self._moves = self._moves, None
-        if moves is None:
+        if self._moving is None:
             raise RuntimeError("no step was begun")
+        (moving, seen), self._moving = self._moving, None
         steps, rule = self._slots.finish_step(), self._traits.success
-        for slot in moves.moving if self._pictures else ():
+        for slot in moving if self._pictures else ():
             if slot not in steps.failures:
-                self._pictures.put(slot, self._slots.pictures(slot) if slot in moves.seen else None)
+                self._pictures.put(slot, self._slots.pictures(slot) if slot in seen else None)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.
         self._lost.update(steps.failures)
