@@ -171,20 +171,19 @@ class LiberoCheckout:
 
     def task(self, name: str) -> LiberoTask:
         """Return a task by ``<suite>/<name or index>``; ConfigError if there is no such suite or task."""
-        suite, slash, wanted = name.partition("/")
+        suite, _, wanted = name.partition("/")
+        tasks, wrong = self.suites.get(suite, ()), ""
         if suite not in self.suites:
-            raise _unknown(f"this checkout has no suite '{suite}'{did_you_mean(suite, self.suites)}")
-        tasks = self.suites[suite]
-        if not slash or not wanted:
-            raise _unknown(f"'{name}' names no task: libero:{suite}/0 is the first of {len(tasks)}")
-        if wanted.isdecimal():
-            if int(wanted) >= len(tasks):
-                raise _unknown(f"suite '{suite}' has tasks 0 to {len(tasks) - 1}, and no task {wanted}")
-            index = int(wanted)
-        elif wanted in tasks:
-            index = tasks.index(wanted)
-        else:
-            raise _unknown(f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}")
+            wrong = f"this checkout has no suite '{suite}'{did_you_mean(suite, self.suites)}"
+        elif not wanted:
+            wrong = f"'{name}' names no task: libero:{suite}/0 is the first of {len(tasks)}"
+        elif wanted.isdecimal() and int(wanted) >= len(tasks):
+            wrong = f"suite '{suite}' has tasks 0 to {len(tasks) - 1}, and no task {wanted}"
+        elif not wanted.isdecimal() and wanted not in tasks:
+            wrong = f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}"
+        if wrong:
+            raise ConfigError(Problem(wrong, key="environment"))
+        index = int(wanted) if wanted.isdecimal() else tasks.index(wanted)
 
         name = tasks[index]
         described = self.inside / "bddl_files" / suite / f"{_SEEN_OTHERWISE.sub('', name)}.bddl"
@@ -236,10 +235,6 @@ def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
         return {str(suite): tuple(map(str, names)) for suite, names in tasks.items()}
     except (OSError, SyntaxError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(Problem(f"'{path}' lists no tasks: {error}", key="libero_path")) from error
-
-
-def _unknown(message: str) -> ConfigError:
-    return ConfigError(Problem(message, key="environment"))
 
 
 # Provide LIBERO's suites, as the user's own checkout lists them.
@@ -359,13 +354,10 @@ class LiberoEnvironment(GymEnvironment):
         device: torch.device,
         *,
         protocol: Protocol,
-        facts: Mapping[str, str],
     ) -> None:
         super().__init__(slots, num_envs, traits, device)
-        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before. ``facts``
-        # go into the provenance.
+        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before.
         self._protocol = protocol
-        self._facts = facts
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the seed of the fixtures if it belongs to the episode."""
@@ -384,10 +376,6 @@ class LiberoEnvironment(GymEnvironment):
         """Return the reset of a single environment, which receives all conditions."""
         plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
         return SlotReset(seed=plain[FIXTURE_SEED], options={"conditions": plain})
-
-    def provenance(self) -> Mapping[str, str]:
-        """Return the simulator's versions and the protocol."""
-        return {**super().provenance(), **self._facts}
 
 
 # Build the tasks of LIBERO, ``libero:<suite>/<task>``, from the user's own checkout, in workers.
@@ -499,17 +487,16 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
     def _environment(
         self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
     ) -> LiberoEnvironment:
-        facts = {"protocol": config.protocol_in(self._task(config).suite)}
-        revision = commit_at(checkout_at(config.libero_path).root)
-        if revision:
-            facts["libero"] = revision
-        return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by, facts=facts)
+        return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by)
 
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
 
     def _traits(self, config: LiberoConfig, description: Mapping[str, Any]) -> GymTraits:
-        return replace(super()._traits(config, description), task_name=self._task(config).name)
+        checkout = checkout_at(config.libero_path)
+        task, revision = checkout.task(self.name), commit_at(checkout.root)
+        facts = {"protocol": config.protocol_in(task.suite), **({"libero": revision} if revision else {})}
+        return replace(super()._traits(config, description), task_name=task.name, facts=facts)
 
     def num_episodes(self, config: LiberoConfig) -> int:
         """Return the protocol's number of episodes, at most the number of initial states."""

@@ -219,7 +219,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                 drawn_with = described.get("opengl") or opengl.name
                 reason = opengl.reason if drawn_with == opengl.name else "the environment has set it"
                 _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
-                traits = replace(traits, opengl=drawn_with, renderer=described.get("renderer"))
+                facts = {"MUJOCO_GL": drawn_with, "renderer": described.get("renderer")}
+                known = {name: value for name, value in facts.items() if value is not None}
+                traits = replace(traits, facts={**known, **traits.facts})
             environment = self._environment(config, slots, traits, num_envs=num_envs, device=device)
 
             # The environment has to repeat its episodes with these options.

@@ -221,7 +221,7 @@ class EnvWorker:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
         if self.shared is None and self.process is not None:
             sizes = description, len(self.indices), self._most_ahead
-            self.shared = answers.SharedArrays(self.process.share(answers.num_bytes(*sizes)), *sizes)
+            self.shared = answers.SharedArrays(self.process.share(answers.layout(*sizes)[1]), *sizes)
             self._ahead = answers.StepsAhead(self.shared, self._most_ahead) if self._most_ahead else None
             # Resting env slots will not write their known values again.
             for name, values in self.numbers.items():
@@ -354,7 +354,7 @@ class EnvWorker:
             if "info_names" in note:
                 steps.info_names[index] = note["info_names"]
             if self._ahead is not None:
-                self._ahead.note(int(slot), note.get("ahead_names", {}))
+                self._ahead.names[int(slot)] = note.get("ahead_names", {})
         # The shared memory holds the numbers, and the notes hold errors and names.
         steps.results[self.places] = self.shared.results
         for name, values in self.numbers.items():

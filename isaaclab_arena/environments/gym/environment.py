@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -137,8 +137,8 @@ class GymTraits:
     success: SuccessRule
     metric_keys: tuple[str, ...]  # entries of info that become metrics
     tells_episode: bool = False  # its reset options carry the episode's index and conditions
-    opengl: str | None = None  # MUJOCO_GL of its workers; None if they draw nothing
-    renderer: str | None = None  # OpenGL's renderer with its version; None if unknown
+    # More of its identity: ``MUJOCO_GL`` and OpenGL's ``renderer`` if workers draw, and the rules of a benchmark.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class GymEnvironment(Environment, Background):
@@ -357,10 +357,8 @@ class GymEnvironment(Environment, Background):
         return self._slots.expert_actions(task, observations)
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the environment's name and the versions of its interpreter's packages."""
-        drawn_with = {"MUJOCO_GL": self._traits.opengl, "renderer": self._traits.renderer}
-        known = {name: value for name, value in drawn_with.items() if value is not None}
-        return {"environment": self._traits.name, **self._slots.description["versions"], **known}
+        """Return the environment's name, the versions of its interpreter's packages, and its facts."""
+        return {"environment": self._traits.name, **self._slots.description["versions"], **self._traits.facts}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots to draw next. Resting ones are not drawn again."""

@@ -1,6 +1,8 @@
 """An environment as Gymnasium shows it, vectorised or single, for users who bring a loop of their own."""
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -14,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, ObservationSpec
-from isaaclab_arena.nested import with_leaves
+from isaaclab_arena.nested import leaves, with_leaves
 from isaaclab_arena.storage.dataset import flat_array
 
 # Show observations in the forms of Gymnasium's users: nested groups, one dict of terms, or one vector.
@@ -54,16 +56,8 @@ def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int,
 
 def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of every term; names have no dots, which torch forbids in module names."""
-    for group, terms in tree.items():
-        prefix = "" if group in (_POLICY, _CAMERAS) else f"{group}_"
-        if not isinstance(terms, Mapping):
-            yield group, terms
-            continue
-        for name, part in terms.items():
-            if isinstance(part, Mapping):
-                yield from _terms({f"{prefix}{name}": part})
-            else:
-                yield f"{prefix}{name}", part
+    for (group, *names), part in leaves(tree):
+        yield "_".join(names if names and group in (_POLICY, _CAMERAS) else (group, *names)), part
 
 
 def _nested_space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
@@ -170,6 +164,10 @@ class EnvironmentVectorEnv(VectorEnv):
 # Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.
 
 
+_first = functools.partial(with_leaves, change=operator.itemgetter(0))
+"""Returns an observation of the first env slot."""
+
+
 class SingleEnv(gymnasium.Env):
     """Presents an environment with one env slot as a `gymnasium.Env`; ``info`` holds plain bools and numbers.
 
@@ -210,7 +208,3 @@ class SingleEnv(gymnasium.Env):
     def close(self) -> None:
         """Close the environment."""
         self._vector_env.close()
-
-
-def _first(observation: Any) -> Any:
-    return with_leaves(observation, lambda part: part[0]) if isinstance(observation, Mapping) else observation[0]

@@ -293,10 +293,11 @@ class _Entry:
     def __init__(self, path: tuple[str, ...], space: typing.Any, *, checks_range: bool) -> None:
         self.name, self._path = ".".join(path) or "obs", path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
-        self.is_picture = is_image(space)
-        # Pictures are shown as uint8, everything else as float32.
+        is_box = kind_of(space) == "Box"
+        # Bytes in two dimensions or more are a picture. Pictures are shown as uint8, everything else as float32.
+        self.is_picture = is_box and space.dtype == np.uint8 and len(space.shape) >= 2
         self._type = np.dtype(space.dtype)
-        bounds = (space.low, space.high) if kind_of(space) == "Box" else _whole_bounds(space)
+        bounds = (space.low, space.high) if is_box else _whole_bounds(space)
         low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in bounds]
         self._is_any_byte = self.is_picture and not low.any() and bool((high == 255).all())
         self._is_whole = self._type.kind in "iub"
@@ -366,11 +367,6 @@ def kind_of(space: typing.Any) -> str | None:
     """Return the name of a supported space, such as ``Box``, None for any other."""
     # By name, because the spaces of Gymnasium, gym and `plain` look alike but share no class.
     return next((each.__name__ for each in type(space).__mro__ if each.__name__ in _SPACES), None)
-
-
-def is_image(space: typing.Any) -> bool:
-    """True if a space holds pictures: bytes in two dimensions or more."""
-    return kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
 
 
 def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:

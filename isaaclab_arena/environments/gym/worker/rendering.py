@@ -207,13 +207,6 @@ class Eye(typing.NamedTuple):
         (first, last), (lowest, highest) = ends
         return int(first), int(lowest), int(last - first), int(highest - lowest)
 
-    def narrowed(self, part: tuple[int, int, int, int], width: int, height: int) -> Eye:
-        """Return the eye restricted to these pixels."""
-        first, lowest, columns, lines = part
-        across, upwards = (self.right - self.left) / width, (self.top - self.bottom) / height
-        left, bottom = self.left + first * across, self.bottom + lowest * upwards
-        return self._replace(left=left, right=left + columns * across, bottom=bottom, top=bottom + lines * upwards)
-
     def _rays(self) -> np.ndarray:
         """Return the rays through the picture's corners. Shape: (4, 3)."""
         corners = [(across, upwards, 1.0) for across in (self.left, self.right) for upwards in (self.bottom, self.top)]
@@ -322,18 +315,18 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     mujoco = importlib.import_module("mujoco")
     scene, whole = renderer.scn, (0, 0, width, height)
     geoms = _Geoms(mujoco, renderer)
-    first, second = scene.camera[0], scene.camera[1]
-    is_perspective = not (scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0)
+    camera, second = scene.camera[0], scene.camera[1]
+    is_perspective = not (scene.enabletransform or getattr(camera, "orthographic", 0) or camera.frustum_near <= 0)
     if not is_perspective or geoms.cast_shadows:
         opengl.render(renderer, whole)
         return None
 
     # The eye of the scene's camera, between those of a stereo picture.
-    forward, up = (np.array(getattr(first, name), np.float64) for name in ("forward", "up"))
-    place = (np.array(first.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
-    near, bottom, top = (float(getattr(first, f"frustum_{name}")) for name in ("near", "bottom", "top"))
-    half = float(getattr(first, "frustum_width", 0.0)) or width / height * (top - bottom) / 2.0
-    middle = float(first.frustum_center)
+    forward, up = (np.array(getattr(camera, name), np.float64) for name in ("forward", "up"))
+    place = (np.array(camera.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
+    near, bottom, top = (float(getattr(camera, f"frustum_{name}")) for name in ("near", "bottom", "top"))
+    half = float(getattr(camera, "frustum_width", 0.0)) or width / height * (top - bottom) / 2.0
+    middle = float(camera.frustum_center)
     axes = np.array([np.cross(forward, up), up, forward])
     eye = Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)
 
@@ -361,11 +354,14 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     picture = opengl.read(renderer, whole)
     for geom, kind in shown:
         geom.type = kind
-    geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
+    first, lowest, columns, lines = part
+    across, upwards = (eye.right - eye.left) / width, (eye.top - eye.bottom) / height
+    left, bottom = eye.left + first * across, eye.bottom + lowest * upwards
+    sides = {"left": left, "right": left + columns * across, "bottom": bottom, "top": bottom + lines * upwards}
+    geoms.leave_out(~geoms.seen_by(eye._replace(**sides), mirrors))
     opengl.render(renderer, whole)
-    left, lowest, columns, lines = part
     # Lines count from below, as in OpenGL.
-    picture[lowest : lowest + lines, left : left + columns] = opengl.read(renderer, part)
+    picture[lowest : lowest + lines, first : first + columns] = opengl.read(renderer, part)
     return picture
 
 

@@ -20,7 +20,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
     Answers,
     SharedArrays,
     commit_at,
-    num_bytes,
+    layout,
     origin,
     revision,
     versions_of,
@@ -29,7 +29,6 @@ from isaaclab_arena.environments.gym.worker.env_slot import (
     EnvSlot,
     action_bounds,
     action_names,
-    is_image,
     native_action,
 )
 from tests.environments.gym import gym_fakes
@@ -43,7 +42,7 @@ class Asked:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
         self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
         description = self.ask({**self.request, "slots": [0], "num_slots": 1})
-        os.ftruncate(memory, num_bytes(description, 1))
+        os.ftruncate(memory, layout(description, 1)[1])
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 
@@ -148,19 +147,6 @@ def test_actions_that_have_no_flat_form_are_refused():
         action_bounds(spaces.Dict({"a": spaces.Text(5)}))
 
 
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), True),
-        (spaces.Box(0, 255, (128,), np.uint8), False),
-        (spaces.Box(0.0, 1.0, (8, 8, 3)), False),
-        (spaces.Discrete(3), False),
-    ],
-)
-def test_bytes_in_two_dimensions_are_a_picture(space, expected):
-    assert is_image(space) is expected
-
-
 class Showing(gymnasium.Env):
     """Observes what it is told to."""
 
@@ -184,6 +170,20 @@ def bounds(*, low: float, high: float) -> spaces.Box:
     space = spaces.Box(-1.0, 1.0, (1,))
     space.low[:], space.high[:] = low, high
     return space
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), True),
+        (spaces.Box(0, 255, (128,), np.uint8), False),
+        (spaces.Box(0.0, 1.0, (8, 8, 3)), False),
+        (spaces.Discrete(3), False),
+    ],
+)
+def test_bytes_in_two_dimensions_are_a_picture(space, expected):
+    [term] = EnvSlot(Showing(space, None), ()).description()["observation"].values()
+    assert term["image"] is expected
 
 
 PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,))
