@@ -346,16 +346,8 @@ INIT_STATE = "libero.init_state"
 class LiberoEnvironment(GymEnvironment):
     """A batch of LIBERO environments; an episode's index determines its conditions, by the protocol."""
 
-    def __init__(
-        self,
-        slots: EnvSlots,
-        num_envs: int,
-        traits: GymTraits,
-        device: torch.device,
-        *,
-        protocol: Protocol,
-    ) -> None:
-        super().__init__(slots, num_envs, traits, device)
+    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device, protocol: Protocol) -> None:
+        super().__init__(slots, traits, device)
         # The conditions are the initial state and the fixture poses: a seed, and the number of resets before.
         self._protocol = protocol
 
@@ -485,9 +477,9 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return config.task_description or self._task(config).instruction
 
     def _environment(
-        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
+        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, device: torch.device
     ) -> LiberoEnvironment:
-        return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by)
+        return LiberoEnvironment(slots, traits, device, config.played_by)
 
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
@@ -512,10 +504,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         )
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
-        return {**REMEMBERED[asked], "max_episode_length": self._limit(config)}
-
-    def _limit(self, config: LiberoConfig) -> int:
-        return config.max_episode_length or config.played_by.steps_in(self._task(config).suite)
+        return {**REMEMBERED[asked], "max_episode_length": self._source(config).max_episode_length}
 
     def _source(self, config: LiberoConfig) -> SlotSource:
         task, protocol = self._task(config), config.played_by
@@ -531,9 +520,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "gripper": protocol.gripper.value,
             "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
         }
-        source = super()._source(config)
-        code = settings["package_directory"]
-        return replace(source, make_kwargs=settings, max_episode_length=self._limit(config), code=code)
+        limit, code = config.max_episode_length or protocol.steps_in(task.suite), settings["package_directory"]
+        return replace(super()._source(config), make_kwargs=settings, max_episode_length=limit, code=code)
 
     def _task(self, config: LiberoConfig) -> LiberoTask:
         return checkout_at(config.libero_path).task(self.name)

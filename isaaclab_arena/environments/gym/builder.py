@@ -222,7 +222,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                 facts = {"MUJOCO_GL": drawn_with, "renderer": described.get("renderer")}
                 known = {name: value for name, value in facts.items() if value is not None}
                 traits = replace(traits, facts={**known, **traits.facts})
-            environment = self._environment(config, slots, traits, num_envs=num_envs, device=device)
+            environment = self._environment(config, slots, traits, device)
 
             # The environment has to repeat its episodes with these options.
             reset = environment.slot_reset(self._seeding_trial(config))
@@ -245,12 +245,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             raise
         return environment
 
-    def _environment(
-        self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
-    ) -> GymEnvironment:
+    def _environment(self, config: _Config, slots: EnvSlots, traits: GymTraits, device: torch.device) -> GymEnvironment:
         """Wrap the single environments as one batch."""
         del config
-        return GymEnvironment(slots, num_envs, traits, device)
+        return GymEnvironment(slots, traits, device)
 
     def _seeding_trial(self, config: _Config) -> Conditions:
         """Return the conditions of an episode that has to start identically twice."""

@@ -180,7 +180,8 @@ class EnvWorker:
         if source.code is not None and options is not None:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
-        self.process: WorkerProcess | ThisProcess | None = None if begun is None else self._started(begun)
+        self.process: WorkerProcess | ThisProcess | None = None
+        self._begun = begun
         self.shared: Any = None  # `SharedArrays`, once an environment is made
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
@@ -204,8 +205,13 @@ class EnvWorker:
         if not self._making:
             return
         if self.process is None:
+            # A spare process has run such environments, and has more loaded than one that has only begun.
+            spare, begun, self._begun = None if self._which is None else taken_worker(self._which), self._begun, None
+            if spare and begun:
+                begun.close()
+            command = ANSWERS, self._options.interpreter, self._options.environment_variables
             try:
-                self.process = self._started()
+                self.process = spare or begun or (ThisProcess() if self._is_here else WorkerProcess(*command))
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
@@ -434,15 +440,6 @@ class EnvWorker:
             for name, values in self.numbers.items():
                 if not np.array_equal(self.shared.arrays[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
-
-    def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess | ThisProcess:
-        """Return a spare process that has run such environments, else ``begun``, else a new one."""
-        if self._is_here:
-            return ThisProcess()
-        spare = None if self._which is None else taken_worker(self._which)
-        if spare and begun:
-            begun.close()
-        return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
 
     def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         # Requests to the other workers go first; an error here is raised when the answer is due.

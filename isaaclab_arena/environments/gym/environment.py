@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
@@ -146,10 +146,10 @@ class GymEnvironment(Environment, Background):
 
     returns_own_tensors = True
 
-    def __init__(self, slots: EnvSlots, num_envs: int, traits: GymTraits, device: torch.device) -> None:
+    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device) -> None:
         # Each environment gets its episode's seed at its reset and steps only while that episode runs. So an episode
         # does not depend on the other env slots.
-        self.num_envs = num_envs
+        self.num_envs = num_envs = slots.num_envs
         self.device = device
         self.control_dt = traits.control_dt
         self.task_description = traits.task_description
@@ -189,10 +189,8 @@ class GymEnvironment(Environment, Background):
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
-        self._instructions: dict[int, tuple[Conditions, str | None]] = {}
-        self._solved_starts: set[int] = set()
+        self._starts: dict[int, tuple[Conditions, SlotWords]] = {}  # of the present episodes
         self._starting: dict[int, tuple[Conditions, bool]] = {}
-        self._start_errors: dict[int, str | None] = {}
         self._slots = slots
         self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
         self._planned: dict[int, np.ndarray] = {}
@@ -226,7 +224,7 @@ class GymEnvironment(Environment, Background):
 
     def instruction(self, conditions: Conditions) -> str:
         """Return an episode's instruction; an environment's own words are known only after the reset."""
-        told = (words for started, words in self._instructions.values() if started == conditions)
+        told = (words.instruction for started, words in self._starts.values() if started == conditions)
         return next(told, None) or self.task_description
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
@@ -256,11 +254,7 @@ class GymEnvironment(Environment, Background):
             conditions, is_seen = self._starting.pop(slot)
             if self._pictures:
                 self._pictures.put(slot, self._slots.pictures(slot) if is_seen else None)
-            self._instructions[slot] = (conditions, words[slot].instruction)
-            self._start_errors[slot] = words[slot].error
-        rule = self._traits.success
-        solved = {slot for slot in slots if rule.ends_episode and words[slot].info.get(rule.key or "") == 1.0}
-        self._solved_starts = (self._solved_starts - set(slots)) | solved
+            self._starts[slot] = conditions, words[slot]
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
@@ -268,12 +262,15 @@ class GymEnvironment(Environment, Background):
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return True for env slots whose reset ``info`` says that the task is solved."""
-        return [slot in self._solved_starts for slot in env_ids]
+        rule, starts = self._traits.success, self._starts
+        return [
+            rule.ends_episode and slot in starts and starts[slot][1].info.get(rule.key or "") == 1.0 for slot in env_ids
+        ]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return the mismatch of a reset's observation with its space, by env slot."""
-        told = ((env_id, self._start_errors.get(env_id)) for env_id in env_ids)
-        return {env_id: error for env_id, error in told if error is not None}
+        told = {slot: self._starts[slot][1].error for slot in env_ids if slot in self._starts}
+        return {slot: error for slot, error in told.items() if error is not None}
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""

@@ -269,8 +269,8 @@ DESCRIPTION = {
 
 def environment(protocol: str) -> LiberoEnvironment:
     traits = replace(TRAITS, facts={"protocol": protocol})
-    slots: Any = SimpleNamespace(description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
-    return LiberoEnvironment(slots, 1, traits, torch.device("cpu"), protocol=PROTOCOLS[protocol])
+    slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
+    return LiberoEnvironment(slots, traits, torch.device("cpu"), PROTOCOLS[protocol])
 
 
 def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:

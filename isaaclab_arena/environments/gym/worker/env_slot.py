@@ -293,12 +293,10 @@ class _Entry:
     def __init__(self, path: tuple[str, ...], space: typing.Any, *, checks_range: bool) -> None:
         self.name, self._path = ".".join(path) or "obs", path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
-        is_box = kind_of(space) == "Box"
         # Bytes in two dimensions or more are a picture. Pictures are shown as uint8, everything else as float32.
-        self.is_picture = is_box and space.dtype == np.uint8 and len(space.shape) >= 2
+        self.is_picture = kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
         self._type = np.dtype(space.dtype)
-        bounds = (space.low, space.high) if is_box else _whole_bounds(space)
-        low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in bounds]
+        low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in _bounds(space)]
         self._is_any_byte = self.is_picture and not low.any() and bool((high == 255).all())
         self._is_whole = self._type.kind in "iub"
         with np.errstate(all="ignore"):
@@ -374,14 +372,12 @@ def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     if kind_of(space) in _CONTAINERS:
         bounds = [action_bounds(part) for _, part in _parts(space)]
         return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
-    is_box = kind_of(space) == "Box"
-    bounds = (space.low, space.high) if is_box else _whole_bounds(space)
-    low, high = (each.astype(np.float64).reshape(-1) for each in bounds)
+    low, high = (each.astype(np.float64).reshape(-1) for each in _bounds(space))
     wrong = ~(low <= high)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise TypeError(f"number {place} of actions goes from {low[place]} to {high[place]}, which is no range")
-    if not is_box:
+    if kind_of(space) != "Box":
         if np.abs([low, high]).max(initial=0) > _LAST_EXACT:
             raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
         # Half a step on either side, so that a uniform draw takes each whole number equally often.
@@ -416,26 +412,23 @@ def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any
             return values if is_dict else tuple(values.values())
 
         return put_together
+    bounds, kind, dtype = _bounds(space), kind_of(space), space.dtype
+    is_whole = kind != "Box" or np.issubdtype(dtype, np.integer)
+    low, high = (each.astype(np.float64 if is_whole else dtype).reshape(space.shape) for each in bounds)
+
+    def clipped(action: np.ndarray) -> typing.Any:
+        # Three times as fast as np.clip.
+        values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
+        if kind == "Discrete":
+            return int(np.rint(values))
+        return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
+
+    return clipped
+
+
+def _bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     if kind_of(space) == "Box":
-        is_whole, dtype = np.issubdtype(space.dtype, np.integer), space.dtype
-        low, high = (each.astype(np.float64 if is_whole else dtype) for each in (space.low, space.high))
-
-        def boxed(action: np.ndarray) -> np.ndarray:
-            # Three times as fast as np.clip.
-            values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
-            return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
-
-        return boxed
-    low, high = _whole_bounds(space)
-
-    def rounded(action: np.ndarray) -> typing.Any:
-        values = np.clip(np.rint(action.astype(np.float64)), low, high)
-        return int(values[0]) if kind_of(space) == "Discrete" else values.reshape(space.shape).astype(space.dtype)
-
-    return rounded
-
-
-def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
+        return space.low, space.high
     if kind_of(space) == "Discrete":
         start = np.array([space.start], np.float64)
         return start, start + float(space.n) - 1

@@ -331,7 +331,7 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     eye = Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)
 
     # The pixels around the mirrors; None if that may be the whole picture.
-    mirrors = geoms.mirrors()
+    mirrors = geoms.mirrors
     part: tuple[int, int, int, int] | None = (0, 0, 0, 0)
     if len(mirrors.centers):
         is_endless = (mirrors.halves[:, :2] <= 0).any()
@@ -371,34 +371,29 @@ class _Geoms:
     def __init__(self, mujoco: typing.Any, renderer: typing.Any) -> None:
         self._none = int(mujoco.mjtGeom.mjGEOM_NONE)
         self._box = int(mujoco.mjtGeom.mjGEOM_BOX)
-        self._mirror_types = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}
         scene, model, data = renderer.scn, renderer.model._model, renderer.data._data
         endless = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_HFIELD)}
         of_model = int(mujoco.mjtObj.mjOBJ_GEOM)
-        self._all = [scene.geoms[number] for number in range(scene.ngeom)]
-        self._bounded = [each for each in self._all if each.objtype == of_model and int(each.type) not in endless]
+        geoms = [scene.geoms[number] for number in range(scene.ngeom)]
+        self._bounded = [each for each in geoms if each.objtype == of_model and int(each.type) not in endless]
         ids = [each.objid for each in self._bounded]
         axes = data.geom_xmat[ids].reshape(-1, 3, 3)
         middle, halves = model.geom_aabb[ids, :3], model.geom_aabb[ids, 3:]
         centers = data.geom_xpos[ids] + np.einsum("nij,nj->ni", axes, middle)
         self.boxes = Shape(centers, axes, halves)
-        shadows = int(mujoco.mjtRndFlag.mjRND_SHADOW)
-        lights = (scene.lights[number] for number in range(scene.nlight))
-        self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
-    def mirrors(self) -> Shape:
-        """Return the boxes and planes whose upper side reflects; planes have no thickness."""
-        found = [
-            each
-            for each in self._all
-            if int(each.type) in self._mirror_types and each.reflectance > 0 and not each.transparent
-        ]
+        # The boxes and planes whose upper side reflects; planes have no thickness.
+        flat = {int(mujoco.mjtGeom.mjGEOM_PLANE), self._box}
+        found = [each for each in geoms if int(each.type) in flat and each.reflectance > 0 and not each.transparent]
         centers, axes, halves = (
             np.array([np.asarray(getattr(each, name), np.float64).reshape(shape) for each in found]).reshape(-1, *shape)
             for name, shape in (("pos", (3,)), ("mat", (3, 3)), ("size", (3,)))
         )
         halves[[int(each.type) != self._box for each in found], 2] = 0.0
-        return Shape(centers, axes, halves)
+        self.mirrors = Shape(centers, axes, halves)
+        shadows = int(mujoco.mjtRndFlag.mjRND_SHADOW)
+        lights = (scene.lights[number] for number in range(scene.nlight))
+        self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
     def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
         """True for boxes that may be visible, directly or in a mirror. Shape: (n,), bool."""
