@@ -236,9 +236,9 @@ def memory_file() -> IO[bytes]:
 class _Kept:
     """A worker that waits for its next user."""
 
-    which: Hashable  # how it was started, and what was loaded in it since: equal workers can replace each other
+    which: Hashable  # its start and the code loaded in it since: equal workers can replace each other
     worker: WorkerProcess
-    questions: list[Mapping[str, Any]] = field(default_factory=list)  # what it was asked so far; nothing as a spare
+    questions: list[Mapping[str, Any]] = field(default_factory=list)  # all so far; none to a spare
     # The thread that started it, and with which it ends, so that no other may take it.
     thread: int = field(default_factory=threading.get_ident)
 
@@ -251,7 +251,7 @@ _KEPT: list[_Kept] = []
 """One worker for each interpreter that was asked, as importing its package may take seconds, and spares of a run."""
 
 REMEMBERED: dict[Hashable, Any] = {}
-"""What else was learned of interpreters and need not be asked for again, until all of these workers are stopped."""
+"""Other facts on interpreters, which are not asked for again until all of these workers are stopped."""
 
 _SPARES: ContextVar[bool] = ContextVar("spare_workers", default=False)
 
@@ -330,7 +330,7 @@ def spare_worker(which: Hashable, worker: WorkerProcess, timeout_s: float) -> bo
 _LOG = logging.getLogger(__name__)
 
 _MARGIN_S = 15.0
-"""How long before the watchdog ends the process a policy is lost [s], which then costs episodes and not the rank."""
+"""A policy is lost this long before the watchdog ends the process [s], so that episodes are lost and not the rank."""
 _MOST_STATED = 500
 
 Answer = TypeVar("Answer")

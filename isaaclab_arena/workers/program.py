@@ -1,10 +1,10 @@
-"""What every worker runs, in its own interpreter: it reads frames of JSON and raw arrays, and writes the answers.
+"""The program of every worker, in its own interpreter: it reads frames of JSON and raw arrays, and writes the answers.
 
 The answers are those of the class ``Answers`` of another file. Nothing is ever unpickled. A frame: four bytes of magic,
 the length of the header, the header, the bytes of each array in the header's order.
 """
 
-# Nothing here imports anything of this package, and everything keeps to what Python 3.9 understands.
+# Nothing here imports anything of this package, and everything is valid in Python 3.9.
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def decode(
 
 
 PACKAGE = "isaaclab_arena_worker"
-"""What the modules beside the file with the answers are called in a worker, so that they shadow no other."""
+"""The package of the modules beside the file with the answers, so that they shadow no other in a worker."""
 
 _PR_SET_PDEATHSIG = 1
 

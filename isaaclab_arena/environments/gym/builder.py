@@ -38,7 +38,7 @@ from isaaclab_arena.workers import (
 )
 
 STEPS_OF_A_SLOW_RESET = 8
-"""What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
+"""The time of a reset in simulators with large scenes, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
 
 ROBOSUITE_INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
 VLA_EVAL_INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
@@ -102,7 +102,7 @@ _Config = TypeVar("_Config", bound=GymConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class MetaWorldConfig(GymConfig):
-    """Options of Meta-World's tasks, which say in their ``info`` what is solved, and of their goals that they are 0."""
+    """Options of Meta-World's tasks, which state their success in ``info``, and declare their goals to be 0."""
 
     success_key: str | None = "success"
     out_of_range: Literal["error", "keep"] = "keep"
@@ -341,7 +341,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
 @dataclass(frozen=True, kw_only=True)
 class RobosuiteConfig(GymConfig):
-    """Options of robosuite's tasks, which say themselves what is solved.
+    """Options of robosuite's tasks, which state their success.
 
     Attributes:
         robots: Names of the robots; a Panda by default, and two in tasks for two arms.
@@ -370,7 +370,7 @@ class RobosuiteConfig(GymConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class VlaEvalConfig(GymConfig):
-    """Options of vla-eval's benchmark classes, which say themselves what is solved.
+    """Options of vla-eval's benchmark classes, which state their success.
 
     Attributes:
         task: Name or index of the task; may be left out where the class has one.

@@ -141,7 +141,7 @@ class ThisProcess:
 
     @others_kept()
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Do what the request says."""
+        """Answer the request."""
         del timeout_s
         message, arrays = self._asked
         return self._answers.answer(dict(message), dict(arrays))
@@ -163,16 +163,9 @@ class ThisProcess:
 class EnvWorker:
     """A worker and its env slots; it starts when the first of them is made."""
 
-    def __init__(
-        self,
-        source: SlotSource,
-        options: WorkerOptions | None,
-        failures: Failures,
-        indices: range,
-        begun: WorkerProcess | None = None,
-    ) -> None:
+    def __init__(self, source: SlotSource, options: WorkerOptions | None, failures: Failures, indices: range) -> None:
         # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
-        # others from there. ``options`` is None for this process; ``begun`` is a process that already runs.
+        # others from there. ``options`` is None for this process.
         self.indices, self._failures = indices, failures
         self.places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
         self._source, self._is_here, self._options = source, options is None, options or WorkerOptions()
@@ -181,7 +174,7 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: WorkerProcess | ThisProcess | None = None
-        self._begun = begun
+        self.begun: WorkerProcess | None = None  # a process that already runs, for the first start
         self.shared: Any = None  # `SharedArrays`, once an environment is made
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
@@ -206,7 +199,7 @@ class EnvWorker:
             return
         if self.process is None:
             # A spare process has run such environments, and has more loaded than one that has only begun.
-            spare, begun, self._begun = None if self._which is None else taken_worker(self._which), self._begun, None
+            spare, begun, self.begun = None if self._which is None else taken_worker(self._which), self.begun, None
             if spare and begun:
                 begun.close()
             command = ANSWERS, self._options.interpreter, self._options.environment_variables
@@ -476,9 +469,9 @@ class EnvSlots:
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
-        started = [begun, *[None] * len(chunks)]
         failures = Failures(source.name)
-        self.workers = [EnvWorker(source, options, failures, *each) for each in zip(chunks, started, strict=False)]
+        self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
+        self.workers[0].begun = begun
         try:
             for worker in self.workers:
                 worker.begin_making(worker.indices)

@@ -1,4 +1,4 @@
-"""What a worker answers: the facts of an environment, and the steps of its env slots, which go into shared memory."""
+"""The answers of a worker: the facts of an environment, and the steps of its env slots, which go into shared memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REST, MOVE, MOVE_AND_LOOK = range(3)
 """The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
 
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
-"""Columns of the results of a step. From there on, each entry of ``info`` has two: whether it is there, its value."""
+"""Columns of the results of a step. Each entry of ``info`` has two from there on: its presence and its value."""
 
 Description = typing.Mapping[str, typing.Any]
 """The result of `EnvSlot.description`."""

@@ -106,7 +106,7 @@ _LAST_EXACT = 1 << 24
 """Up to here float32 holds every whole number."""
 
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
-"""Attributes by which environments say how long a control step takes: two in steps per second, two in seconds."""
+"""Attributes by which environments state the time of a control step: two in steps per second, two in seconds."""
 
 
 class SlotStart(typing.NamedTuple):
@@ -500,13 +500,13 @@ HOOK = "draw_pictures"
 """Method of an environment or a wrapper. Its argument is true if the pictures of the next reset or step are wanted."""
 
 ROBOSUITE_HOOK = "robosuite_cameras"
-"""The method of an environment around one of robosuite that returns it, and which observables it shows as pictures.
+"""The method of an environment around one of robosuite that returns it, and the observables that are its pictures.
 
 It may return a third thing: packages beside robosuite whose observables do not depend on pictures.
 """
 
 Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
-"""Around a reset or a step: whether the pictures that it returns are wanted."""
+"""The context of a reset or a step; its argument is true if the pictures that it returns are wanted."""
 
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})

@@ -303,7 +303,7 @@ _GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
     "STACK_GLOBAL": (2, " ".join),
     "REDUCE": (2, lambda parts: _Call(*parts)),
 }
-"""Instructions that replace the last parts of the stack by one: how many parts, and how it is made of them."""
+"""Instructions that replace the last parts of the stack by one: the number of parts, and the maker of the one."""
 
 
 def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:

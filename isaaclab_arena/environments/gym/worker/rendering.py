@@ -245,56 +245,44 @@ class OpenGL:
 
 
 def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, compares: bool = True) -> None:
-    """Replace the drawing methods of a robosuite-like renderer class by this module's. Can be called again."""
+    """Replace the drawing methods of a robosuite-like renderer class; other requests go to the originals."""
     if _SPARING in vars(renderer_class):
         return
-    sparing = _Sparing(renderer_class.render, renderer_class.read_pixels, opengl or OpenGL(), compares=compares)
-    # Functions instead of bound methods, so that they receive the renderer.
-    renderer_class.render = lambda *args, **kwargs: sparing.render(*args, **kwargs)  # noqa: PLW0108
-    renderer_class.read_pixels = lambda *args, **kwargs: sparing.read_pixels(*args, **kwargs)  # noqa: PLW0108
-    setattr(renderer_class, _SPARING, True)
-
-
-class _Sparing:
-    """The replacements of robosuite's two methods; other requests go to the originals."""
-
-    def __init__(self, draw_all: typing.Any, read: typing.Any, opengl: typing.Any, *, compares: bool) -> None:
-        self._draw_all, self._read, self._opengl, self._compares = draw_all, read, opengl, compares
-        self._differs = False
+    draw_all, read, opengl = renderer_class.render, renderer_class.read_pixels, opengl or OpenGL()
+    differs = False
 
     def render(
-        self,
         renderer: typing.Any,
         width: int,
         height: int,
         camera_id: int | None = None,
         segmentation: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
     ) -> None:
+        nonlocal differs
         asked = (width, height, camera_id, segmentation)
         setattr(renderer, _PICTURE, None)
         is_large = width > renderer.con.offWidth or height > renderer.con.offHeight
-        if self._differs or segmentation or camera_id is None or camera_id < 0 or is_large:
-            self._draw_all(renderer, *asked)
+        if differs or segmentation or camera_id is None or camera_id < 0 or is_large:
+            draw_all(renderer, *asked)
             return
         mujoco = importlib.import_module("mujoco")
         renderer.cam.type, renderer.cam.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera_id
         world = (renderer.model._model, renderer.data._data, renderer.vopt, renderer.pert, renderer.cam)
         mujoco.mjv_updateScene(*world, mujoco.mjtCatBit.mjCAT_ALL, renderer.scn)
-        picture = draw(renderer, width, height, self._opengl)
+        picture = draw(renderer, width, height, opengl)
         compared = getattr(renderer, _COMPARED, frozenset())
-        if self._compares and camera_id not in compared:
+        if compares and camera_id not in compared:
             setattr(renderer, _COMPARED, compared | {camera_id})
             # The whole scene stays drawn; from a difference on, everything is.
-            found = self._read(renderer, *asked[:2]) if picture is None else picture
-            self._draw_all(renderer, *asked)
-            self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
-            if self._differs:
+            found = read(renderer, *asked[:2]) if picture is None else picture
+            draw_all(renderer, *asked)
+            differs = not np.array_equal(found, read(renderer, *asked[:2]))
+            if differs:
                 warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
         elif picture is not None:
             setattr(renderer, _PICTURE, (asked, picture))
 
     def read_pixels(
-        self,
         renderer: typing.Any,
         width: int,
         height: int,
@@ -306,8 +294,11 @@ class _Sparing:
             return picture.copy()
         if picture is not None:
             # After the second drawing only a rectangle is valid.
-            self._draw_all(renderer, *asked)
-        return self._read(renderer, width, height, depth=depth, segmentation=segmentation)
+            draw_all(renderer, *asked)
+        return read(renderer, width, height, depth=depth, segmentation=segmentation)
+
+    renderer_class.render, renderer_class.read_pixels = render, read_pixels
+    setattr(renderer_class, _SPARING, True)
 
 
 def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""What a worker answers, for each version of Gymnasium."""
+"""The answers of a worker, for each version of Gymnasium."""
 
 import importlib
 import os
