@@ -22,13 +22,6 @@ from isaaclab_arena.storage.dataset import flat_array
 # Show observations in the forms of Gymnasium's users: nested groups, one dict of terms, or one vector.
 
 _POLICY, _CAMERAS = "policy", "camera_obs"
-_NUMPY_TYPES = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.uint8: np.uint8,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-}
 
 
 class ObservationForm(StrEnum):
@@ -44,9 +37,9 @@ class ObservationForm(StrEnum):
 def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of a form, with leading dimensions ``batch``; ConfigError if no group can be shown."""
     if form is ObservationForm.NESTED:
-        return _nested_space(spec, batch)
+        return _space(spec, batch)
     if form is ObservationForm.DICT:
-        return gymnasium.spaces.Dict({name: _box(part, batch, least_dims=1) for name, part in _terms(spec)})
+        return gymnasium.spaces.Dict({name: _space(part, batch, least_dims=1) for name, part in _terms(spec)})
     group = spec.get(_POLICY)
     if not isinstance(group, Mapping):
         raise ConfigError(Problem("flat shows group policy, which this environment does not have", key="observations"))
@@ -60,19 +53,14 @@ def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "_".join(names if names and group in (_POLICY, _CAMERAS) else (group, *names)), part
 
 
-def _nested_space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
-    if isinstance(spec, ArraySpec):
-        return _box(spec, batch)
-    return gymnasium.spaces.Dict({name: _nested_space(part, batch) for name, part in spec.items()})
-
-
-def _box(spec: ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gymnasium.spaces.Box:
-    dtype = _NUMPY_TYPES[spec.dtype]
-    whole = not np.issubdtype(dtype, np.floating)
-    low = np.iinfo(dtype).min if whole else -np.inf
-    high = np.iinfo(dtype).max if whole else np.inf
+def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gymnasium.Space[Any]:
+    if not isinstance(spec, ArraySpec):
+        return gymnasium.spaces.Dict({name: _space(part, batch) for name, part in spec.items()})
+    dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    is_whole = not np.issubdtype(dtype, np.floating)
+    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if is_whole else (-np.inf, np.inf)
     shape = spec.shape if len(spec.shape) >= least_dims else (1,)
-    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype)
+    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype.type)
 
 
 # Present an environment as Gymnasium's vector API, for users with a loop of their own.
