@@ -22,7 +22,7 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotS
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
 from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
@@ -165,7 +165,7 @@ class LiberoCheckout:
         missing = [part for part in _PARTS if not (self.inside / part).exists()]
         if missing:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
-            raise ConfigError(Problem(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path"))
+            raise ConfigError(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path")
         task_map = self.inside / _TASK_MAP
         self.suites = _task_map(task_map, stamps([task_map]))
 
@@ -182,7 +182,7 @@ class LiberoCheckout:
         elif not wanted.isdecimal() and wanted not in tasks:
             wrong = f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}"
         if wrong:
-            raise ConfigError(Problem(wrong, key="environment"))
+            raise ConfigError(wrong, key="environment")
         index = int(wanted) if wanted.isdecimal() else tasks.index(wanted)
 
         name = tasks[index]
@@ -221,7 +221,7 @@ def checkout_at(path: str | None) -> LiberoCheckout:
     named = path or libero_root()
     if named is None:
         message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
-        raise ConfigError(Problem(message, key="libero_path"))
+        raise ConfigError(message, key="libero_path")
     return LiberoCheckout(given_path(named))
 
 
@@ -234,7 +234,7 @@ def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
         tasks = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else {}
         return {str(suite): tuple(map(str, names)) for suite, names in tasks.items()}
     except (OSError, SyntaxError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(Problem(f"'{path}' lists no tasks: {error}", key="libero_path")) from error
+        raise ConfigError(f"'{path}' lists no tasks: {error}", key="libero_path") from error
 
 
 # Provide LIBERO's suites, as the user's own checkout lists them.
@@ -255,11 +255,11 @@ class LiberoSuite:
         """Return the tasks; see `Suite`."""
         path = options.get("libero_path")
         if path is not None and not isinstance(path, str):
-            raise ConfigError(Problem("is not the path of a checkout", key="libero_path"))
+            raise ConfigError("is not the path of a checkout", key="libero_path")
         suites = checkout_at(path).suites
         if self.name not in suites:
             message = f"this checkout has no suite '{self.name}'{did_you_mean(self.name, suites)}"
-            raise ConfigError(Problem(message, key="suite"))
+            raise ConfigError(message, key="suite")
         numbers = range(len(suites[self.name]))
         return [SuiteTask(label=str(number), environment=f"libero:{self.name}/{number}") for number in numbers]
 
@@ -434,8 +434,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         }
         default = LiberoConfig()
         changed = {key: why for key, why in without_effect.items() if getattr(config, key) != getattr(default, key)}
-        if changed:
-            raise ConfigError([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
+        refuse([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
         checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         # A partial checkout would fail only in a worker, with a less clear error.
@@ -446,14 +445,14 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
             message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
             message += "; fetch it again, with all of its files"
-            raise ConfigError(Problem(message, key="libero_path"))
+            raise ConfigError(message, key="libero_path")
         try:
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:
-            raise ConfigError(Problem(str(error), key="libero_path")) from error
+            raise ConfigError(str(error), key="libero_path") from error
         if _NOISE in task.name and not (config.enable_cameras and _NOISY_CAMERA in config.cameras):
             message = f"is needed, with '{_NOISY_CAMERA}' among cameras: '{self.name}' has noise in its pictures"
-            raise ConfigError(Problem(message, key="enable_cameras"))
+            raise ConfigError(message, key="enable_cameras")
         super().check(config)
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:

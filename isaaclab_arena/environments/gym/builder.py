@@ -23,7 +23,7 @@ from isaaclab_arena.environments.gym.environment import (
     SuccessRule,
 )
 from isaaclab_arena.environments.gym.worker.answers import source_of
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
@@ -126,10 +126,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
-        problems = list(_contradictions(config))
-        if problems:
-            raise ConfigError(problems)
-
+        refuse(list(_contradictions(config)))
         hint = self.install_hint
         if config.python is not None:
             hint = f"for {config.python}: {self.worker_install_hint or hint}"
@@ -137,20 +134,15 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             found = self._find(config)
         except ImportError as error:
             message = f"'{self.name}' cannot be imported: {error}; {self._way_out(config, hint)}"
-            problems.append(Problem(message, key="environment"))
+            raise ConfigError(message, key="environment") from error
         except LookupError as error:
-            problems.append(Problem(str(error), key="environment"))
+            raise ConfigError(str(error), key="environment") from error
         except WorkerError as error:
             hint = self._way_out(config, f"name a Python that has the packages of '{self.kind}:'")
-            problems.append(Problem(f"'{config.python}' cannot be used: {error}\n{hint}", key="python"))
-        else:
-            if found["max_episode_length"] is None and config.max_episode_length is None:
-                message = f"is missing: '{self.name}' has no limit of its own"
-                problems.append(Problem(message, key="max_episode_length"))
-            else:
-                problems += config.problems_with(found)
-        if problems:
-            raise ConfigError(problems)
+            raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
+        if found["max_episode_length"] is None and config.max_episode_length is None:
+            raise ConfigError(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")
+        refuse(list(config.problems_with(found)))
 
     def foreign_code(self, config: _Config) -> list[Problem]:
         """Return a problem for each option that loads code which no installed package has announced."""
@@ -453,9 +445,9 @@ class VlaEvalSuite:
         count = options.get("tasks")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
             message = f"says how many tasks the class has, 1 to {MAX_JOBS}; each of them becomes a job"
-            raise ConfigError(Problem(message, key="tasks"))
+            raise ConfigError(message, key="tasks")
         if options.get("task") is not None:
-            raise ConfigError(Problem("names one task, and a suite plays all; leave it out", key="task"))
+            raise ConfigError("names one task, and a suite plays all; leave it out", key="task")
         environment = f"vla_eval:{self.name}"
         return [SuiteTask(label=str(each), environment=environment, options={"task": each}) for each in range(count)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, ObservationSpec
@@ -42,7 +42,7 @@ def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int,
         return gymnasium.spaces.Dict({name: _space(part, batch, least_dims=1) for name, part in _terms(spec)})
     group = spec.get(_POLICY)
     if not isinstance(group, Mapping):
-        raise ConfigError(Problem("flat shows group policy, which this environment does not have", key="observations"))
+        raise ConfigError("flat shows group policy, which this environment does not have", key="observations")
     size = sum(int(np.prod(part.shape)) for _, part in _terms({_POLICY: group}))
     return gymnasium.spaces.Box(-np.inf, np.inf, (*batch, size), np.float32)
 

@@ -157,8 +157,7 @@ class EnvSlot:
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
         self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
-        self._action_space = environment.action_space
-        self._native_action = native_action(environment.action_space)
+        self._actions = flat_actions(environment.action_space)
         leaves = [*_leaves(environment.observation_space)]
         self._texts = {".".join(path) or "obs": path for path, space in leaves if kind_of(space) == "Text"}
         if self._texts and instruction_key is None:
@@ -166,13 +165,10 @@ class EnvSlot:
             raise TypeError(f"observation '{text}' is text; instruction_key: {text} makes it the instruction")
         shown = (leaf for leaf in leaves if kind_of(leaf[1]) != "Text")
         self._entries = [_Entry(*leaf, checks_range=checks_ranges) for leaf in shown]
-        # Raises TypeError for actions that are not supported.
-        action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
         """Return the properties of the environment, as JSON."""
         environment, spec = self.environment, self.environment.spec
-        low, high = action_bounds(self._action_space)
 
         def is_rate(value: typing.Any) -> bool:
             array = np.asarray(value)
@@ -193,9 +189,9 @@ class EnvSlot:
             "observation": {
                 entry.name: {"shape": list(entry.shape), "image": entry.is_picture} for entry in self._entries
             },
-            "action_low": low.tolist(),
-            "action_high": high.tolist(),
-            "action_names": action_names(self._action_space),
+            "action_low": self._actions.low.tolist(),
+            "action_high": self._actions.high.tolist(),
+            "action_names": self._actions.names,
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
             "rates": rates,
@@ -250,7 +246,7 @@ class EnvSlot:
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step with an ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         with self._told(pictures), self._generators:
-            answer = self.environment.step(self._native_action(action))
+            answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise ValueError("step must return observation, reward, terminated, truncated and info, as in Gymnasium")
         observation, reward, terminated, truncated, info = answer
@@ -367,63 +363,63 @@ def kind_of(space: typing.Any) -> str | None:
     return next((each.__name__ for each in type(space).__mro__ if each.__name__ in _SPACES), None)
 
 
-def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return lows and highs of the flat action, float64, infinite beyond float32; TypeError if unsupported."""
-    if kind_of(space) in _CONTAINERS:
-        bounds = [action_bounds(part) for _, part in _parts(space)]
-        return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
-    low, high = (each.astype(np.float64).reshape(-1) for each in _bounds(space))
+class FlatActions(typing.NamedTuple):
+    """The actions of a space as flat arrays."""
+
+    low: np.ndarray  # (action_dim,), float64; infinite beyond float32
+    high: np.ndarray  # the same
+    names: list[str] | None  # of the elements, such as ``arm.0``; None for a space without named parts
+    # From a flat float32 action to one of the space: clipped, whole numbers rounded.
+    native: typing.Callable[[np.ndarray], typing.Any]
+
+
+def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
+    """Return the flat form of a space's actions; TypeError if they have none."""
+    kind = kind_of(space)
+    if kind in _CONTAINERS:
+        # A dict's parts are in the space's order, which Gymnasium sorts by key. A tuple's parts are named by number.
+        spaces = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
+        parts = {key: flat_actions(part, f"{name}.{key}" if name else str(key)) for key, part in spaces}
+
+        def put_together(action: np.ndarray) -> typing.Any:
+            values, start = {}, 0
+            for key, part in parts.items():
+                values[key] = part.native(action[start : start + len(part.low)])
+                start += len(part.low)
+            return values if kind == "Dict" else tuple(values.values())
+
+        low, high = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+        return FlatActions(low, high, [each for part in parts.values() for each in part.names or ()], put_together)
+
+    bounds, dtype = _bounds(space), space.dtype
+    low, high = (each.astype(np.float64).reshape(-1) for each in bounds)
     wrong = ~(low <= high)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise TypeError(f"number {place} of actions goes from {low[place]} to {high[place]}, which is no range")
-    if kind_of(space) != "Box":
-        if np.abs([low, high]).max(initial=0) > _LAST_EXACT:
-            raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+    if kind == "Box":
+        most = float(np.finfo(np.float32).max)
+        low, high = np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
+    elif np.abs([low, high]).max(initial=0) > _LAST_EXACT:
+        raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+    else:
         # Half a step on either side, so that a uniform draw takes each whole number equally often.
-        return low - 0.5, high + 0.5
-    most = float(np.finfo(np.float32).max)
-    return np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
+        low, high = low - 0.5, high + 0.5
+    names = None
+    if name:
+        names = [name] if len(low) == 1 else [f"{name}.{number}" for number in range(len(low))]
 
-
-def action_names(space: typing.Any, name: str = "") -> list[str] | None:
-    """Return the names of the flat action's elements, such as ``arm.0``; None for a space without named parts."""
-    if kind_of(space) in _CONTAINERS:
-        # A dict's parts are in the space's order, which Gymnasium sorts by key. A tuple's parts are named by number.
-        parts = [action_names(part, f"{name}.{key}" if name else str(key)) for key, part in _parts(space)]
-        return [each for part in parts for each in part or ()]
-    size = len(action_bounds(space)[0])
-    if not name:
-        return None
-    return [name] if size == 1 else [f"{name}.{number}" for number in range(size)]
-
-
-def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
-    """Return a function from a flat float32 action to a space's action: clipped, whole numbers rounded."""
-    if kind_of(space) in _CONTAINERS:
-        parts = [(key, native_action(part), len(action_bounds(part)[0])) for key, part in _parts(space)]
-        is_dict = kind_of(space) == "Dict"
-
-        def put_together(action: np.ndarray) -> typing.Any:
-            values, start = {}, 0
-            for key, native, size in parts:
-                values[key] = native(action[start : start + size])
-                start += size
-            return values if is_dict else tuple(values.values())
-
-        return put_together
-    bounds, kind, dtype = _bounds(space), kind_of(space), space.dtype
     is_whole = kind != "Box" or np.issubdtype(dtype, np.integer)
-    low, high = (each.astype(np.float64 if is_whole else dtype).reshape(space.shape) for each in bounds)
+    least, most = (each.astype(np.float64 if is_whole else dtype).reshape(space.shape) for each in bounds)
 
     def clipped(action: np.ndarray) -> typing.Any:
         # Three times as fast as np.clip.
-        values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
+        values = np.minimum(np.maximum(action.reshape(least.shape), least), most)
         if kind == "Discrete":
             return int(np.rint(values))
         return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
 
-    return clipped
+    return FlatActions(low, high, names, clipped)
 
 
 def _bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
@@ -440,11 +436,6 @@ def _bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(size), np.ones(size)
     known = "Box, Discrete, MultiDiscrete and MultiBinary are, and dicts and tuples of them"
     raise TypeError(f"actions in {space} are not supported; {known}")
-
-
-def _parts(space: typing.Any) -> typing.Iterator[tuple[typing.Any, typing.Any]]:
-    """Yield a dict's parts by key, a tuple's by number."""
-    return iter(space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces))
 
 
 def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], typing.Any]]:

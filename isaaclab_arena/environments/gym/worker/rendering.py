@@ -13,8 +13,8 @@ import numpy as np
 
 # The renderer of this interpreter, and one OpenGL context for each of robosuite's renderers.
 
-_RENDERERS = "robosuite.utils.binding_utils", "MjRenderContext"
-_CONTEXTS = (
+_PATCHED = (
+    ("robosuite.utils.binding_utils", "MjRenderContext"),
     ("robosuite.renderers.context.osmesa_context", "OSMesaGLContext"),
     ("robosuite.renderers.context.egl_context", "EGLGLContext"),
     ("robosuite.renderers.context.glfw_context", "GLFWGLContext"),
@@ -40,10 +40,13 @@ def drawn_with() -> dict[str, str]:
 
 def keep_robosuite_apart() -> None:
     """Apply `OwnContexts`, and on a CPU renderer `leave_out_unseen`, to robosuite's loaded classes."""
-    for renderer_class in _loaded(_RENDERERS):
+    renderer, *contexts = (
+        getattr(sys.modules[module], name) if module in sys.modules else None for module, name in _PATCHED
+    )
+    if renderer is not None:
         if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
-            leave_out_unseen(renderer_class)
-        _ROBOSUITE.keep_apart(renderer_class, [each for place in _CONTEXTS for each in _loaded(place)])
+            leave_out_unseen(renderer)
+        _ROBOSUITE.keep_apart(renderer, [each for each in contexts if each is not None])
 
 
 class OwnContexts:
@@ -86,12 +89,6 @@ class OwnContexts:
 
             context_class.make_current = followed
         self._changed.update((renderer_class, *context_classes))
-
-
-def _loaded(place: tuple[str, str]) -> list[typing.Any]:
-    """Return a module's class in a list, an empty list if the module is not loaded."""
-    module, name = place
-    return [getattr(sys.modules[module], name)] if module in sys.modules else []
 
 
 _ROBOSUITE = OwnContexts()

@@ -27,9 +27,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
 )
 from isaaclab_arena.environments.gym.worker.env_slot import (
     EnvSlot,
-    action_bounds,
-    action_names,
-    native_action,
+    flat_actions,
 )
 from tests.environments.gym import gym_fakes
 from tests.environments.gym.gym_fakes import ID, DrawEnvironment
@@ -113,15 +111,14 @@ def flat(*values: float) -> np.ndarray:
     ],
 )
 def test_an_action_is_clipped_and_whole_numbers_are_rounded(space, action, expected):
-    native = native_action(space)(action)
+    native = flat_actions(space).native(action)
     assert space.contains(native)
     assert np.array_equal(native, expected)
 
 
 def test_a_uniform_draw_takes_every_whole_number_equally_often():
     space = spaces.Discrete(4)
-    to_native = native_action(space)
-    low, high = action_bounds(space)
+    low, high, _, to_native = flat_actions(space)
     draws = np.random.default_rng(0).uniform(low, high, (4000, 1)).astype(np.float32)
     counts = np.bincount([to_native(draw) for draw in draws])
     assert counts.min() > 900
@@ -133,18 +130,18 @@ ARM_AND_GRIPPER = spaces.Dict(
 
 
 def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_have_its_names():
-    low, high = action_bounds(ARM_AND_GRIPPER)
+    low, high, names, to_native = flat_actions(ARM_AND_GRIPPER)
     assert (low.tolist(), high.tolist()) == ([-1.0, -1.0, -0.5, -0.5], [1.0, 1.0, 1.5, 2.5])
-    assert action_names(ARM_AND_GRIPPER) == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
-    assert action_names(spaces.Box(-1.0, 1.0, (2,))) is None
-    native = native_action(ARM_AND_GRIPPER)(flat(0.5, 3.0, 0.9, 1.6))
+    assert names == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
+    assert flat_actions(spaces.Box(-1.0, 1.0, (2,))).names is None
+    native = to_native(flat(0.5, 3.0, 0.9, 1.6))
     assert ARM_AND_GRIPPER.contains(native)
     assert (native["arm"][0].tolist(), native["arm"][1].tolist(), native["gripper"]) == ([0.5, 1.0], [1], 2)
 
 
 def test_actions_that_have_no_flat_form_are_refused():
     with pytest.raises(TypeError, match="are not supported"):
-        action_bounds(spaces.Dict({"a": spaces.Text(5)}))
+        flat_actions(spaces.Dict({"a": spaces.Text(5)}))
 
 
 class Showing(gymnasium.Env):
@@ -268,11 +265,11 @@ def test_an_environment_that_tells_numpy_to_raise_what_casts_may_do_shows_the_sa
 )
 def test_bounds_of_actions_that_are_no_range_are_refused(space, message):
     with pytest.raises(TypeError, match=message):
-        action_bounds(space)
+        flat_actions(space)
 
 
 def test_bounds_of_actions_beyond_float32_are_none():
-    low, high = action_bounds(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
+    low, high, *_ = flat_actions(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
     assert (low.tolist(), high.tolist()) == ([-np.inf, -np.inf], [1.0, np.inf])
 
 
