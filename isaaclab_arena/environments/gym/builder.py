@@ -12,30 +12,17 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 
+from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.environment import (
-    INDEX_CONDITION,
-    GymEnvironment,
-    GymTraits,
-    SuccessRule,
-)
+from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymEnvironment, GymTraits, SuccessRule
 from isaaclab_arena.environments.gym.worker.answers import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers import (
-    RequestError,
-    WorkerError,
-    WorkerOptions,
-    ask_kept_worker,
-    stop_kept_workers,
-    taken_worker,
-    which_worker,
-)
 
 STEPS_OF_A_SLOW_RESET = 8
 """The time of a reset in simulators with large scenes, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
@@ -48,7 +35,7 @@ _MAX_TASKS_NAMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class GymConfig(WorkerOptions):
+class GymConfig(workers.WorkerOptions):
     """Options of every environment made elsewhere, beside those of its workers.
 
     Attributes:
@@ -137,7 +124,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             raise ConfigError(message, key="environment") from error
         except LookupError as error:
             raise ConfigError(str(error), key="environment") from error
-        except WorkerError as error:
+        except workers.WorkerError as error:
             hint = self._way_out(config, f"name a Python that has the packages of '{self.kind}:'")
             raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
         if found["max_episode_length"] is None and config.max_episode_length is None:
@@ -190,10 +177,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         source, begun = self._source(options), None
         if config.python is not None:
             # A worker that has found this environment, and no other, has its imports loaded.
-            which = which_worker(ANSWERS, options.interpreter, options.environment_variables)
-            begun = taken_worker(which, source.request("find"))
+            which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
+            begun = workers.taken_worker(which, source.request("find"))
         # The other kept workers have answered all questions.
-        stop_kept_workers(ANSWERS)
+        workers.stop_kept_workers(ANSWERS)
         try:
             slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
         except Exception as error:
@@ -255,9 +242,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
             variables = {**opengl.variables, **config.environment_variables}
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
-            return ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
-        except RequestError as error:
-            raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
+            return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
+        except workers.RequestError as error:
+            raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
 
     def _way_out(self, config: _Config, hint: str) -> str:
         """Return the advice after a failed import: for the library that OpenGL lacks, else ``hint``."""

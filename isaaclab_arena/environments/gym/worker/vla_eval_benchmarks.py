@@ -43,19 +43,9 @@ DEFAULT_MAX_STEPS = 300
 """Control steps that vla-eval gives an episode of a class that does not say."""
 
 RUNS_ON = (
-    "vla_eval",
-    *(
-        "libero",
-        "robosuite",
-        "robocasa",
-        "mujoco",
-        "dm_control",
-        "bddl",
-        "mani_skill",
-        "mani_skill2_real2sim",
-        "sapien",
-    ),
-    *("simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix", "jax", "omnigibson", "torch"),
+    *("vla_eval", "libero", "robosuite", "robocasa", "mujoco", "dm_control", "bddl", "mani_skill"),
+    *("mani_skill2_real2sim", "sapien", "simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix"),
+    *("jax", "omnigibson", "torch"),
 )
 """Packages whose versions are recorded if imported: simulators of vla-eval's own benchmarks, and itself."""
 

@@ -25,10 +25,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
     revision,
     versions_of,
 )
-from isaaclab_arena.environments.gym.worker.env_slot import (
-    EnvSlot,
-    flat_actions,
-)
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, flat_actions
 from tests.environments.gym import gym_fakes
 from tests.environments.gym.gym_fakes import ID, DrawEnvironment
 
