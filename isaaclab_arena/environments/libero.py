@@ -495,12 +495,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # Each interpreter answers once, and not again for every task of a suite.
-        asked = (
-            "libero",
-            config.python,
-            checkout_at(config.libero_path).root,
-            *sorted(config.environment_variables.items()),
-        )
+        variables = sorted(config.environment_variables.items())
+        asked = "libero", config.python, checkout_at(config.libero_path).root, *variables
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
         return {**REMEMBERED[asked], "max_episode_length": self._source(config).max_episode_length}
