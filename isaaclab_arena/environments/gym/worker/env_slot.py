@@ -388,7 +388,8 @@ def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
                 start += len(part.low)
             return values if kind == "Dict" else tuple(values.values())
 
-        low, high = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
+        low = np.concatenate([part.low for part in parts.values()])
+        high = np.concatenate([part.high for part in parts.values()])
         return FlatActions(low, high, [each for part in parts.values() for each in part.names or ()], put_together)
 
     bounds, dtype = _bounds(space), space.dtype
