@@ -22,7 +22,7 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotS
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
 from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
@@ -165,26 +165,25 @@ class LiberoCheckout:
         missing = [part for part in _PARTS if not (self.inside / part).exists()]
         if missing:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
-            raise ConfigError(Problem(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path"))
+            raise ConfigError(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path")
         task_map = self.inside / _TASK_MAP
         self.suites = _task_map(task_map, stamps([task_map]))
 
     def task(self, name: str) -> LiberoTask:
         """Return a task by ``<suite>/<name or index>``; ConfigError if there is no such suite or task."""
-        suite, slash, wanted = name.partition("/")
+        suite, _, wanted = name.partition("/")
+        tasks, wrong = self.suites.get(suite, ()), ""
         if suite not in self.suites:
-            raise _unknown(f"this checkout has no suite '{suite}'{did_you_mean(suite, self.suites)}")
-        tasks = self.suites[suite]
-        if not slash or not wanted:
-            raise _unknown(f"'{name}' names no task: libero:{suite}/0 is the first of {len(tasks)}")
-        if wanted.isdecimal():
-            if int(wanted) >= len(tasks):
-                raise _unknown(f"suite '{suite}' has tasks 0 to {len(tasks) - 1}, and no task {wanted}")
-            index = int(wanted)
-        elif wanted in tasks:
-            index = tasks.index(wanted)
-        else:
-            raise _unknown(f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}")
+            wrong = f"this checkout has no suite '{suite}'{did_you_mean(suite, self.suites)}"
+        elif not wanted:
+            wrong = f"'{name}' names no task: libero:{suite}/0 is the first of {len(tasks)}"
+        elif wanted.isdecimal() and int(wanted) >= len(tasks):
+            wrong = f"suite '{suite}' has tasks 0 to {len(tasks) - 1}, and no task {wanted}"
+        elif not wanted.isdecimal() and wanted not in tasks:
+            wrong = f"suite '{suite}' has no task '{wanted}'{did_you_mean(wanted, tasks)}"
+        if wrong:
+            raise ConfigError(wrong, key="environment")
+        index = int(wanted) if wanted.isdecimal() else tasks.index(wanted)
 
         name = tasks[index]
         described = self.inside / "bddl_files" / suite / f"{_SEEN_OTHERWISE.sub('', name)}.bddl"
@@ -222,7 +221,7 @@ def checkout_at(path: str | None) -> LiberoCheckout:
     named = path or libero_root()
     if named is None:
         message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
-        raise ConfigError(Problem(message, key="libero_path"))
+        raise ConfigError(message, key="libero_path")
     return LiberoCheckout(given_path(named))
 
 
@@ -235,11 +234,7 @@ def _task_map(path: Path, key: ContentKey) -> Mapping[str, tuple[str, ...]]:
         tasks = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else {}
         return {str(suite): tuple(map(str, names)) for suite, names in tasks.items()}
     except (OSError, SyntaxError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(Problem(f"'{path}' lists no tasks: {error}", key="libero_path")) from error
-
-
-def _unknown(message: str) -> ConfigError:
-    return ConfigError(Problem(message, key="environment"))
+        raise ConfigError(f"'{path}' lists no tasks: {error}", key="libero_path") from error
 
 
 # Provide LIBERO's suites, as the user's own checkout lists them.
@@ -260,11 +255,11 @@ class LiberoSuite:
         """Return the tasks; see `Suite`."""
         path = options.get("libero_path")
         if path is not None and not isinstance(path, str):
-            raise ConfigError(Problem("is not the path of a checkout", key="libero_path"))
+            raise ConfigError("is not the path of a checkout", key="libero_path")
         suites = checkout_at(path).suites
         if self.name not in suites:
             message = f"this checkout has no suite '{self.name}'{did_you_mean(self.name, suites)}"
-            raise ConfigError(Problem(message, key="suite"))
+            raise ConfigError(message, key="suite")
         numbers = range(len(suites[self.name]))
         return [SuiteTask(label=str(number), environment=f"libero:{self.name}/{number}") for number in numbers]
 
@@ -351,21 +346,10 @@ INIT_STATE = "libero.init_state"
 class LiberoEnvironment(GymEnvironment):
     """A batch of LIBERO environments; an episode's index determines its conditions, by the protocol."""
 
-    def __init__(
-        self,
-        slots: EnvSlots,
-        num_envs: int,
-        traits: GymTraits,
-        device: torch.device,
-        *,
-        protocol: Protocol,
-        facts: Mapping[str, str],
-    ) -> None:
-        super().__init__(slots, num_envs, traits, device)
-        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before. ``facts``
-        # go into the provenance.
+    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device, protocol: Protocol) -> None:
+        super().__init__(slots, traits, device)
+        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before.
         self._protocol = protocol
-        self._facts = facts
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the seed of the fixtures if it belongs to the episode."""
@@ -384,10 +368,6 @@ class LiberoEnvironment(GymEnvironment):
         """Return the reset of a single environment, which receives all conditions."""
         plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
         return SlotReset(seed=plain[FIXTURE_SEED], options={"conditions": plain})
-
-    def provenance(self) -> Mapping[str, str]:
-        """Return the simulator's versions and the protocol."""
-        return {**super().provenance(), **self._facts}
 
 
 # Build the tasks of LIBERO, ``libero:<suite>/<task>``, from the user's own checkout, in workers.
@@ -454,8 +434,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         }
         default = LiberoConfig()
         changed = {key: why for key, why in without_effect.items() if getattr(config, key) != getattr(default, key)}
-        if changed:
-            raise ConfigError([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
+        refuse([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
         checkout = checkout_at(config.libero_path)
         task = checkout.task(self.name)
         # A partial checkout would fail only in a worker, with a less clear error.
@@ -466,14 +445,14 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
             message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
             message += "; fetch it again, with all of its files"
-            raise ConfigError(Problem(message, key="libero_path"))
+            raise ConfigError(message, key="libero_path")
         try:
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:
-            raise ConfigError(Problem(str(error), key="libero_path")) from error
+            raise ConfigError(str(error), key="libero_path") from error
         if _NOISE in task.name and not (config.enable_cameras and _NOISY_CAMERA in config.cameras):
             message = f"is needed, with '{_NOISY_CAMERA}' among cameras: '{self.name}' has noise in its pictures"
-            raise ConfigError(Problem(message, key="enable_cameras"))
+            raise ConfigError(message, key="enable_cameras")
         super().check(config)
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
@@ -497,19 +476,18 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return config.task_description or self._task(config).instruction
 
     def _environment(
-        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
+        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, device: torch.device
     ) -> LiberoEnvironment:
-        facts = {"protocol": config.protocol_in(self._task(config).suite)}
-        revision = commit_at(checkout_at(config.libero_path).root)
-        if revision:
-            facts["libero"] = revision
-        return LiberoEnvironment(slots, num_envs, traits, device, protocol=config.played_by, facts=facts)
+        return LiberoEnvironment(slots, traits, device, config.played_by)
 
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
 
     def _traits(self, config: LiberoConfig, description: Mapping[str, Any]) -> GymTraits:
-        return replace(super()._traits(config, description), task_name=self._task(config).name)
+        checkout = checkout_at(config.libero_path)
+        task, revision = checkout.task(self.name), commit_at(checkout.root)
+        facts = {"protocol": config.protocol_in(task.suite), **({"libero": revision} if revision else {})}
+        return replace(super()._traits(config, description), task_name=task.name, facts=facts)
 
     def num_episodes(self, config: LiberoConfig) -> int:
         """Return the protocol's number of episodes, at most the number of initial states."""
@@ -517,18 +495,11 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # Each interpreter answers once, and not again for every task of a suite.
-        asked = (
-            "libero",
-            config.python,
-            checkout_at(config.libero_path).root,
-            *sorted(config.environment_variables.items()),
-        )
+        variables = sorted(config.environment_variables.items())
+        asked = "libero", config.python, checkout_at(config.libero_path).root, *variables
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
-        return {**REMEMBERED[asked], "max_episode_length": self._limit(config)}
-
-    def _limit(self, config: LiberoConfig) -> int:
-        return config.max_episode_length or config.played_by.steps_in(self._task(config).suite)
+        return {**REMEMBERED[asked], "max_episode_length": self._source(config).max_episode_length}
 
     def _source(self, config: LiberoConfig) -> SlotSource:
         task, protocol = self._task(config), config.played_by
@@ -544,9 +515,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             "gripper": protocol.gripper.value,
             "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
         }
-        source = super()._source(config)
-        code = settings["package_directory"]
-        return replace(source, make_kwargs=settings, max_episode_length=self._limit(config), code=code)
+        limit, code = config.max_episode_length or protocol.steps_in(task.suite), settings["package_directory"]
+        return replace(super()._source(config), make_kwargs=settings, max_episode_length=limit, code=code)
 
     def _task(self, config: LiberoConfig) -> LiberoTask:
         return checkout_at(config.libero_path).task(self.name)

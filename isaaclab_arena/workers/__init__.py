@@ -57,6 +57,7 @@ class WorkerError(Exception):
     def __init__(self, message: str, *, died: bool = False) -> None:
         super().__init__(message)
         self.died = died  # True if the worker ended by itself
+        self.details = ""  # as those of a `RequestError`
 
 
 class RequestError(Exception):
@@ -66,6 +67,7 @@ class RequestError(Exception):
         super().__init__(message)
         self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
         self.traceback = traceback  # the worker's own traceback
+        self.details = f"\n{traceback}"  # continues the message
 
 
 class WorkerProcess:
@@ -234,15 +236,11 @@ def memory_file() -> IO[bytes]:
 class _Kept:
     """A worker that waits for its next user."""
 
-    which: Hashable  # how it was started, and what was loaded in it since: equal workers can replace each other
+    which: Hashable  # its start and the code loaded in it since: equal workers can replace each other
     worker: WorkerProcess
-    questions: list[Mapping[str, Any]] = field(default_factory=list)  # what it was asked so far; nothing as a spare
+    questions: list[Mapping[str, Any]] = field(default_factory=list)  # all so far; none to a spare
     # The thread that started it, and with which it ends, so that no other may take it.
     thread: int = field(default_factory=threading.get_ident)
-
-    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        self.questions.append(message)
-        return self.worker.ask(message, timeout_s)[0]
 
     def stop(self) -> None:
         _KEPT.remove(self)
@@ -253,7 +251,7 @@ _KEPT: list[_Kept] = []
 """One worker for each interpreter that was asked, as importing its package may take seconds, and spares of a run."""
 
 REMEMBERED: dict[Hashable, Any] = {}
-"""What else was learned of interpreters and need not be asked for again, until all of these workers are stopped."""
+"""Other facts on interpreters, which are not asked for again until all of these workers are stopped."""
 
 _SPARES: ContextVar[bool] = ContextVar("spare_workers", default=False)
 
@@ -269,18 +267,20 @@ def ask_kept_worker(
     """Ask an interpreter about its packages through a kept worker; RequestError or WorkerError if that fails."""
     # The question must have no side effects, because the worker may be asked again.
     which = which_worker(answers, python, variables)
-    for kept in [each for each in _KEPT if each.which == which]:
-        # A worker ends with the thread that started it; then a new one is needed.
-        with contextlib.suppress(WorkerError):
-            return kept.ask(message, timeout_s)
-        kept.stop()
-    kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
-    _KEPT.append(kept)
-    try:
-        return kept.ask(message, timeout_s)
-    except WorkerError:
-        kept.stop()
-        raise
+    while True:
+        kept = next((each for each in _KEPT if each.which == which), None)
+        is_new = kept is None
+        if kept is None:
+            kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
+            _KEPT.append(kept)
+        kept.questions.append(message)
+        try:
+            return kept.worker.ask(message, timeout_s)[0]
+        except WorkerError:
+            # A worker ends with the thread that started it; then a new one is needed.
+            kept.stop()
+            if is_new:
+                raise
 
 
 def taken_worker(which: Hashable, question: Mapping[str, Any] | None = None) -> WorkerProcess | None:
@@ -316,17 +316,13 @@ def spare_workers_kept() -> Iterator[None]:
             kept.stop()
 
 
-def can_spare_workers() -> bool:
-    """True within `spare_workers_kept`."""
-    return _SPARES.get()
-
-
-def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
-    """Keep a worker that is as good as new for `taken_worker`, or stop it outside of `spare_workers_kept`."""
-    if _SPARES.get():
+def spare_worker(which: Hashable, worker: WorkerProcess, timeout_s: float) -> bool:
+    """Keep a worker for `taken_worker` once it has closed its environments; False outside of `spare_workers_kept`."""
+    is_kept = _SPARES.get()
+    if is_kept:
+        worker.ask({"request": "forget"}, timeout_s)
         _KEPT.append(_Kept(which=which, worker=worker))
-    else:
-        worker.close()
+    return is_kept
 
 
 # Connect to a policy in another process or behind a server: the time limit, its losses, and its identity.
@@ -334,7 +330,7 @@ def spare_worker(which: Hashable, worker: WorkerProcess) -> None:
 _LOG = logging.getLogger(__name__)
 
 _MARGIN_S = 15.0
-"""How long before the watchdog ends the process a policy is lost [s], which then costs episodes and not the rank."""
+"""A policy is lost this long before the watchdog ends the process [s], so that episodes are lost and not the rank."""
 _MOST_STATED = 500
 
 Answer = TypeVar("Answer")

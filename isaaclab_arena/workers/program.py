@@ -1,10 +1,10 @@
-"""What every worker runs, in its own interpreter: it reads frames of JSON and raw arrays, and writes the answers.
+"""The program of every worker, in its own interpreter: it reads frames of JSON and raw arrays, and writes the answers.
 
 The answers are those of the class ``Answers`` of another file. Nothing is ever unpickled. A frame: four bytes of magic,
 the length of the header, the header, the bytes of each array in the header's order.
 """
 
-# Nothing here imports anything of this package, and everything keeps to what Python 3.9 understands.
+# Nothing here imports anything of this package, and everything is valid in Python 3.9.
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def decode(
 
 
 PACKAGE = "isaaclab_arena_worker"
-"""What the modules beside the file with the answers are called in a worker, so that they shadow no other."""
+"""The package of the modules beside the file with the answers, so that they shadow no other in a worker."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -147,7 +147,12 @@ def main(memory: int, file: str) -> None:
                 worker = worker or importlib.import_module(f"{PACKAGE}.{name}").Answers(memory, told)
                 answer, values = worker.answer(message, arrays)
             if "packages" in message:
-                answer = {**answer, "versions": versions(message["packages"])}
+                # The versions of Python, and of the packages that are installed.
+                found = {"python": platform.python_version()}
+                for each in message["packages"]:
+                    with contextlib.suppress(metadata.PackageNotFoundError):
+                        found[each] = metadata.version(each)
+                answer = {**answer, "versions": found}
         except Exception as error:  # noqa: BLE001  any error goes to the asking process
             answer, values = told(error), {}
         answers.write(number + encode(answer, values))
@@ -159,15 +164,6 @@ def told(error: BaseException) -> dict[str, str]:
     kind = "import" if isinstance(error, ImportError) else "lookup" if isinstance(error, LookupError) else "other"
     text = str(error) if kind != "other" else f"{type(error).__name__}: {error}"
     return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
-
-
-def versions(packages: typing.Sequence[str]) -> dict[str, str]:
-    """Return the version of Python, and of each package that is installed."""
-    found = {"python": platform.python_version()}
-    for name in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 if __name__ == "__main__":

@@ -12,33 +12,20 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 
+from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotMoves, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.environment import (
-    INDEX_CONDITION,
-    GymEnvironment,
-    GymTraits,
-    SuccessRule,
-)
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymEnvironment, GymTraits, SuccessRule
 from isaaclab_arena.environments.gym.worker.answers import source_of
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
-from isaaclab_arena.workers import (
-    RequestError,
-    WorkerError,
-    WorkerOptions,
-    ask_kept_worker,
-    stop_kept_workers,
-    taken_worker,
-    which_worker,
-)
 
 STEPS_OF_A_SLOW_RESET = 8
-"""What simulators with large scenes take for a reset, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
+"""The time of a reset in simulators with large scenes, in control steps with pictures: 1.0 to 1.3 s of 0.13 s each."""
 
 ROBOSUITE_INSTALLATION = "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium"
 VLA_EVAL_INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark itself needs"
@@ -48,7 +35,7 @@ _MAX_TASKS_NAMED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class GymConfig(WorkerOptions):
+class GymConfig(workers.WorkerOptions):
     """Options of every environment made elsewhere, beside those of its workers.
 
     Attributes:
@@ -102,7 +89,7 @@ _Config = TypeVar("_Config", bound=GymConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class MetaWorldConfig(GymConfig):
-    """Options of Meta-World's tasks, which say in their ``info`` what is solved, and of their goals that they are 0."""
+    """Options of Meta-World's tasks, which state their success in ``info``, and declare their goals to be 0."""
 
     success_key: str | None = "success"
     out_of_range: Literal["error", "keep"] = "keep"
@@ -126,10 +113,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
-        problems = list(_contradictions(config))
-        if problems:
-            raise ConfigError(problems)
-
+        refuse(list(_contradictions(config)))
         hint = self.install_hint
         if config.python is not None:
             hint = f"for {config.python}: {self.worker_install_hint or hint}"
@@ -137,20 +121,15 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             found = self._find(config)
         except ImportError as error:
             message = f"'{self.name}' cannot be imported: {error}; {self._way_out(config, hint)}"
-            problems.append(Problem(message, key="environment"))
+            raise ConfigError(message, key="environment") from error
         except LookupError as error:
-            problems.append(Problem(str(error), key="environment"))
-        except WorkerError as error:
+            raise ConfigError(str(error), key="environment") from error
+        except workers.WorkerError as error:
             hint = self._way_out(config, f"name a Python that has the packages of '{self.kind}:'")
-            problems.append(Problem(f"'{config.python}' cannot be used: {error}\n{hint}", key="python"))
-        else:
-            if found["max_episode_length"] is None and config.max_episode_length is None:
-                message = f"is missing: '{self.name}' has no limit of its own"
-                problems.append(Problem(message, key="max_episode_length"))
-            else:
-                problems += config.problems_with(found)
-        if problems:
-            raise ConfigError(problems)
+            raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
+        if found["max_episode_length"] is None and config.max_episode_length is None:
+            raise ConfigError(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")
+        refuse(list(config.problems_with(found)))
 
     def foreign_code(self, config: _Config) -> list[Problem]:
         """Return a problem for each option that loads code which no installed package has announced."""
@@ -198,10 +177,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         source, begun = self._source(options), None
         if config.python is not None:
             # A worker that has found this environment, and no other, has its imports loaded.
-            which = which_worker(ANSWERS, options.interpreter, options.environment_variables)
-            begun = taken_worker(which, source.request("find"))
+            which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
+            begun = workers.taken_worker(which, source.request("find"))
         # The other kept workers have answered all questions.
-        stop_kept_workers(ANSWERS)
+        workers.stop_kept_workers(ANSWERS)
         try:
             slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
         except Exception as error:
@@ -219,8 +198,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                 drawn_with = described.get("opengl") or opengl.name
                 reason = opengl.reason if drawn_with == opengl.name else "the environment has set it"
                 _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
-                traits = replace(traits, opengl=drawn_with, renderer=described.get("renderer"))
-            environment = self._environment(config, slots, traits, num_envs=num_envs, device=device)
+                facts = {"MUJOCO_GL": drawn_with, "renderer": described.get("renderer")}
+                known = {name: value for name, value in facts.items() if value is not None}
+                traits = replace(traits, facts={**known, **traits.facts})
+            environment = self._environment(config, slots, traits, device)
 
             # The environment has to repeat its episodes with these options.
             reset = environment.slot_reset(self._seeding_trial(config))
@@ -243,12 +224,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             raise
         return environment
 
-    def _environment(
-        self, config: _Config, slots: EnvSlots, traits: GymTraits, *, num_envs: int, device: torch.device
-    ) -> GymEnvironment:
+    def _environment(self, config: _Config, slots: EnvSlots, traits: GymTraits, device: torch.device) -> GymEnvironment:
         """Wrap the single environments as one batch."""
         del config
-        return GymEnvironment(slots, num_envs, traits, device)
+        return GymEnvironment(slots, traits, device)
 
     def _seeding_trial(self, config: _Config) -> Conditions:
         """Return the conditions of an episode that has to start identically twice."""
@@ -263,9 +242,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
             variables = {**opengl.variables, **config.environment_variables}
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
-            return ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
-        except RequestError as error:
-            raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
+            return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
+        except workers.RequestError as error:
+            raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
 
     def _way_out(self, config: _Config, hint: str) -> str:
         """Return the advice after a failed import: for the library that OpenGL lacks, else ``hint``."""
@@ -341,7 +320,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
 @dataclass(frozen=True, kw_only=True)
 class RobosuiteConfig(GymConfig):
-    """Options of robosuite's tasks, which say themselves what is solved.
+    """Options of robosuite's tasks, which state their success.
 
     Attributes:
         robots: Names of the robots; a Panda by default, and two in tasks for two arms.
@@ -370,7 +349,7 @@ class RobosuiteConfig(GymConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class VlaEvalConfig(GymConfig):
-    """Options of vla-eval's benchmark classes, which say themselves what is solved.
+    """Options of vla-eval's benchmark classes, which state their success.
 
     Attributes:
         task: Name or index of the task; may be left out where the class has one.
@@ -453,9 +432,9 @@ class VlaEvalSuite:
         count = options.get("tasks")
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_JOBS:
             message = f"says how many tasks the class has, 1 to {MAX_JOBS}; each of them becomes a job"
-            raise ConfigError(Problem(message, key="tasks"))
+            raise ConfigError(message, key="tasks")
         if options.get("task") is not None:
-            raise ConfigError(Problem("names one task, and a suite plays all; leave it out", key="task"))
+            raise ConfigError("names one task, and a suite plays all; leave it out", key="task")
         environment = f"vla_eval:{self.name}"
         return [SuiteTask(label=str(each), environment=environment, options={"task": each}) for each in range(count)]
 
@@ -518,7 +497,7 @@ def _shown(slots: EnvSlots, reset: SlotReset, *, num_steps: int, beside: int | N
     shown = []
     for number in range(num_steps + 1):
         if number > 0:
-            steps = slots.step(SlotMoves(actions=np.tile(action, (slots.num_envs, 1)), moving=moving, seen=[0]))
+            steps = slots.step(np.tile(action, (slots.num_envs, 1)), moving, seen=[0])
             over = steps.terminated | steps.truncated
             moving = [index for index in moving if index not in steps.failures and not over[index]]
             if 0 not in moving:

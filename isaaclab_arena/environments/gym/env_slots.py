@@ -20,7 +20,6 @@ from isaaclab_arena.workers import (
     WorkerError,
     WorkerOptions,
     WorkerProcess,
-    can_spare_workers,
     memory_file,
     spare_worker,
     taken_worker,
@@ -73,17 +72,6 @@ class SlotWords(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotMoves:
-    """A step of some env slots."""
-
-    actions: np.ndarray  # of all env slots, (num_envs, action_dim), float32
-    moving: Sequence[int]  # env slots that make the step, ascending
-    seen: Container[int] = ()  # env slots whose pictures are wanted
-    # env slot -> its next actions, fixed in advance, each (n, action_dim), float32
-    planned: Mapping[int, np.ndarray] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlotSteps:
     """The results of one step; entries of env slots that did not move, or failed, have no meaning."""
 
@@ -114,12 +102,12 @@ class SlotSteps:
         return self.results[:, column] != 0.0, self.results[:, column + 1]
 
 
+@dataclass
 class Failures:
     """Logs failures of the single environments of one source: each traceback once, then its count."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._times: Counter[str] = Counter()
+    name: str  # of the source
+    _times: Counter[str] = field(default_factory=Counter)
 
     def tell(self, where: str, details: str) -> None:
         """Log a failure at ``where``; a repeated one takes one line, as a warning at each power of ten."""
@@ -129,10 +117,10 @@ class Failures:
         self._times[like] += 1
         times = self._times[like]
         if times == 1:
-            _LOG.warning("'%s' failed in %s: %s", self._name, where, details)
+            _LOG.warning("'%s' failed in %s: %s", self.name, where, details)
         else:
             level = logging.WARNING if str(times).strip("0") == "1" else logging.DEBUG
-            _LOG.log(level, "'%s' failed in %s as before, %d times by now: %s", self._name, where, times, message)
+            _LOG.log(level, "'%s' failed in %s as before, %d times by now: %s", self.name, where, times, message)
 
 
 class ThisProcess:
@@ -153,7 +141,7 @@ class ThisProcess:
 
     @others_kept()
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Do what the request says."""
+        """Answer the request."""
         del timeout_s
         message, arrays = self._asked
         return self._answers.answer(dict(message), dict(arrays))
@@ -175,26 +163,20 @@ class ThisProcess:
 class EnvWorker:
     """A worker and its env slots; it starts when the first of them is made."""
 
-    def __init__(
-        self,
-        source: SlotSource,
-        options: WorkerOptions | None,
-        failures: Failures,
-        indices: range,
-        begun: WorkerProcess | None = None,
-    ) -> None:
+    def __init__(self, source: SlotSource, options: WorkerOptions | None, failures: Failures, indices: range) -> None:
         # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
-        # others from there. ``options`` is None for this process; ``begun`` is a process that already runs.
+        # others from there. ``options`` is None for this process.
         self.indices, self._failures = indices, failures
-        self._places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
+        self.places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
         self._source, self._is_here, self._options = source, options is None, options or WorkerOptions()
         self._which: Hashable = None  # workers of equal keys can replace each other
         if source.code is not None and options is not None:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
-        self.process: WorkerProcess | ThisProcess | None = None if begun is None else self._started(begun)
-        self._shared: answers.SharedArrays | None = None
-        self._numbers: dict[str, np.ndarray] = {}
+        self.process: WorkerProcess | ThisProcess | None = None
+        self.begun: WorkerProcess | None = None  # a process that already runs, for the first start
+        self.shared: Any = None  # `SharedArrays`, once an environment is made
+        self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
         self.held: set[int] = set()  # its env slots that have an environment
         # Of each env slot, its episode for a replay if the worker dies because of another: the reset, and the actions
@@ -210,20 +192,19 @@ class EnvWorker:
         self._num_ahead = 0
         self._is_sound = True
 
-    def show_in(self, numbers: Mapping[str, np.ndarray]) -> None:
-        """Write observations, without pictures, into ``numbers``, the arrays of all env slots."""
-        self._numbers = {name: values[self._places] for name, values in numbers.items()}
-        for name, values in self._numbers.items():
-            self._showing().arrays[name][:] = values
-
     def begin_making(self, indices: Iterable[int]) -> None:
         """Request environments in these env slots, if there are any."""
         self._making = list(indices)
         if not self._making:
             return
         if self.process is None:
+            # A spare process has run such environments, and has more loaded than one that has only begun.
+            spare, begun, self.begun = None if self._which is None else taken_worker(self._which), self.begun, None
+            if spare and begun:
+                begun.close()
+            command = ANSWERS, self._options.interpreter, self._options.environment_variables
             try:
-                self.process = self._started()
+                self.process = spare or begun or (ThisProcess() if self._is_here else WorkerProcess(*command))
             except WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
@@ -236,15 +217,14 @@ class EnvWorker:
         try:
             description, _ = self._receive(self._options.start_timeout_s * len(self._making))
         except (RequestError, WorkerError) as error:
-            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
-            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{details}") from error
-        if self._shared is None and self.process is not None:
+            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
+        if self.shared is None and self.process is not None:
             sizes = description, len(self.indices), self._most_ahead
-            self._shared = answers.SharedArrays(self.process.share(answers.num_bytes(*sizes)), *sizes)
-            self._ahead = answers.StepsAhead(self._shared, self._most_ahead) if self._most_ahead else None
+            self.shared = answers.SharedArrays(self.process.share(answers.layout(*sizes)[1]), *sizes)
+            self._ahead = answers.StepsAhead(self.shared, self._most_ahead) if self._most_ahead else None
             # Resting env slots will not write their known values again.
-            for name, values in self._numbers.items():
-                self._shared.arrays[name][:] = values
+            for name, values in self.numbers.items():
+                self.shared.arrays[name][:] = values
         self.held.update(self._making)
         return description
 
@@ -261,9 +241,8 @@ class EnvWorker:
             self._start_again(self._played.keys() - starting.keys(), starting)
             self.ask_resets(starting)
             message, _ = self._receive(timeout_s)
-        arrays = self._showing().arrays
-        for name, values in self._numbers.items():
-            values[:] = arrays[name]
+        for name, values in self.numbers.items():
+            values[:] = self.shared.arrays[name]
         if self._replays:
             self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
         return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
@@ -276,7 +255,7 @@ class EnvWorker:
         """Request a step of this worker's env slots, unless it was made ahead."""
         # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
         # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
-        self._asked = actions[self._places], asked[self._places]
+        self._asked = actions[self.places], asked[self.places]
         own = {index - self.indices[0]: each for index, each in planned.items() if index in self.indices}
         self._num_ahead = 0 if self._ahead is None else self._ahead.plan(self._asked[1], own)
         self._ask_steps(*self._asked, self._num_ahead)
@@ -302,10 +281,9 @@ class EnvWorker:
                 raise PolicyError(message) from error
             steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
             # Only these env slots are read: the worker may be stepping its others.
-            shared = self._showing()
-            steps.results[made] = shared.results[slots]
-            for name, values in self._numbers.items():
-                values[slots] = shared.arrays[name][slots]
+            steps.results[made] = self.shared.results[slots]
+            for name, values in self.numbers.items():
+                values[slots] = self.shared.arrays[name][slots]
             for index in made:
                 self._played[index][1].append(self._asked[0])
 
@@ -317,11 +295,6 @@ class EnvWorker:
         except WorkerError as error:
             self._failures.tell(f"env slots {[*moving]}", str(error))
             self._go_on(error, moving, steps)
-
-    def pictures(self, index: int) -> dict[str, np.ndarray]:
-        """Return the last observed pictures of an env slot."""
-        slot = index - self.indices[0]
-        return {name: each[slot] for name, each in self._showing().arrays.items() if name not in self._numbers}
 
     def asked(
         self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
@@ -335,23 +308,20 @@ class EnvWorker:
 
     def let_go(self) -> None:
         """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
-        process = self.process
-        is_free = self._is_sound and not self.starting and self._which is not None and can_spare_workers()
-        if is_free and isinstance(process, WorkerProcess):
+        is_free = self._is_sound and not self.starting and self._which is not None
+        if is_free and isinstance(self.process, WorkerProcess):
             try:
-                process.ask({"request": "forget"}, self._options.step_timeout_s)
+                if spare_worker(self._which, self.process, self._options.step_timeout_s):
+                    self.process = None
             except (RequestError, WorkerError) as error:
                 _LOG.info("a worker of '%s' stops, as it could not close: %s", self._source.name, first_line(error))
-            else:
-                self.process = None
-                spare_worker(self._which, process)
         self.close()
 
     def close(self) -> None:
         """Stop the process, if there is one."""
         self.held, self.starting = set(), {}
         self._is_sound = True
-        self._shared, self._ahead, self._unsent = None, None, None
+        self.shared, self._ahead, self._unsent = None, None, None
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -369,8 +339,7 @@ class EnvWorker:
         num_asked = np.count_nonzero(asked)
         self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
         if num_asked:
-            shared = self._showing()
-            shared.actions[:], shared.asked[:] = actions, asked
+            self.shared.actions[:], self.shared.asked[:] = actions, asked
             self._send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
@@ -384,12 +353,11 @@ class EnvWorker:
             if "info_names" in note:
                 steps.info_names[index] = note["info_names"]
             if self._ahead is not None:
-                self._ahead.note(int(slot), note.get("ahead_names", {}))
+                self._ahead.names[int(slot)] = note.get("ahead_names", {})
         # The shared memory holds the numbers, and the notes hold errors and names.
-        shared = self._showing()
-        steps.results[self._places] = shared.results
-        for name, values in self._numbers.items():
-            values[:] = shared.arrays[name]
+        steps.results[self.places] = self.shared.results
+        for name, values in self.numbers.items():
+            values[:] = self.shared.arrays[name]
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
@@ -442,7 +410,7 @@ class EnvWorker:
 
     def _moving(self, indices: Collection[int]) -> int:
         """Return the env slot of ``indices`` that moved last, the first if none did."""
-        moving = answers.NO_SLOT if self._shared is None else self.indices[0] + int(self._shared.moving[0])
+        moving = answers.NO_SLOT if self.shared is None else self.indices[0] + int(self.shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
     def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
@@ -462,24 +430,9 @@ class EnvWorker:
             for actions in played:
                 self._ask_steps(actions, asked)
                 self._receive(self._timeout_s)
-            again = self._showing().arrays
-            for name, values in self._numbers.items():
-                if not np.array_equal(again[name][slot], values[slot], equal_nan=True):
+            for name, values in self.numbers.items():
+                if not np.array_equal(self.shared.arrays[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
-
-    def _started(self, begun: WorkerProcess | None = None) -> WorkerProcess | ThisProcess:
-        """Return a spare process that has run such environments, else ``begun``, else a new one."""
-        if self._is_here:
-            return ThisProcess()
-        spare = None if self._which is None else taken_worker(self._which)
-        if spare and begun:
-            begun.close()
-        return spare or begun or WorkerProcess(ANSWERS, self._options.interpreter, self._options.environment_variables)
-
-    def _showing(self) -> answers.SharedArrays:
-        if self._shared is None:
-            raise RuntimeError("a worker was asked what it observes before it was made")
-        return self._shared
 
     def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         # Requests to the other workers go first; an error here is raised when the answer is due.
@@ -516,9 +469,9 @@ class EnvSlots:
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
-        started = [begun, *[None] * len(chunks)]
         failures = Failures(source.name)
-        self.workers = [EnvWorker(source, options, failures, *each) for each in zip(chunks, started, strict=False)]
+        self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
+        self.workers[0].begun = begun
         try:
             for worker in self.workers:
                 worker.begin_making(worker.indices)
@@ -535,7 +488,9 @@ class EnvSlots:
             if not term["image"]
         }
         for worker in self.workers:
-            worker.show_in(self.numbers)
+            worker.numbers = {name: values[worker.places] for name, values in self.numbers.items()}
+            for name, values in worker.numbers.items():
+                worker.shared.arrays[name][:] = values
 
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""
@@ -561,23 +516,30 @@ class EnvSlots:
             for worker, _ in self._divided(indices):
                 words.update(worker.finish_resets())
         except (RequestError, WorkerError) as error:
-            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
-            raise ArenaError(f"'{self._source.name}' failed to reset: {error}{details}") from error
+            raise ArenaError(f"'{self._source.name}' failed to reset: {error}{error.details}") from error
         return words
 
-    def step(self, moves: SlotMoves) -> SlotSteps:
-        """Make one step in some env slots."""
-        self.begin_step(moves)
+    def step(self, actions: np.ndarray, moving: Sequence[int], seen: Container[int] = ()) -> SlotSteps:
+        """Make one step in some env slots; see `begin_step`."""
+        self.begin_step(actions, moving, seen)
         return self.finish_step()
 
-    def begin_step(self, moves: SlotMoves) -> None:
-        """Begin a step in all workers at once."""
+    def begin_step(
+        self,
+        actions: np.ndarray,
+        moving: Sequence[int],
+        seen: Container[int] = (),
+        planned: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        """Begin a step of the env slots ``moving`` in all workers at once."""
+        # ``actions`` are those of all env slots, (num_envs, action_dim), float32; ``moving`` ascends; ``seen`` are the
+        # env slots whose pictures are wanted; ``planned`` has the next actions of env slots, each (n, action_dim).
         # A copy, because a worker of several env slots stores the actions until their episodes end.
-        actions, asked = moves.actions.copy(), np.full(len(moves.actions), answers.REST, np.uint8)
-        asked[moves.moving] = [answers.MOVE_AND_LOOK if index in moves.seen else answers.MOVE for index in moves.moving]
-        self._stepping = self._divided(moves.moving)
+        actions, asked = actions.copy(), np.full(len(actions), answers.REST, np.uint8)
+        asked[moving] = [answers.MOVE_AND_LOOK if index in seen else answers.MOVE for index in moving]
+        self._stepping = self._divided(moving)
         for worker, _ in self._stepping:
-            worker.begin_steps(actions, asked, moves.planned)
+            worker.begin_steps(actions, asked, planned or {})
 
     def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
         """Return the env slots whose next step is not made ahead, so that a plan for them is of use."""
@@ -601,7 +563,9 @@ class EnvSlots:
 
     def pictures(self, index: int) -> dict[str, np.ndarray]:
         """Return the last observed pictures of an env slot, by term. They change with its next move."""
-        return self.workers[index // self._size].pictures(index)
+        worker = self.workers[index // self._size]
+        arrays, slot = worker.shared.arrays, index - worker.indices[0]
+        return {name: values[slot] for name, values in arrays.items() if name not in self.numbers}
 
     def render(self, index: int) -> np.ndarray:
         """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""
@@ -622,8 +586,7 @@ class EnvSlots:
         except (RequestError, WorkerError) as error:
             if isinstance(error, RequestError) and error.kind in FAMILIES:
                 raise FAMILIES[error.kind](str(error)) from error
-            details = f"\n{error.traceback}" if isinstance(error, RequestError) else ""
-            raise ArenaError(f"the expert for '{task}' failed: {error}{details}") from error
+            raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def close(self) -> None:
         """Stop all workers, except those that the next environment can use. Can be called more than once."""

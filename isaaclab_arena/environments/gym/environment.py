@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSteps
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
@@ -137,8 +137,8 @@ class GymTraits:
     success: SuccessRule
     metric_keys: tuple[str, ...]  # entries of info that become metrics
     tells_episode: bool = False  # its reset options carry the episode's index and conditions
-    opengl: str | None = None  # MUJOCO_GL of its workers; None if they draw nothing
-    renderer: str | None = None  # OpenGL's renderer with its version; None if unknown
+    # More of its identity: ``MUJOCO_GL`` and OpenGL's ``renderer`` if workers draw, and the rules of a benchmark.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class GymEnvironment(Environment, Background):
@@ -146,10 +146,10 @@ class GymEnvironment(Environment, Background):
 
     returns_own_tensors = True
 
-    def __init__(self, slots: EnvSlots, num_envs: int, traits: GymTraits, device: torch.device) -> None:
+    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device) -> None:
         # Each environment gets its episode's seed at its reset and steps only while that episode runs. So an episode
         # does not depend on the other env slots.
-        self.num_envs = num_envs
+        self.num_envs = num_envs = slots.num_envs
         self.device = device
         self.control_dt = traits.control_dt
         self.task_description = traits.task_description
@@ -189,12 +189,10 @@ class GymEnvironment(Environment, Background):
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
-        self._instructions: dict[int, tuple[Conditions, str | None]] = {}
-        self._solved_starts: set[int] = set()
+        self._starts: dict[int, tuple[Conditions, SlotWords]] = {}  # of the present episodes
         self._starting: dict[int, tuple[Conditions, bool]] = {}
-        self._start_errors: dict[int, str | None] = {}
         self._slots = slots
-        self._moves: SlotMoves | None = None
+        self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
         self._planned: dict[int, np.ndarray] = {}
         self._traits = traits
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
@@ -226,7 +224,7 @@ class GymEnvironment(Environment, Background):
 
     def instruction(self, conditions: Conditions) -> str:
         """Return an episode's instruction; an environment's own words are known only after the reset."""
-        told = (words for started, words in self._instructions.values() if started == conditions)
+        told = (words.instruction for started, words in self._starts.values() if started == conditions)
         return next(told, None) or self.task_description
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
@@ -256,11 +254,7 @@ class GymEnvironment(Environment, Background):
             conditions, is_seen = self._starting.pop(slot)
             if self._pictures:
                 self._pictures.put(slot, self._slots.pictures(slot) if is_seen else None)
-            self._instructions[slot] = (conditions, words[slot].instruction)
-            self._start_errors[slot] = words[slot].error
-        rule = self._traits.success
-        solved = {slot for slot in slots if rule.ends_episode and words[slot].info.get(rule.key or "") == 1.0}
-        self._solved_starts = (self._solved_starts - set(slots)) | solved
+            self._starts[slot] = conditions, words[slot]
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
@@ -268,12 +262,15 @@ class GymEnvironment(Environment, Background):
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return True for env slots whose reset ``info`` says that the task is solved."""
-        return [slot in self._solved_starts for slot in env_ids]
+        rule, starts = self._traits.success, self._starts
+        return [
+            rule.ends_episode and slot in starts and starts[slot][1].info.get(rule.key or "") == 1.0 for slot in env_ids
+        ]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return the mismatch of a reset's observation with its space, by env slot."""
-        told = ((env_id, self._start_errors.get(env_id)) for env_id in env_ids)
-        return {env_id: error for env_id, error in told if error is not None}
+        told = {slot: self._starts[slot][1].error for slot in env_ids if slot in self._starts}
+        return {slot: error for slot, error in told.items() if error is not None}
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
@@ -299,20 +296,19 @@ class GymEnvironment(Environment, Background):
         """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
-        seen = self._pictures.wanted(running, ~self._running)
+        self._moving = running, self._pictures.wanted(running, ~self._running)
         planned, self._planned = self._planned, {}
-        self._moves = SlotMoves(actions=actions, moving=running, seen=seen, planned=planned)
-        self._slots.begin_step(self._moves)
+        self._slots.begin_step(actions, *self._moving, planned)
 
     def finish_step(self) -> Step:
         """Return the step that was begun, RuntimeError if none was."""
-        moves, self._moves = self._moves, None
-        if moves is None:
+        if self._moving is None:
             raise RuntimeError("no step was begun")
+        (moving, seen), self._moving = self._moving, None
         steps, rule = self._slots.finish_step(), self._traits.success
-        for slot in moves.moving if self._pictures else ():
+        for slot in moving if self._pictures else ():
             if slot not in steps.failures:
-                self._pictures.put(slot, self._slots.pictures(slot) if slot in moves.seen else None)
+                self._pictures.put(slot, self._slots.pictures(slot) if slot in seen else None)
 
         # An env slot whose step failed or is not finite leaves its episode as diverged, without reward and success.
         self._lost.update(steps.failures)
@@ -358,10 +354,8 @@ class GymEnvironment(Environment, Background):
         return self._slots.expert_actions(task, observations)
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the environment's name and the versions of its interpreter's packages."""
-        drawn_with = {"MUJOCO_GL": self._traits.opengl, "renderer": self._traits.renderer}
-        known = {name: value for name, value in drawn_with.items() if value is not None}
-        return {"environment": self._traits.name, **self._slots.description["versions"], **known}
+        """Return the environment's name, the versions of its interpreter's packages, and its facts."""
+        return {"environment": self._traits.name, **self._slots.description["versions"], **self._traits.facts}
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots to draw next. Resting ones are not drawn again."""

@@ -1,6 +1,8 @@
 """An environment as Gymnasium shows it, vectorised or single, for users who bring a loop of their own."""
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -10,23 +12,16 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, ObservationSpec
-from isaaclab_arena.nested import with_leaves
+from isaaclab_arena.nested import leaves, with_leaves
 from isaaclab_arena.storage.dataset import flat_array
 
 # Show observations in the forms of Gymnasium's users: nested groups, one dict of terms, or one vector.
 
 _POLICY, _CAMERAS = "policy", "camera_obs"
-_NUMPY_TYPES = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.uint8: np.uint8,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-}
 
 
 class ObservationForm(StrEnum):
@@ -42,43 +37,30 @@ class ObservationForm(StrEnum):
 def formed_space(spec: ObservationSpec, form: ObservationForm, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of a form, with leading dimensions ``batch``; ConfigError if no group can be shown."""
     if form is ObservationForm.NESTED:
-        return _nested_space(spec, batch)
+        return _space(spec, batch)
     if form is ObservationForm.DICT:
-        return gymnasium.spaces.Dict({name: _box(part, batch, least_dims=1) for name, part in _terms(spec)})
+        return gymnasium.spaces.Dict({name: _space(part, batch, least_dims=1) for name, part in _terms(spec)})
     group = spec.get(_POLICY)
     if not isinstance(group, Mapping):
-        raise ConfigError(Problem("flat shows group policy, which this environment does not have", key="observations"))
+        raise ConfigError("flat shows group policy, which this environment does not have", key="observations")
     size = sum(int(np.prod(part.shape)) for _, part in _terms({_POLICY: group}))
     return gymnasium.spaces.Box(-np.inf, np.inf, (*batch, size), np.float32)
 
 
 def _terms(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of every term; names have no dots, which torch forbids in module names."""
-    for group, terms in tree.items():
-        prefix = "" if group in (_POLICY, _CAMERAS) else f"{group}_"
-        if not isinstance(terms, Mapping):
-            yield group, terms
-            continue
-        for name, part in terms.items():
-            if isinstance(part, Mapping):
-                yield from _terms({f"{prefix}{name}": part})
-            else:
-                yield f"{prefix}{name}", part
+    for (group, *names), part in leaves(tree):
+        yield "_".join(names if names and group in (_POLICY, _CAMERAS) else (group, *names)), part
 
 
-def _nested_space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> gymnasium.Space[Any]:
-    if isinstance(spec, ArraySpec):
-        return _box(spec, batch)
-    return gymnasium.spaces.Dict({name: _nested_space(part, batch) for name, part in spec.items()})
-
-
-def _box(spec: ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gymnasium.spaces.Box:
-    dtype = _NUMPY_TYPES[spec.dtype]
-    whole = not np.issubdtype(dtype, np.floating)
-    low = np.iinfo(dtype).min if whole else -np.inf
-    high = np.iinfo(dtype).max if whole else np.inf
+def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...], *, least_dims: int = 0) -> gymnasium.Space[Any]:
+    if not isinstance(spec, ArraySpec):
+        return gymnasium.spaces.Dict({name: _space(part, batch) for name, part in spec.items()})
+    dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    is_whole = not np.issubdtype(dtype, np.floating)
+    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if is_whole else (-np.inf, np.inf)
     shape = spec.shape if len(spec.shape) >= least_dims else (1,)
-    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype)
+    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype.type)
 
 
 # Present an environment as Gymnasium's vector API, for users with a loop of their own.
@@ -170,6 +152,10 @@ class EnvironmentVectorEnv(VectorEnv):
 # Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.
 
 
+_first = functools.partial(with_leaves, change=operator.itemgetter(0))
+"""Returns an observation of the first env slot."""
+
+
 class SingleEnv(gymnasium.Env):
     """Presents an environment with one env slot as a `gymnasium.Env`; ``info`` holds plain bools and numbers.
 
@@ -210,7 +196,3 @@ class SingleEnv(gymnasium.Env):
     def close(self) -> None:
         """Close the environment."""
         self._vector_env.close()
-
-
-def _first(observation: Any) -> Any:
-    return with_leaves(observation, lambda part: part[0]) if isinstance(observation, Mapping) else observation[0]

@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotMoves, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import SlotPictures
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.interfaces.episode import Outcome
@@ -232,7 +232,7 @@ def test_a_worker_that_is_killed_while_an_episode_starts_costs_none():
     assert process is not None
     slots.begin_reset({1: resets[1]}, [])
     os.kill(process.pid, signal.SIGKILL)
-    assert slots.step(SlotMoves(actions=np.ones((2, 2), np.float32), moving=[0])).failures == {}
+    assert slots.step(np.ones((2, 2), np.float32), [0]).failures == {}
     slots.finish_reset([1])
     assert slots.numbers["obs"][1].tobytes() == start
     slots.close()
@@ -270,7 +270,7 @@ class Chain:
         slots = EnvSlots(source, num_envs, WorkerOptions(**IN_WORKERS))
         slots.reset({index: SlotReset(seed=3) for index in range(num_envs)}, [])
         for _ in range(2):
-            slots.step(SlotMoves(actions=np.ones((num_envs, 2), np.float32), moving=range(num_envs)))
+            slots.step(np.ones((num_envs, 2), np.float32), range(num_envs))
         self.pids += [worker.process.pid for worker in slots.workers if worker.process is not None]
         self.played.append(slots.numbers["numbers" if make_kwargs.get("picture") else "obs"][0].tobytes())
         slots.close()
@@ -303,7 +303,7 @@ def test_a_worker_in_which_an_environment_failed_serves_no_other():
     with spare_workers_kept():
         slots = EnvSlots(source, 2, WorkerOptions(**{**IN_WORKERS, "envs_per_worker": 2}))
         slots.reset({index: SlotReset(seed=index) for index in range(2)}, [])
-        assert [*slots.step(SlotMoves(actions=np.ones((2, 2), np.float32), moving=[0])).failures] == [0]
+        assert [*slots.step(np.ones((2, 2), np.float32), [0]).failures] == [0]
         process = slots.workers[0].process
         assert process is not None
         slots.close()
@@ -322,8 +322,7 @@ def test_whoever_waits_for_workers_is_told_when_they_have_answered_or_are_late()
     hangs = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "hang", "at_step": 1})
     slots = EnvSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))
     slots.reset({0: SlotReset(seed=1)}, [])
-    moves = SlotMoves(actions=np.ones((1, 2), np.float32), moving=[0])
-    slots.begin_step(moves)
+    slots.begin_step(np.ones((1, 2), np.float32), [0])
     assert len(slots.unanswered) == 1
     time.sleep(0.3)
     assert slots.unanswered == []

@@ -1,6 +1,7 @@
 """LIBERO's suites and protocols, and the environments built for them."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,9 +268,9 @@ DESCRIPTION = {
 
 
 def environment(protocol: str) -> LiberoEnvironment:
-    facts = {"protocol": protocol}
-    slots: Any = SimpleNamespace(description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
-    return LiberoEnvironment(slots, 1, TRAITS, torch.device("cpu"), protocol=PROTOCOLS[protocol], facts=facts)
+    traits = replace(TRAITS, facts={"protocol": protocol})
+    slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
+    return LiberoEnvironment(slots, traits, torch.device("cpu"), PROTOCOLS[protocol])
 
 
 def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a worker answers: the facts of an environment, and the steps of its env slots, which go into shared memory."""
+"""The answers of a worker: the facts of an environment, and the steps of its env slots, which go into shared memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REST, MOVE, MOVE_AND_LOOK = range(3)
 """The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
 
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
-"""Columns of the results of a step. From there on, each entry of ``info`` has two: whether it is there, its value."""
+"""Columns of the results of a step. Each entry of ``info`` has two from there on: its presence and its value."""
 
 Description = typing.Mapping[str, typing.Any]
 """The result of `EnvSlot.description`."""
@@ -65,7 +65,7 @@ class SharedArrays:
     def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
         # ``num_ahead`` is the number of steps that can be made beyond the next one.
         self._info_keys = description["info_keys"]
-        places, num_bytes = _layout(description, num_slots, num_ahead)
+        places, num_bytes = layout(description, num_slots, num_ahead)
         self._memory = mmap.mmap(descriptor, num_bytes)
         arrays = {name: np.ndarray(shape, dtype, self._memory, at) for name, (dtype, shape, at) in places.items()}
         self._first_result = places["<results>"][2]
@@ -90,21 +90,18 @@ class SharedArrays:
         for name, value in observation.items():
             self.arrays[name][slot] = value
 
-    def put_step(self, slot: int, step: env_slot.SlotStep) -> None:
-        """Write an env slot's step, without the names in its ``info``."""
-        self.put(slot, step.observation)
-        # struct is ten times as fast as assigning a list to an array.
-        self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *self._numbers(step))
-
-    def put_ahead(self, slot: int, number: int, step: env_slot.SlotStep) -> None:
-        """Store a step made ahead for an env slot, without the names in its ``info``."""
-        for name, values in self.ahead_arrays.items():
-            values[slot, number] = step.observation[name]
-        self.ahead_results[slot, number] = self._numbers(step)
-
-    def _numbers(self, step: env_slot.SlotStep) -> list[float]:
+    def put_step(self, slot: int, step: env_slot.SlotStep, ahead: int | None = None) -> None:
+        """Write an env slot's step, or its step number ``ahead`` beyond that, without the names in its ``info``."""
         entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
-        return [step.reward, step.terminated, step.truncated, *entries]
+        numbers = [step.reward, step.terminated, step.truncated, *entries]
+        if ahead is None:
+            self.put(slot, step.observation)
+            # struct is ten times as fast as assigning a list to an array.
+            self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *numbers)
+        else:
+            for name, values in self.ahead_arrays.items():
+                values[slot, ahead] = step.observation[name]
+            self.ahead_results[slot, ahead] = numbers
 
 
 def num_results(description: Description) -> int:
@@ -112,13 +109,8 @@ def num_results(description: Description) -> int:
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
-def num_bytes(description: Description, num_slots: int, num_ahead: int = 0) -> int:
-    """Return the required size of the file."""
-    return _layout(description, num_slots, num_ahead)[1]
-
-
-def _layout(
-    description: Description, num_slots: int, num_ahead: int
+def layout(
+    description: Description, num_slots: int, num_ahead: int = 0
 ) -> tuple[dict[str, tuple[typing.Any, tuple[int, ...], int]], int]:
     """Return each array's type, shape and begin by name, and the number of bytes of all."""
     action_dim, num_numbers = len(description["action_low"]), num_results(description)
@@ -154,7 +146,8 @@ class StepsAhead:
         self._shared, self._most = shared, most
         shared.ahead_asked[:] = shared.ahead_made[:] = 0
         self._shown = np.zeros_like(shared.ahead_made)
-        self._names: dict[int, typing.Mapping[str, typing.Sequence[str]]] = {}
+        # Of each env slot, the names in its ``info`` by the number of the step.
+        self.names: dict[int, typing.Mapping[str, typing.Sequence[str]]] = {}
 
     def left(self) -> np.ndarray:
         """Return the number of made but not shown steps. Shape: (num_slots,), int32."""
@@ -164,7 +157,7 @@ class StepsAhead:
         """Discard the steps made in these env slots."""
         self._shared.ahead_made[slots] = self._shown[slots] = 0
         for slot in slots:
-            self._names.pop(slot, None)
+            self.names.pop(slot, None)
 
     def plan(self, asked: np.ndarray, planned: typing.Mapping[int, np.ndarray]) -> int:
         """Write the planned actions (n, action_dim) per env slot; return the number of steps that may be made ahead."""
@@ -183,10 +176,6 @@ class StepsAhead:
                 self._shared.ahead_actions[slot, : len(told)] = told
         return int(self._shared.ahead_asked.sum())
 
-    def note(self, slot: int, names: typing.Mapping[str, typing.Sequence[str]]) -> None:
-        """Store the names in an env slot's ``info``, by the number of the step."""
-        self._names[slot] = names
-
     def show(self, slots: typing.Sequence[int], actions: np.ndarray) -> dict[int, typing.Sequence[str]]:
         """Show the next step of env slots that have one; ValueError if other actions were planned."""
         shared, numbers = self._shared, self._shown[slots]
@@ -198,7 +187,7 @@ class StepsAhead:
             shared.arrays[name][slots] = values[slots, numbers]
         self._shown[slots] += 1
         # The result holds only steps that lack a wanted entry of ``info``.
-        said = {slot: self._names.get(slot, {}).get(str(self._shown[slot] - 1)) for slot in slots}
+        said = {slot: self.names.get(slot, {}).get(str(self._shown[slot] - 1)) for slot in slots}
         return {slot: names for slot, names in said.items() if names}
 
 
@@ -323,7 +312,7 @@ class Answers:
                 # Reported with the answer to that step.
                 self._raised[slot] = self._told(error)
                 break
-            self._shared.put_ahead(slot, number, step)
+            self._shared.put_step(slot, step, number)
             if step.info_names:
                 names[str(number)] = step.info_names
             self._shared.ahead_made[slot] = number + 1

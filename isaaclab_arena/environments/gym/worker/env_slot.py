@@ -106,7 +106,7 @@ _LAST_EXACT = 1 << 24
 """Up to here float32 holds every whole number."""
 
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
-"""Attributes by which environments say how long a control step takes: two in steps per second, two in seconds."""
+"""Attributes by which environments state the time of a control step: two in steps per second, two in seconds."""
 
 
 class SlotStart(typing.NamedTuple):
@@ -157,8 +157,7 @@ class EnvSlot:
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
         self._info_keys = tuple(dict.fromkeys((*info_keys, *self._metric_keys)))
-        self._action_space = environment.action_space
-        self._native_action = native_action(environment.action_space)
+        self._actions = flat_actions(environment.action_space)
         leaves = [*_leaves(environment.observation_space)]
         self._texts = {".".join(path) or "obs": path for path, space in leaves if kind_of(space) == "Text"}
         if self._texts and instruction_key is None:
@@ -166,13 +165,10 @@ class EnvSlot:
             raise TypeError(f"observation '{text}' is text; instruction_key: {text} makes it the instruction")
         shown = (leaf for leaf in leaves if kind_of(leaf[1]) != "Text")
         self._entries = [_Entry(*leaf, checks_range=checks_ranges) for leaf in shown]
-        # Raises TypeError for actions that are not supported.
-        action_bounds(self._action_space)
 
     def description(self) -> dict[str, typing.Any]:
         """Return the properties of the environment, as JSON."""
         environment, spec = self.environment, self.environment.spec
-        low, high = action_bounds(self._action_space)
 
         def is_rate(value: typing.Any) -> bool:
             array = np.asarray(value)
@@ -193,9 +189,9 @@ class EnvSlot:
             "observation": {
                 entry.name: {"shape": list(entry.shape), "image": entry.is_picture} for entry in self._entries
             },
-            "action_low": low.tolist(),
-            "action_high": high.tolist(),
-            "action_names": action_names(self._action_space),
+            "action_low": self._actions.low.tolist(),
+            "action_high": self._actions.high.tolist(),
+            "action_names": self._actions.names,
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
             "rates": rates,
@@ -250,7 +246,7 @@ class EnvSlot:
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step with an ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         with self._told(pictures), self._generators:
-            answer = self.environment.step(self._native_action(action))
+            answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise ValueError("step must return observation, reward, terminated, truncated and info, as in Gymnasium")
         observation, reward, terminated, truncated, info = answer
@@ -293,11 +289,10 @@ class _Entry:
     def __init__(self, path: tuple[str, ...], space: typing.Any, *, checks_range: bool) -> None:
         self.name, self._path = ".".join(path) or "obs", path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
-        self.is_picture = is_image(space)
-        # Pictures are shown as uint8, everything else as float32.
+        # Bytes in two dimensions or more are a picture. Pictures are shown as uint8, everything else as float32.
+        self.is_picture = kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
         self._type = np.dtype(space.dtype)
-        bounds = (space.low, space.high) if kind_of(space) == "Box" else _whole_bounds(space)
-        low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in bounds]
+        low, high = self._declared = [np.asarray(each, np.float64).reshape(self.shape) for each in _bounds(space)]
         self._is_any_byte = self.is_picture and not low.any() and bool((high == 255).all())
         self._is_whole = self._type.kind in "iub"
         with np.errstate(all="ignore"):
@@ -368,78 +363,69 @@ def kind_of(space: typing.Any) -> str | None:
     return next((each.__name__ for each in type(space).__mro__ if each.__name__ in _SPACES), None)
 
 
-def is_image(space: typing.Any) -> bool:
-    """True if a space holds pictures: bytes in two dimensions or more."""
-    return kind_of(space) == "Box" and space.dtype == np.uint8 and len(space.shape) >= 2
+class FlatActions(typing.NamedTuple):
+    """The actions of a space as flat arrays."""
+
+    low: np.ndarray  # (action_dim,), float64; infinite beyond float32
+    high: np.ndarray  # the same
+    names: list[str] | None  # of the elements, such as ``arm.0``; None for a space without named parts
+    # From a flat float32 action to one of the space: clipped, whole numbers rounded.
+    native: typing.Callable[[np.ndarray], typing.Any]
 
 
-def action_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return lows and highs of the flat action, float64, infinite beyond float32; TypeError if unsupported."""
-    if kind_of(space) in _CONTAINERS:
-        bounds = [action_bounds(part) for _, part in _parts(space)]
-        return np.concatenate([low for low, _ in bounds]), np.concatenate([high for _, high in bounds])
-    is_box = kind_of(space) == "Box"
-    bounds = (space.low, space.high) if is_box else _whole_bounds(space)
+def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
+    """Return the flat form of a space's actions; TypeError if they have none."""
+    kind = kind_of(space)
+    if kind in _CONTAINERS:
+        # A dict's parts are in the space's order, which Gymnasium sorts by key. A tuple's parts are named by number.
+        spaces = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
+        parts = {key: flat_actions(part, f"{name}.{key}" if name else str(key)) for key, part in spaces}
+
+        def put_together(action: np.ndarray) -> typing.Any:
+            values, start = {}, 0
+            for key, part in parts.items():
+                values[key] = part.native(action[start : start + len(part.low)])
+                start += len(part.low)
+            return values if kind == "Dict" else tuple(values.values())
+
+        low = np.concatenate([part.low for part in parts.values()])
+        high = np.concatenate([part.high for part in parts.values()])
+        return FlatActions(low, high, [each for part in parts.values() for each in part.names or ()], put_together)
+
+    bounds, dtype = _bounds(space), space.dtype
     low, high = (each.astype(np.float64).reshape(-1) for each in bounds)
     wrong = ~(low <= high)
     if wrong.any():
         place = int(np.argmax(wrong))
         raise TypeError(f"number {place} of actions goes from {low[place]} to {high[place]}, which is no range")
-    if not is_box:
-        if np.abs([low, high]).max(initial=0) > _LAST_EXACT:
-            raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+    if kind == "Box":
+        most = float(np.finfo(np.float32).max)
+        low, high = np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
+    elif np.abs([low, high]).max(initial=0) > _LAST_EXACT:
+        raise TypeError(f"actions in {space} lie beyond {_LAST_EXACT}, where float32 skips whole numbers")
+    else:
         # Half a step on either side, so that a uniform draw takes each whole number equally often.
-        return low - 0.5, high + 0.5
-    most = float(np.finfo(np.float32).max)
-    return np.where(low < -most, -np.inf, low), np.where(high > most, np.inf, high)
+        low, high = low - 0.5, high + 0.5
+    names = None
+    if name:
+        names = [name] if len(low) == 1 else [f"{name}.{number}" for number in range(len(low))]
+
+    is_whole = kind != "Box" or np.issubdtype(dtype, np.integer)
+    least, most = (each.astype(np.float64 if is_whole else dtype).reshape(space.shape) for each in bounds)
+
+    def clipped(action: np.ndarray) -> typing.Any:
+        # Three times as fast as np.clip.
+        values = np.minimum(np.maximum(action.reshape(least.shape), least), most)
+        if kind == "Discrete":
+            return int(np.rint(values))
+        return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
+
+    return FlatActions(low, high, names, clipped)
 
 
-def action_names(space: typing.Any, name: str = "") -> list[str] | None:
-    """Return the names of the flat action's elements, such as ``arm.0``; None for a space without named parts."""
-    if kind_of(space) in _CONTAINERS:
-        # A dict's parts are in the space's order, which Gymnasium sorts by key. A tuple's parts are named by number.
-        parts = [action_names(part, f"{name}.{key}" if name else str(key)) for key, part in _parts(space)]
-        return [each for part in parts for each in part or ()]
-    size = len(action_bounds(space)[0])
-    if not name:
-        return None
-    return [name] if size == 1 else [f"{name}.{number}" for number in range(size)]
-
-
-def native_action(space: typing.Any) -> typing.Callable[[np.ndarray], typing.Any]:
-    """Return a function from a flat float32 action to a space's action: clipped, whole numbers rounded."""
-    if kind_of(space) in _CONTAINERS:
-        parts = [(key, native_action(part), len(action_bounds(part)[0])) for key, part in _parts(space)]
-        is_dict = kind_of(space) == "Dict"
-
-        def put_together(action: np.ndarray) -> typing.Any:
-            values, start = {}, 0
-            for key, native, size in parts:
-                values[key] = native(action[start : start + size])
-                start += size
-            return values if is_dict else tuple(values.values())
-
-        return put_together
+def _bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
     if kind_of(space) == "Box":
-        is_whole, dtype = np.issubdtype(space.dtype, np.integer), space.dtype
-        low, high = (each.astype(np.float64 if is_whole else dtype) for each in (space.low, space.high))
-
-        def boxed(action: np.ndarray) -> np.ndarray:
-            # Three times as fast as np.clip.
-            values = np.minimum(np.maximum(action.reshape(low.shape), low), high)
-            return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
-
-        return boxed
-    low, high = _whole_bounds(space)
-
-    def rounded(action: np.ndarray) -> typing.Any:
-        values = np.clip(np.rint(action.astype(np.float64)), low, high)
-        return int(values[0]) if kind_of(space) == "Discrete" else values.reshape(space.shape).astype(space.dtype)
-
-    return rounded
-
-
-def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
+        return space.low, space.high
     if kind_of(space) == "Discrete":
         start = np.array([space.start], np.float64)
         return start, start + float(space.n) - 1
@@ -451,11 +437,6 @@ def _whole_bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(size), np.ones(size)
     known = "Box, Discrete, MultiDiscrete and MultiBinary are, and dicts and tuples of them"
     raise TypeError(f"actions in {space} are not supported; {known}")
-
-
-def _parts(space: typing.Any) -> typing.Iterator[tuple[typing.Any, typing.Any]]:
-    """Yield a dict's parts by key, a tuple's by number."""
-    return iter(space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces))
 
 
 def _leaves(space: typing.Any, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], typing.Any]]:
@@ -511,13 +492,13 @@ HOOK = "draw_pictures"
 """Method of an environment or a wrapper. Its argument is true if the pictures of the next reset or step are wanted."""
 
 ROBOSUITE_HOOK = "robosuite_cameras"
-"""The method of an environment around one of robosuite that returns it, and which observables it shows as pictures.
+"""The method of an environment around one of robosuite that returns it, and the observables that are its pictures.
 
 It may return a third thing: packages beside robosuite whose observables do not depend on pictures.
 """
 
 Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
-"""Around a reset or a step: whether the pictures that it returns are wanted."""
+"""The context of a reset or a step; its argument is true if the pictures that it returns are wanted."""
 
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})

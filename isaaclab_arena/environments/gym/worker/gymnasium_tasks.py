@@ -303,7 +303,7 @@ _GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
     "STACK_GLOBAL": (2, " ".join),
     "REDUCE": (2, lambda parts: _Call(*parts)),
 }
-"""Instructions that replace the last parts of the stack by one: how many parts, and how it is made of them."""
+"""Instructions that replace the last parts of the stack by one: the number of parts, and the maker of the one."""
 
 
 def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
@@ -372,13 +372,6 @@ def _called(thing: typing.Any) -> str:
 # Play LIBERO's resets so that each is independent of the resets before it.
 
 
-class _Start(typing.NamedTuple):
-    """The start of a LIBERO reset: NumPy's generator state, and the samplers of the fixtures' joints."""
-
-    generator_state: typing.Any
-    drawn: list[typing.Any]
-
-
 class ResetSequence:
     """The resets of one newly made environment after a seed, each available at any time."""
 
@@ -389,24 +382,25 @@ class ResetSequence:
         self._seeds_every_reset = seeds_every_reset
         self._first: list[typing.Any] = list(task.env.object_property_initializers)
         self._seed: int | None = None
-        self._starts: list[_Start] = []
+        # Of each reset, NumPy's generator state before it, and the samplers of the fixtures' joints.
+        self._starts: list[tuple[typing.Any, list[typing.Any]]] = []
 
     def play(self, seed: int, index: int) -> None:
         """Reset the environment as its reset number ``index`` after ``seed``."""
         if self._seeds_every_reset:
-            self._reset(_Start(np.random.RandomState(seed).get_state(), self._first * (index + 1)))
+            self._reset(np.random.RandomState(seed).get_state(), self._first * (index + 1))
             return
         if seed != self._seed:
-            self._seed, self._starts = seed, [_Start(np.random.RandomState(seed).get_state(), self._first)]
+            self._seed, self._starts = seed, [(np.random.RandomState(seed).get_state(), self._first)]
         # The generator's state before a reset is known only after the resets before it were played.
         for number in (*range(len(self._starts) - 1, index), index):
-            self._reset(self._starts[number])
+            self._reset(*self._starts[number])
             if number == len(self._starts) - 1:
-                self._starts.append(_Start(np.random.get_state(), list(self._task.env.object_property_initializers)))
+                self._starts.append((np.random.get_state(), list(self._task.env.object_property_initializers)))
 
-    def _reset(self, start: _Start) -> None:
-        np.random.set_state(start.generator_state)
-        self._task.env.object_property_initializers[:] = start.drawn
+    def _reset(self, generator_state: typing.Any, drawn: list[typing.Any]) -> None:
+        np.random.set_state(generator_state)
+        self._task.env.object_property_initializers[:] = drawn
         self._task.reset()
 
 
@@ -438,7 +432,7 @@ class Cameras:
 
     def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the wanted pictures, turned by 180 degrees; RuntimeError if a camera was read too early."""
-        if not self.wanted:
+        if not self.wanted or not self._names:
             return {}
         missing = [name for name in self._names if name not in self.drawn]
         if missing:
@@ -576,7 +570,7 @@ class LiberoTask(gymnasium.Env):
         self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
         cameras = settings["cameras"]
         sizes = {"size": settings["camera_size"], "shown_size": settings["picture_size"]}
-        self._cameras = Cameras(task.env, cameras, **sizes) if cameras else None
+        self._cameras = Cameras(task.env, cameras, **sizes)
         self._pictures_wanted = True
         self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
         shown = _states(task.env._get_observations())
@@ -606,7 +600,8 @@ class LiberoTask(gymnasium.Env):
         for number in range(waits):
             self._draw_next(last=number == waits - 1)
             observation = self.task.step(list(HOLD))[0]
-        return self._shown(observation), {"success": bool(self.task.check_success())}
+        shown = {**_states(observation), **self._cameras.shown(observation)}
+        return shown, {"success": bool(self.task.check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
@@ -614,7 +609,8 @@ class LiberoTask(gymnasium.Env):
         native = np.asarray(action, np.float64).copy()
         native[-1] = GRIPPERS[self._settings["gripper"]](native[-1])
         observation, reward, _, _ = self.task.step(native)
-        return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
+        shown = {**_states(observation), **self._cameras.shown(observation)}
+        return shown, float(reward), False, False, {"success": bool(self.task.check_success())}
 
     def close(self) -> None:
         """Close the environment."""
@@ -622,13 +618,8 @@ class LiberoTask(gymnasium.Env):
 
     def _draw_next(self, *, last: bool) -> None:
         """Set if the next reading is drawn: only the ``last`` one of a reset or step is shown."""
-        if self._cameras is not None:
-            self._cameras.wanted = last and self._pictures_wanted
-            self._cameras.drawn.clear()
-
-    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
-        pictures = {} if self._cameras is None else self._cameras.shown(observation)
-        return {**_states(observation), **pictures}
+        self._cameras.wanted = last and self._pictures_wanted
+        self._cameras.drawn.clear()
 
 
 def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:

@@ -13,8 +13,8 @@ import numpy as np
 
 # The renderer of this interpreter, and one OpenGL context for each of robosuite's renderers.
 
-_RENDERERS = "robosuite.utils.binding_utils", "MjRenderContext"
-_CONTEXTS = (
+_PATCHED = (
+    ("robosuite.utils.binding_utils", "MjRenderContext"),
     ("robosuite.renderers.context.osmesa_context", "OSMesaGLContext"),
     ("robosuite.renderers.context.egl_context", "EGLGLContext"),
     ("robosuite.renderers.context.glfw_context", "GLFWGLContext"),
@@ -40,10 +40,13 @@ def drawn_with() -> dict[str, str]:
 
 def keep_robosuite_apart() -> None:
     """Apply `OwnContexts`, and on a CPU renderer `leave_out_unseen`, to robosuite's loaded classes."""
-    for renderer_class in _loaded(_RENDERERS):
+    renderer, *contexts = (
+        getattr(sys.modules[module], name) if module in sys.modules else None for module, name in _PATCHED
+    )
+    if renderer is not None:
         if os.environ.get("MUJOCO_GL") == "osmesa":  # noqa: TID251  a worker's own
-            leave_out_unseen(renderer_class)
-        _ROBOSUITE.keep_apart(renderer_class, [each for place in _CONTEXTS for each in _loaded(place)])
+            leave_out_unseen(renderer)
+        _ROBOSUITE.keep_apart(renderer, [each for each in contexts if each is not None])
 
 
 class OwnContexts:
@@ -86,12 +89,6 @@ class OwnContexts:
 
             context_class.make_current = followed
         self._changed.update((renderer_class, *context_classes))
-
-
-def _loaded(place: tuple[str, str]) -> list[typing.Any]:
-    """Return a module's class in a list, an empty list if the module is not loaded."""
-    module, name = place
-    return [getattr(sys.modules[module], name)] if module in sys.modules else []
 
 
 _ROBOSUITE = OwnContexts()
@@ -207,13 +204,6 @@ class Eye(typing.NamedTuple):
         (first, last), (lowest, highest) = ends
         return int(first), int(lowest), int(last - first), int(highest - lowest)
 
-    def narrowed(self, part: tuple[int, int, int, int], width: int, height: int) -> Eye:
-        """Return the eye restricted to these pixels."""
-        first, lowest, columns, lines = part
-        across, upwards = (self.right - self.left) / width, (self.top - self.bottom) / height
-        left, bottom = self.left + first * across, self.bottom + lowest * upwards
-        return self._replace(left=left, right=left + columns * across, bottom=bottom, top=bottom + lines * upwards)
-
     def _rays(self) -> np.ndarray:
         """Return the rays through the picture's corners. Shape: (4, 3)."""
         corners = [(across, upwards, 1.0) for across in (self.left, self.right) for upwards in (self.bottom, self.top)]
@@ -252,56 +242,44 @@ class OpenGL:
 
 
 def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, compares: bool = True) -> None:
-    """Replace the drawing methods of a robosuite-like renderer class by this module's. Can be called again."""
+    """Replace the drawing methods of a robosuite-like renderer class; other requests go to the originals."""
     if _SPARING in vars(renderer_class):
         return
-    sparing = _Sparing(renderer_class.render, renderer_class.read_pixels, opengl or OpenGL(), compares=compares)
-    # Functions instead of bound methods, so that they receive the renderer.
-    renderer_class.render = lambda *args, **kwargs: sparing.render(*args, **kwargs)  # noqa: PLW0108
-    renderer_class.read_pixels = lambda *args, **kwargs: sparing.read_pixels(*args, **kwargs)  # noqa: PLW0108
-    setattr(renderer_class, _SPARING, True)
-
-
-class _Sparing:
-    """The replacements of robosuite's two methods; other requests go to the originals."""
-
-    def __init__(self, draw_all: typing.Any, read: typing.Any, opengl: typing.Any, *, compares: bool) -> None:
-        self._draw_all, self._read, self._opengl, self._compares = draw_all, read, opengl, compares
-        self._differs = False
+    draw_all, read, opengl = renderer_class.render, renderer_class.read_pixels, opengl or OpenGL()
+    differs = False
 
     def render(
-        self,
         renderer: typing.Any,
         width: int,
         height: int,
         camera_id: int | None = None,
         segmentation: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
     ) -> None:
+        nonlocal differs
         asked = (width, height, camera_id, segmentation)
         setattr(renderer, _PICTURE, None)
         is_large = width > renderer.con.offWidth or height > renderer.con.offHeight
-        if self._differs or segmentation or camera_id is None or camera_id < 0 or is_large:
-            self._draw_all(renderer, *asked)
+        if differs or segmentation or camera_id is None or camera_id < 0 or is_large:
+            draw_all(renderer, *asked)
             return
         mujoco = importlib.import_module("mujoco")
         renderer.cam.type, renderer.cam.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera_id
         world = (renderer.model._model, renderer.data._data, renderer.vopt, renderer.pert, renderer.cam)
         mujoco.mjv_updateScene(*world, mujoco.mjtCatBit.mjCAT_ALL, renderer.scn)
-        picture = draw(renderer, width, height, self._opengl)
+        picture = draw(renderer, width, height, opengl)
         compared = getattr(renderer, _COMPARED, frozenset())
-        if self._compares and camera_id not in compared:
+        if compares and camera_id not in compared:
             setattr(renderer, _COMPARED, compared | {camera_id})
             # The whole scene stays drawn; from a difference on, everything is.
-            found = self._read(renderer, *asked[:2]) if picture is None else picture
-            self._draw_all(renderer, *asked)
-            self._differs = not np.array_equal(found, self._read(renderer, *asked[:2]))
-            if self._differs:
+            found = read(renderer, *asked[:2]) if picture is None else picture
+            draw_all(renderer, *asked)
+            differs = not np.array_equal(found, read(renderer, *asked[:2]))
+            if differs:
                 warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
         elif picture is not None:
             setattr(renderer, _PICTURE, (asked, picture))
 
     def read_pixels(
-        self,
         renderer: typing.Any,
         width: int,
         height: int,
@@ -313,8 +291,11 @@ class _Sparing:
             return picture.copy()
         if picture is not None:
             # After the second drawing only a rectangle is valid.
-            self._draw_all(renderer, *asked)
-        return self._read(renderer, width, height, depth=depth, segmentation=segmentation)
+            draw_all(renderer, *asked)
+        return read(renderer, width, height, depth=depth, segmentation=segmentation)
+
+    renderer_class.render, renderer_class.read_pixels = render, read_pixels
+    setattr(renderer_class, _SPARING, True)
 
 
 def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> np.ndarray | None:
@@ -322,23 +303,23 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     mujoco = importlib.import_module("mujoco")
     scene, whole = renderer.scn, (0, 0, width, height)
     geoms = _Geoms(mujoco, renderer)
-    first, second = scene.camera[0], scene.camera[1]
-    is_perspective = not (scene.enabletransform or getattr(first, "orthographic", 0) or first.frustum_near <= 0)
+    camera, second = scene.camera[0], scene.camera[1]
+    is_perspective = not (scene.enabletransform or getattr(camera, "orthographic", 0) or camera.frustum_near <= 0)
     if not is_perspective or geoms.cast_shadows:
         opengl.render(renderer, whole)
         return None
 
     # The eye of the scene's camera, between those of a stereo picture.
-    forward, up = (np.array(getattr(first, name), np.float64) for name in ("forward", "up"))
-    place = (np.array(first.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
-    near, bottom, top = (float(getattr(first, f"frustum_{name}")) for name in ("near", "bottom", "top"))
-    half = float(getattr(first, "frustum_width", 0.0)) or width / height * (top - bottom) / 2.0
-    middle = float(first.frustum_center)
+    forward, up = (np.array(getattr(camera, name), np.float64) for name in ("forward", "up"))
+    place = (np.array(camera.pos, np.float64) + np.array(second.pos, np.float64)) / 2.0
+    near, bottom, top = (float(getattr(camera, f"frustum_{name}")) for name in ("near", "bottom", "top"))
+    half = float(getattr(camera, "frustum_width", 0.0)) or width / height * (top - bottom) / 2.0
+    middle = float(camera.frustum_center)
     axes = np.array([np.cross(forward, up), up, forward])
     eye = Eye(place, axes, (middle - half) / near, (middle + half) / near, bottom / near, top / near)
 
     # The pixels around the mirrors; None if that may be the whole picture.
-    mirrors = geoms.mirrors()
+    mirrors = geoms.mirrors
     part: tuple[int, int, int, int] | None = (0, 0, 0, 0)
     if len(mirrors.centers):
         is_endless = (mirrors.halves[:, :2] <= 0).any()
@@ -361,11 +342,14 @@ def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> n
     picture = opengl.read(renderer, whole)
     for geom, kind in shown:
         geom.type = kind
-    geoms.leave_out(~geoms.seen_by(eye.narrowed(part, width, height), mirrors))
+    first, lowest, columns, lines = part
+    across, upwards = (eye.right - eye.left) / width, (eye.top - eye.bottom) / height
+    left, bottom = eye.left + first * across, eye.bottom + lowest * upwards
+    sides = {"left": left, "right": left + columns * across, "bottom": bottom, "top": bottom + lines * upwards}
+    geoms.leave_out(~geoms.seen_by(eye._replace(**sides), mirrors))
     opengl.render(renderer, whole)
-    left, lowest, columns, lines = part
     # Lines count from below, as in OpenGL.
-    picture[lowest : lowest + lines, left : left + columns] = opengl.read(renderer, part)
+    picture[lowest : lowest + lines, first : first + columns] = opengl.read(renderer, part)
     return picture
 
 
@@ -375,34 +359,29 @@ class _Geoms:
     def __init__(self, mujoco: typing.Any, renderer: typing.Any) -> None:
         self._none = int(mujoco.mjtGeom.mjGEOM_NONE)
         self._box = int(mujoco.mjtGeom.mjGEOM_BOX)
-        self._mirror_types = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}
         scene, model, data = renderer.scn, renderer.model._model, renderer.data._data
         endless = {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_HFIELD)}
         of_model = int(mujoco.mjtObj.mjOBJ_GEOM)
-        self._all = [scene.geoms[number] for number in range(scene.ngeom)]
-        self._bounded = [each for each in self._all if each.objtype == of_model and int(each.type) not in endless]
+        geoms = [scene.geoms[number] for number in range(scene.ngeom)]
+        self._bounded = [each for each in geoms if each.objtype == of_model and int(each.type) not in endless]
         ids = [each.objid for each in self._bounded]
         axes = data.geom_xmat[ids].reshape(-1, 3, 3)
         middle, halves = model.geom_aabb[ids, :3], model.geom_aabb[ids, 3:]
         centers = data.geom_xpos[ids] + np.einsum("nij,nj->ni", axes, middle)
         self.boxes = Shape(centers, axes, halves)
-        shadows = int(mujoco.mjtRndFlag.mjRND_SHADOW)
-        lights = (scene.lights[number] for number in range(scene.nlight))
-        self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
-    def mirrors(self) -> Shape:
-        """Return the boxes and planes whose upper side reflects; planes have no thickness."""
-        found = [
-            each
-            for each in self._all
-            if int(each.type) in self._mirror_types and each.reflectance > 0 and not each.transparent
-        ]
+        # The boxes and planes whose upper side reflects; planes have no thickness.
+        flat = {int(mujoco.mjtGeom.mjGEOM_PLANE), self._box}
+        found = [each for each in geoms if int(each.type) in flat and each.reflectance > 0 and not each.transparent]
         centers, axes, halves = (
             np.array([np.asarray(getattr(each, name), np.float64).reshape(shape) for each in found]).reshape(-1, *shape)
             for name, shape in (("pos", (3,)), ("mat", (3, 3)), ("size", (3,)))
         )
         halves[[int(each.type) != self._box for each in found], 2] = 0.0
-        return Shape(centers, axes, halves)
+        self.mirrors = Shape(centers, axes, halves)
+        shadows = int(mujoco.mjtRndFlag.mjRND_SHADOW)
+        lights = (scene.lights[number] for number in range(scene.nlight))
+        self.cast_shadows = bool(scene.flags[shadows]) and any(each.castshadow for each in lights)
 
     def seen_by(self, eye: Eye, mirrors: Shape | None = None) -> np.ndarray:
         """True for boxes that may be visible, directly or in a mirror. Shape: (n,), bool."""

@@ -24,11 +24,10 @@ class Box:
         self.low, self.high = np.full(shape, low, self.dtype), np.full(shape, high, self.dtype)
 
 
-class Dict:
+class Dict(typing.NamedTuple):
     """Named spaces, as Gymnasium's space of this name."""
 
-    def __init__(self, spaces: typing.Mapping[str, typing.Any]) -> None:
-        self.spaces = dict(spaces)
+    spaces: typing.Mapping[str, typing.Any]
 
 
 class Spec(typing.NamedTuple):
@@ -44,19 +43,9 @@ DEFAULT_MAX_STEPS = 300
 """Control steps that vla-eval gives an episode of a class that does not say."""
 
 RUNS_ON = (
-    "vla_eval",
-    *(
-        "libero",
-        "robosuite",
-        "robocasa",
-        "mujoco",
-        "dm_control",
-        "bddl",
-        "mani_skill",
-        "mani_skill2_real2sim",
-        "sapien",
-    ),
-    *("simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix", "jax", "omnigibson", "torch"),
+    *("vla_eval", "libero", "robosuite", "robocasa", "mujoco", "dm_control", "bddl", "mani_skill"),
+    *("mani_skill2_real2sim", "sapien", "simpler_env", "rlbench", "pyrep", "calvin_env", "pybullet", "kinetix"),
+    *("jax", "omnigibson", "torch"),
 )
 """Packages whose versions are recorded if imported: simulators of vla-eval's own benchmarks, and itself."""
 
@@ -109,6 +98,7 @@ class BenchmarkTask:
         self.made_by = benchmark_class  # its package's version is recorded
         self._settings = settings
         self._loop = asyncio.new_event_loop()
+        self._wait = self._loop.run_until_complete
         self._benchmark: typing.Any = None
         self._task: dict = {}
         self._num_steps = 0
@@ -198,9 +188,6 @@ class BenchmarkTask:
         self._num_steps = 0
         self._wait(benchmark.start_episode({**self._task, "episode_idx": episode_index}, recorder))
         return self._wait(benchmark.get_observation())
-
-    def _wait(self, answer: typing.Coroutine) -> typing.Any:
-        return self._loop.run_until_complete(answer)
 
     def _observed(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
         pictures = observation.get("images") or {}

@@ -1,4 +1,4 @@
-"""What a worker answers, for each version of Gymnasium."""
+"""The answers of a worker, for each version of Gymnasium."""
 
 import importlib
 import os
@@ -20,18 +20,12 @@ from isaaclab_arena.environments.gym.worker.answers import (
     Answers,
     SharedArrays,
     commit_at,
-    num_bytes,
+    layout,
     origin,
     revision,
     versions_of,
 )
-from isaaclab_arena.environments.gym.worker.env_slot import (
-    EnvSlot,
-    action_bounds,
-    action_names,
-    is_image,
-    native_action,
-)
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, flat_actions
 from tests.environments.gym import gym_fakes
 from tests.environments.gym.gym_fakes import ID, DrawEnvironment
 
@@ -43,7 +37,7 @@ class Asked:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
         self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
         description = self.ask({**self.request, "slots": [0], "num_slots": 1})
-        os.ftruncate(memory, num_bytes(description, 1))
+        os.ftruncate(memory, layout(description, 1)[1])
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 
@@ -114,15 +108,14 @@ def flat(*values: float) -> np.ndarray:
     ],
 )
 def test_an_action_is_clipped_and_whole_numbers_are_rounded(space, action, expected):
-    native = native_action(space)(action)
+    native = flat_actions(space).native(action)
     assert space.contains(native)
     assert np.array_equal(native, expected)
 
 
 def test_a_uniform_draw_takes_every_whole_number_equally_often():
     space = spaces.Discrete(4)
-    to_native = native_action(space)
-    low, high = action_bounds(space)
+    low, high, _, to_native = flat_actions(space)
     draws = np.random.default_rng(0).uniform(low, high, (4000, 1)).astype(np.float32)
     counts = np.bincount([to_native(draw) for draw in draws])
     assert counts.min() > 900
@@ -134,31 +127,18 @@ ARM_AND_GRIPPER = spaces.Dict(
 
 
 def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_have_its_names():
-    low, high = action_bounds(ARM_AND_GRIPPER)
+    low, high, names, to_native = flat_actions(ARM_AND_GRIPPER)
     assert (low.tolist(), high.tolist()) == ([-1.0, -1.0, -0.5, -0.5], [1.0, 1.0, 1.5, 2.5])
-    assert action_names(ARM_AND_GRIPPER) == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
-    assert action_names(spaces.Box(-1.0, 1.0, (2,))) is None
-    native = native_action(ARM_AND_GRIPPER)(flat(0.5, 3.0, 0.9, 1.6))
+    assert names == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
+    assert flat_actions(spaces.Box(-1.0, 1.0, (2,))).names is None
+    native = to_native(flat(0.5, 3.0, 0.9, 1.6))
     assert ARM_AND_GRIPPER.contains(native)
     assert (native["arm"][0].tolist(), native["arm"][1].tolist(), native["gripper"]) == ([0.5, 1.0], [1], 2)
 
 
 def test_actions_that_have_no_flat_form_are_refused():
     with pytest.raises(TypeError, match="are not supported"):
-        action_bounds(spaces.Dict({"a": spaces.Text(5)}))
-
-
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), True),
-        (spaces.Box(0, 255, (128,), np.uint8), False),
-        (spaces.Box(0.0, 1.0, (8, 8, 3)), False),
-        (spaces.Discrete(3), False),
-    ],
-)
-def test_bytes_in_two_dimensions_are_a_picture(space, expected):
-    assert is_image(space) is expected
+        flat_actions(spaces.Dict({"a": spaces.Text(5)}))
 
 
 class Showing(gymnasium.Env):
@@ -184,6 +164,20 @@ def bounds(*, low: float, high: float) -> spaces.Box:
     space = spaces.Box(-1.0, 1.0, (1,))
     space.low[:], space.high[:] = low, high
     return space
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), True),
+        (spaces.Box(0, 255, (128,), np.uint8), False),
+        (spaces.Box(0.0, 1.0, (8, 8, 3)), False),
+        (spaces.Discrete(3), False),
+    ],
+)
+def test_bytes_in_two_dimensions_are_a_picture(space, expected):
+    [term] = EnvSlot(Showing(space, None), ()).description()["observation"].values()
+    assert term["image"] is expected
 
 
 PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,))
@@ -268,11 +262,11 @@ def test_an_environment_that_tells_numpy_to_raise_what_casts_may_do_shows_the_sa
 )
 def test_bounds_of_actions_that_are_no_range_are_refused(space, message):
     with pytest.raises(TypeError, match=message):
-        action_bounds(space)
+        flat_actions(space)
 
 
 def test_bounds_of_actions_beyond_float32_are_none():
-    low, high = action_bounds(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
+    low, high, *_ = flat_actions(spaces.Box(-1e300, np.array([1.0, 1e300]), (2,), np.float64))
     assert (low.tolist(), high.tolist()) == ([-np.inf, -np.inf], [1.0, np.inf])
 
 
