@@ -15,15 +15,10 @@ import torch
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks, highest_of_ranks
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
+from isaaclab_arena.evaluation import eval_runner, planning, process, validation
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.process import Interruption, generators_put_back, put_back
 from isaaclab_arena.evaluation.run import RankHost, run
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.disk import write_text
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.reports import RESULTS_FILE
+from isaaclab_arena.storage import disk, layout, reports
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +78,7 @@ class ClosedLoopEvaluation:
 
     def is_complete(self, num_steps: int) -> bool:
         """True if that evaluation is complete."""
-        results = self.directory(num_steps) / RESULTS_FILE
+        results = self.directory(num_steps) / reports.RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
     def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
@@ -93,9 +88,9 @@ class ClosedLoopEvaluation:
         ranks = self.ranks.within(f"evaluation {self.num_runs} after {num_steps} steps")
         # No rank may look for the checkpoint before it exists.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
-        is_begun = (directory / RUN_PLAN_FILE).is_file()
+        is_begun = (directory / layout.RUN_PLAN_FILE).is_file()
         is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
-        options = EvalOptions(
+        options = eval_runner.EvalOptions(
             eval_jobs_config=self.jobs_file.path,
             output_dir=str(directory),
             resume=str(directory) if is_begun else None,
@@ -104,22 +99,22 @@ class ClosedLoopEvaluation:
             device=self.device,
             **{"no_dataset": True, **self.options},
         )
-        request = RunRequest.of(
+        request = planning.RunRequest.of(
             self._jobs(checkpoint),
             self.jobs_file.config_hash,
             source_file=self.jobs_file.path,
-            command_line=(PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
+            command_line=(eval_runner.PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
             options=options,
         )
         _LOG.info("evaluating %s", checkpoint)
-        with generators_put_back(), put_back():
+        with process.generators_put_back(), process.put_back():
             torch.set_num_threads(self.torch_threads or torch.get_num_threads())
             exit_code = run(request, RankHost(ranks)).exit_code
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:
         """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
-        path, results = self.directory(num_steps) / RESULTS_FILE, {}
+        path, results = self.directory(num_steps) / reports.RESULTS_FILE, {}
         if self.ranks.context.is_rank_zero and path.is_file():
             names = [each.name for each in fields(EvaluatedJob)]
             for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
@@ -127,7 +122,7 @@ class ClosedLoopEvaluation:
         return Evaluated(exit_code=0, config_hash=self.jobs_file.config_hash, jobs=results)
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
-        return resolve_jobs(
+        return validation.resolve_jobs(
             self.jobs_file.jobs,
             file=self.jobs_file.path,
             overrides={self.checkpoint_option: str(checkpoint)},
@@ -155,7 +150,7 @@ class Progress:
             whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
             kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
             if len(kept) < len(lines) or not lines:
-                write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
+                disk.write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
     def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
         """Write the measures (name to value) after `num_steps` steps; `told` replaces their line in the log."""
@@ -251,7 +246,7 @@ def run_loop(
     *,
     evaluation: ClosedLoopEvaluation | None,
     progress: Progress,
-    interruption: Interruption,
+    interruption: process.Interruption,
     stop_file: Path | None = None,
 ) -> int:
     """Train to the end on one rank; return 0, or 128 plus the number of the signal that stopped the run."""

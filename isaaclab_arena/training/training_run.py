@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.config.loading import load_jobs_file
@@ -20,10 +21,8 @@ from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation import planning, process, start_up
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.planning import Machinery, settle_backends
-from isaaclab_arena.evaluation.process import watch_for_interruption
-from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
@@ -33,15 +32,7 @@ from isaaclab_arena.storage.layout import LOCK_FILE
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
-from isaaclab_arena.training.training_loop import (
-    ClosedLoopEvaluation,
-    Evaluated,
-    EvaluatedJob,
-    Progress,
-    Schedule,
-    run_loop,
-    tensorboard,
-)
+from isaaclab_arena.training import training_loop as loop
 
 _LOG = logging.getLogger(__name__)
 EVALUATION_TIME = "Perf/evaluation_time"
@@ -67,7 +58,7 @@ def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: 
 
 
 def told_of_evaluation(
-    jobs: Mapping[str, EvaluatedJob], *, iterations: int, evaluation_s: float
+    jobs: Mapping[str, loop.EvaluatedJob], *, iterations: int, evaluation_s: float
 ) -> tuple[dict[str, float], str]:
     """Return the measures of an evaluation that took `evaluation_s` [s], and its log line."""
     measures, told = {EVALUATION_TIME: evaluation_s}, []
@@ -101,7 +92,7 @@ def log_writer(config: settings.TrainingConfig) -> Callable[..., Any]:
     if name == "none":
         return lambda *_, **__: None
     if name == "tensorboard":
-        return tensorboard
+        return loop.tensorboard
     with _refusing(name):
         writer_class: Any = resolve_callable(_WRITERS.get(name, name))
         package = {_WRITERS[package]: package for package in _WRITERS}.get(getattr(writer_class, "__name__", ""))
@@ -202,7 +193,7 @@ class TrainingRun:
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
     learner: learning.Learner
-    evaluation: ClosedLoopEvaluation | None  # None without evaluations
+    evaluation: loop.ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
     began_with: checkpoints.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
@@ -246,21 +237,17 @@ class TrainingRun:
                 _LOG.info("writing to %s", self.run_directory)
 
             after_step = learner.iterations
-            schedule = Schedule(
+            schedule = loop.Schedule(
                 max_steps=config.agent.max_iterations,
                 save_every=config.agent.save_interval,
                 evaluate_every=config.evaluation.interval or None,
             )
             writer = log_writer(config)(self.run_directory, after_step=after_step) if is_rank_zero else None
-            with (
-                closing(
-                    Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
-                ) as progress,
-                watch_for_interruption() as interruption,
-            ):
+            progress = loop.Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
+            with closing(progress), process.watch_for_interruption() as interruption:
                 if after_step == 0:
                     self.save()
-                code = run_loop(
+                code = loop.run_loop(
                     self,
                     schedule,
                     evaluation=self.evaluation,
@@ -275,32 +262,49 @@ class TrainingRun:
             return code
 
     def _write_settings(self, directory: Path) -> None:
-        settings.write_settings(
-            directory,
-            self.config,
-            observation_terms=self.learner.environment.observation_terms,
-            devices=self._devices,
-            simulation_devices=self._simulation_devices,
-            command_line=self.command_line,
-            began_with=None if self.began_with is None else str(self.began_with),
-        )
+        """Write ``params/agent.yaml`` and ``env.yaml`` like Isaac Lab and mjlab, and ``train.yaml``; StorageError."""
+        # The settings keep the first weights' source and all command lines of the run.
+        config, document = self.config, settings.document_of(self.config)
+        before = settings.settings_of(directory) if (directory / settings.SETTINGS).is_file() else {}
+        typed = before.get("command_lines")
+        # Terms are in the order of the networks' input.
+        terms = {group: list(names) for group, names in self.learner.environment.observation_terms.items()}
+        contents = {
+            "agent": {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms},
+            "env": {"environment": config.environment, "num_envs": config.num_envs, **document["env"]},
+            "train": {
+                **document,
+                "world_size": len(self._devices),
+                "devices": list(self._devices),
+                "simulation_devices": list(self._simulation_devices),
+                "began_with": before.get("began_with") if self.began_with is None else str(self.began_with),
+                "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), " ".join(self.command_line)],
+                "versions": settings.training_versions(),
+            },
+        }
+        for name, content in contents.items():
+            path = directory / "params" / f"{name}.yaml"
+            write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        infos = settings.checkpoint_infos(
-            self.config,
-            iterations=self.learner.iterations,
-            env_steps=self.learner.env_steps,
-            world_size=self.ranks.context.world_size,
-        )
-        return {**self.learner.algorithm.save(), "iter": self.learner.iterations, "infos": infos}
+        learner = self.learner
+        own = {
+            "schema_version": settings.SCHEMA_VERSION,
+            "iterations": learner.iterations,
+            "env_steps": learner.env_steps,
+            "world_size": self.ranks.context.world_size,
+            "config": settings.document_of(self.config),
+            "versions": settings.training_versions(),
+        }
+        return {**learner.algorithm.save(), "iter": learner.iterations, "infos": {settings.OWN_INFOS: own}}
 
     @property
     def num_steps(self) -> int:
         """Iterations done."""
         return self.learner.iterations
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: loop.Progress) -> None:
         """Collect samples, learn from them, and write the measures of this iteration."""
         measures = self.learner.iterate()
         self.timed_iterations += 1
@@ -335,7 +339,7 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(self, evaluated: loop.Evaluated, progress: loop.Progress, *, evaluation_s: float) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
         if evaluated.exit_code != 0:
@@ -368,7 +372,7 @@ def train_rank(
     log_writer(config)
 
     # Refuse ranks that would begin differently, or whose arithmetic differs.
-    agree_on_versions(ranks, settings.training_versions())
+    start_up.agree_on_versions(ranks, settings.training_versions())
     begins_with = None if options.load_checkpoint is None else Path(options.load_checkpoint)
     ranks.agree_on(
         "training",
@@ -406,7 +410,7 @@ def train_rank(
 
 def _evaluation(
     config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
-) -> ClosedLoopEvaluation | None:
+) -> loop.ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation
     if evaluation.interval == 0:
@@ -430,7 +434,7 @@ def _evaluation(
             "record_viewport_video": films,
             "video_episodes": str(evaluation.video_episodes) if films else "all",
         }
-    return ClosedLoopEvaluation(
+    return loop.ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
         policy_type=_POLICY_TYPE,
@@ -460,7 +464,7 @@ def with_settled_backend(
     ranks: Ranks,
     *,
     num_threads: int,
-    settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
+    settle: Callable[[Sequence[Job], planning.Machinery], Mapping[str, str]] = planning.settle_backends,
 ) -> settings.TrainingConfig:
     """Return the configuration with its backend; if open, rank 0 chooses it for all ranks. ConfigError."""
     job = learning.environment_job(config)
@@ -470,6 +474,6 @@ def with_settled_backend(
     settled = {job.config.name: ""}
     with ranks.keep_waiting():
         if ranks.context.is_rank_zero:
-            settled = settle([job], Machinery(devices=devices, num_threads=num_threads))
+            settled = settle([job], planning.Machinery(devices=devices, num_threads=num_threads))
     backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
     return replace(config, env={**config.env, "backend": backend})

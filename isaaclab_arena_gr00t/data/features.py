@@ -21,9 +21,8 @@ from PIL import Image
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.interfaces.specs import ArraySpec, picture_layout
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage import disk, episodes
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.disk import storage_errors
-from isaaclab_arena.storage.episodes import ArrayPlace
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.layout import Fields
@@ -133,7 +132,7 @@ def read_frames(
 @contextmanager
 def _video_errors(doing: str, path: Path) -> Iterator[None]:
     try:
-        with storage_errors(doing, path):
+        with disk.storage_errors(doing, path):
             yield
     except (FFmpegError, ValueError, ArithmeticError) as error:
         # PyAV raises ValueError for a damaged file, and its time base may be zero.
@@ -310,7 +309,7 @@ class DatasetFeatures:
 
 
 def plan_features(
-    arrays: Mapping[str, ArrayPlace],
+    arrays: Mapping[str, episodes.ArrayPlace],
     *,
     policy: Gr00tClosedloopPolicyConfig | None = None,
     state_names: Sequence[str] = (),
@@ -381,7 +380,9 @@ def _whole(sizes: Mapping[str, int]) -> Column:
     )
 
 
-def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
+def _cameras(
+    arrays: Mapping[str, episodes.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None
+) -> dict[str, Camera]:
     prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
     found: dict[str, Camera] = {}
     unclear: dict[str, str] = {}

@@ -19,10 +19,9 @@ from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
+from isaaclab_arena.storage import disk, episode_file
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
-from isaaclab_arena.storage.disk import json_line, storage_errors
-from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import (
@@ -242,7 +241,7 @@ class StoredDataset:
         """Yield the JSON mapping in each line of a file, none without such a file; StorageError for a bad line."""
         path = self.root / name
         if path.is_file():
-            with storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
+            with disk.storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
                 for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
                     if len(line) > _MAX_LINE:
                         raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
@@ -323,7 +322,7 @@ _VERSIONS = ("v2.0", "v2.1", "v3.0")
 def open_dataset(root: Path) -> StoredDataset:
     """Return a dataset; StorageError if missing, incomplete or of an unsupported version, ConfigError if no JSON."""
     path = root / layout.INFO_FILE
-    with storage_errors("read", path):
+    with disk.storage_errors("read", path):
         is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
     # A conversion writes ``info.json`` last, so a directory without it may be an interrupted conversion.
     if not is_there:
@@ -469,7 +468,7 @@ def write_recordings(
     for index in stored.episodes:
         about = remembered.get(index, {})
         recorded_job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
-        key = recorded_job, json_line(about.get("env_args", {}))
+        key = recorded_job, disk.json_line(about.get("env_args", {}))
         if key not in names:
             # File systems may fold the case of names, so the names of two jobs must differ without it.
             safe = recorded_job if name_problem(recorded_job) is None else "job"
@@ -492,14 +491,14 @@ def write_recordings(
         made = consolidate(parts, recordings[-1])
         if made.damaged:
             raise StorageError(made.damaged[0][1])
-        with storage_errors("remove", directory):
+        with disk.storage_errors("remove", directory):
             directory.rmdir()
     return tuple(recordings)
 
 
 def _episode(
     stored: StoredDataset, features: DatasetFeatures, index: int, about: Mapping[str, dict[str, Any]]
-) -> RecordedEpisode:
+) -> episode_file.RecordedEpisode:
     episode = stored.episodes[index]
     columns = stored.columns(index, [*features.vectors, *([layout.REWARD] if features.rewards else [])])
     # All pictures of an episode are in memory at once.
@@ -530,7 +529,7 @@ def _episode(
     num_steps = len(columns[layout.ACTION])
     arrays[recorded.DONES] = np.zeros(num_steps, np.uint8)
     arrays[recorded.DONES][-1:] = 1
-    attributes: dict[str, AttributeValue] = {}
+    attributes: dict[str, episode_file.AttributeValue] = {}
     # LeRobot's column of successes is not in every dataset; the recorded attributes overrule it.
     if stored.features.get(layout.SUCCESS, {}).get("shape") == [1]:
         attributes["success"] = bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())
@@ -542,6 +541,6 @@ def _episode(
         "language_instruction": episode.task,
         "control_dt": 1 / stored.fps,
     }
-    return RecordedEpisode(
+    return episode_file.RecordedEpisode(
         episode_index=index, arrays=arrays, attributes=attributes, env_args=about.get("env_args", {})
     )

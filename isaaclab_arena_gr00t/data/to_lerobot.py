@@ -15,17 +15,9 @@ from pyarrow import parquet
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.paths import given_path
+from isaaclab_arena.storage import disk
+from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.disk import json_line, json_text, plain, storage_errors, write_text
-from isaaclab_arena.storage.episodes import (
-    RecordedArray,
-    RecordedSteps,
-    index_episodes,
-    locate_arrays,
-    read_all_attributes,
-    read_attributes,
-    read_episode,
-)
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout, tables
 from isaaclab_arena_gr00t.data.features import (
@@ -35,7 +27,7 @@ from isaaclab_arena_gr00t.data.features import (
     plan_features,
     png_bytes,
 )
-from isaaclab_arena_gr00t.data.layout import DATASET_OPTION, DatasetVersion, FileSizes
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
 
@@ -60,13 +52,13 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     found: list[SourceEpisode] = []
     num_recorded = 0
     for files in layout.jobs_of(dataset):
-        places = index_episodes(files, key=DATASET_OPTION)
+        places = recordings.index_episodes(files, key=layout.DATASET_OPTION)
         num_recorded += len(places)
         of_job: list[SourceEpisode] = []
         for file in dict.fromkeys(places.values()):
             # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
-            for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+            for index, attributes in zip(indices, recordings.read_all_attributes(file, indices), strict=True):
                 if only_successes and attributes.get("success") is not True:
                     continue
                 # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
@@ -85,7 +77,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         found += sorted(of_job, key=lambda episode: episode.episode_index)
     if not found:
         reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
-        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
+        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=layout.DATASET_OPTION))
 
     # Every episode of a dataset needs an instruction.
     silent = [episode for episode in found if not episode.instruction]
@@ -93,7 +85,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         message = (
             f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
         )
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
     return found
 
 
@@ -108,16 +100,16 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
             f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
             "a dataset has one rate"
         )
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
     ((control_dt, episode),) = found.items()
     if control_dt is None:
         message = f"{episode.name} does not say how long a control step is; give --fps"
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
     # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
     if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
     return round(rate)
 
 
@@ -146,7 +138,7 @@ class EpisodeWriterV21:
     root: Path
     fps: int
     lossless: bool
-    sizes: FileSizes
+    sizes: layout.FileSizes
 
     def add(self, episode: EpisodeContent) -> None:
         """Write an episode; StorageError if this fails."""
@@ -173,13 +165,13 @@ class EpisodeWriterV21:
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
         chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
-        write_text(self.root / layout.STATS_FILE, json_line(chosen))
+        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(chosen))
 
 
 class EpisodeWriterV30:
     """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
 
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: layout.FileSizes) -> None:
         self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
         self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
         self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
@@ -234,7 +226,7 @@ class EpisodeWriterV30:
         frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
         with tables.parquet_errors("write", path):
             frame.to_parquet(path)
-        write_text(self.root / layout.STATS_FILE, json_line(plain(statistics)))
+        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(disk.plain(statistics)))
 
     def _write_rows(self) -> None:
         if self._rows:
@@ -245,19 +237,19 @@ class EpisodeWriterV30:
 
 def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Append lines of JSON to a file; StorageError if this fails."""
-    with storage_errors("append to", path):
+    with disk.storage_errors("append to", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json_line(plain(value))}\n" for value in values)
+            file.writelines(f"{disk.json_line(disk.plain(value))}\n" for value in values)
 
 
-def _place(prefix: str, number: int, sizes: FileSizes) -> dict[str, int]:
+def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
     chunk, file = divmod(number, sizes.chunk)
     return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
 
 
 def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
-    return plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
+    return disk.plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
 
 
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
@@ -289,7 +281,7 @@ class LeRobotOptions:
     """Control steps per second, if the recording does not give a whole number."""
     robot_type: str | None = None
     """Name of the robot; by default as recorded."""
-    sizes: FileSizes = field(default_factory=FileSizes)
+    sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
     """Largest sizes of files and directories."""
 
 
@@ -315,7 +307,7 @@ def write_lerobot_dataset(
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
-    first = locate_arrays(episodes[0].file, episodes[0].episode_index)
+    first = recordings.locate_arrays(episodes[0].file, episodes[0].episode_index)
     features = plan_features(
         first,
         policy=policy,
@@ -326,10 +318,10 @@ def write_lerobot_dataset(
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
-        arrays = locate_arrays(episode.file, episode.episode_index)
+        arrays = recordings.locate_arrays(episode.file, episode.episode_index)
         num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
         if num_steps == 0:
-            raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+            raise ConfigError(Problem(f"{episode.name} has no control step", key=layout.DATASET_OPTION))
         for path, place in wanted.items():
             due, found = (num_steps, *place.shape[1:]), arrays.get(path)
             if found is None:
@@ -342,11 +334,11 @@ def write_lerobot_dataset(
             else:
                 continue
             message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-            raise ConfigError(Problem(message, key=DATASET_OPTION))
+            raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)
-    with storage_errors("make", output_dir):
+    with disk.storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     conversion = _Conversion(output_dir, features, options, fps)
     for number, episode in enumerate(episodes):
@@ -374,9 +366,9 @@ class _Conversion:
 
     def add(self, number: int, episode: SourceEpisode) -> None:
         """Write an episode as number `number` of the dataset."""
-        steps, index = RecordedSteps(), episode.episode_index
+        steps, index = recordings.RecordedSteps(), episode.episode_index
         arrays = {
-            path: steps.array(RecordedArray(file=episode.file, episode_index=index, name=path))
+            path: steps.array(recordings.RecordedArray(file=episode.file, episode_index=index, name=path))
             for path in self._features.paths()
         }
         # An instruction gets its number when it first occurs.
@@ -433,12 +425,11 @@ class _Conversion:
 
         # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
         file_only = {"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE}
-        attributes = {
-            name: value for name, value in read_attributes(episode.file, index).items() if name not in file_only
-        }
+        found = recordings.read_attributes(episode.file, index)
+        attributes = {name: value for name, value in found.items() if name not in file_only}
         if episode.file not in self._env_args:
             # These values are the same for a whole file.
-            self._env_args[episode.file] = read_episode(episode.file, index).env_args
+            self._env_args[episode.file] = recordings.read_episode(episode.file, index).env_args
         env_args = self._env_args[episode.file]
         line = {"episode_index": number, "source": episode.name, "attributes": attributes, "env_args": env_args}
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
@@ -461,15 +452,15 @@ class _Conversion:
         }
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
-        write_text(self._root / layout.MODALITY_FILE, json_text(modalities))
+        disk.write_text(self._root / layout.MODALITY_FILE, disk.json_text(modalities))
         arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
-        write_text(self._root / layout.ARENA_FILE, json_text(arena))
+        disk.write_text(self._root / layout.ARENA_FILE, disk.json_text(arena))
 
         # The robot's name is an option, or else that of the recorded embodiment.
         options, first = self._options, episodes[0]
         robot_type = options.robot_type
         if not robot_type:
-            attributes = read_attributes(first.file, first.episode_index)
+            attributes = recordings.read_attributes(first.file, first.episode_index)
             try:
                 provenance = json.loads(str(attributes.get("provenance", "{}")))
             except (ValueError, RecursionError):
@@ -499,5 +490,5 @@ class _Conversion:
             "features": described,
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
-        write_text(self._root / layout.INFO_FILE, json_text(info))
+        disk.write_text(self._root / layout.INFO_FILE, disk.json_text(info))
         return tuple(self._tasks)
