@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +24,6 @@ from isaaclab_arena.storage import disk, episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.layout import Fields
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_pictures
 from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
@@ -207,29 +205,24 @@ class Column:
         return source[:, places].astype(np.float32)
 
     def unpacked(self, column: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the source arrays that the column (num_steps, size) contains completely, by path."""
-        position = {
-            place: number for number, place in enumerate(place for group in self.groups.values() for place in group)
-        }
-        arrays, start = {}, 0
+        """Return the source arrays in the column (num_steps, size), and groups without their complete source."""
+        places = [place for group in self.groups.values() for place in group]
+        position = {place: number for number, place in enumerate(places)}
+        arrays: dict[str, np.ndarray] = {}
+        lost: set[int] = set()
+        start = 0
         for path, size in self.sources.items():
-            places = range(start, start + size)
+            source = range(start, start + size)
             start += size
-            if all(place in position for place in places):
-                arrays[path] = np.ascontiguousarray(column[:, [position[place] for place in places]])
+            if all(place in position for place in source):
+                arrays[path] = np.ascontiguousarray(column[:, [position[place] for place in source]])
+            else:
+                lost.update(source)
+        # A group without its complete source becomes an observation of its own.
+        for key, (start, end) in self.spans().items():
+            if lost.intersection(self.groups[key]):
+                arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(column[:, start:end])
         return arrays
-
-    def incomplete_groups(self) -> tuple[str, ...]:
-        """Return the groups whose sources the column does not contain completely; `unpacked` cannot restore them."""
-        covered = {place for group in self.groups.values() for place in group}
-        starts = np.cumsum([0, *self.sources.values()])
-        lost = {
-            place
-            for start, end in pairwise(starts)
-            if not covered.issuperset(range(start, end))
-            for place in range(start, end)
-        }
-        return tuple(key for key, places in self.groups.items() if lost.intersection(places))
 
 
 def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
@@ -413,38 +406,3 @@ def _cameras(
     if problems:
         raise ConfigError(problems)
     return {key: found[name] for key, name in wanted.items()}
-
-
-def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
-    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
-    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
-        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
-    document = arena["features"]
-    vectors = {
-        str(name): Column(
-            sources={str(path): int(size) for path, size in column["sources"].items()},
-            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
-            names=tuple(map(str, column["names"])),
-        )
-        for name, column in document["vectors"].items()
-    }
-    cameras = {
-        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
-        for key, camera in document["cameras"].items()
-    }
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
-
-
-# ``modality.json`` assigns a dataset's numbers and videos to a model's groups and pictures.
-
-COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
-
-
-def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
-    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
-    default, most = COLUMN_OF_MODALITY[modality], 65_536
-    found = {}
-    for key, group in Fields(document, layout.MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
-        start = group.integer("start", 0, most)
-        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
-    return found

@@ -24,16 +24,7 @@ from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import (
-    Camera,
-    Column,
-    DatasetFeatures,
-    features_of_document,
-    groups_of,
-    read_encoded,
-    read_frames,
-    whole_arrays,
-)
+from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, read_encoded, read_frames, whole_arrays
 from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
 from isaaclab_arena_gr00t.data.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
 
@@ -364,6 +355,26 @@ def _first_task(fields: Fields) -> str:
 _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
+def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
+    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
+    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
+        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
+    document = arena["features"]
+    vectors = {
+        str(name): Column(
+            sources={str(path): int(size) for path, size in column["sources"].items()},
+            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
+            names=tuple(map(str, column["names"])),
+        )
+        for name, column in document["vectors"].items()
+    }
+    cameras = {
+        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
+        for key, camera in document["cameras"].items()
+    }
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
+
+
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     """Return the recorded arrays of a dataset's columns and videos; StorageError if files contradict each other."""
     try:
@@ -376,7 +387,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
 
         # Any other dataset may say in ``modality.json`` where the groups of its state are.
         modality = dataset.document(layout.MODALITY_FILE) or {}
-        groups = groups_of(modality, "state")
+        groups = layout.groups_of(modality, "state")
         spans = [(key, start, end) for key, (name, start, end) in groups.items() if name == layout.STATE]
         spans.sort(key=lambda span: span[1:])
         starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
@@ -512,10 +523,6 @@ def _episode(
     arrays: dict[str, np.ndarray] = {}
     for name, column in features.vectors.items():
         arrays |= column.unpacked(columns[name])
-        # A group without its complete source becomes an array of its own.
-        for key in column.incomplete_groups():
-            start, end = column.spans()[key]
-            arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(columns[name][:, start:end])
     if recorded.ACTIONS not in arrays:
         raise StorageError(f"{stored.root}: {layout.ARENA_FILE} does not say where the actions are whole")
     if features.rewards:

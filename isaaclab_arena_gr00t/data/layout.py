@@ -195,6 +195,21 @@ def is_inside(path: Path, root: Path) -> bool:
         raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error
 
 
+# ``modality.json`` assigns a dataset's numbers and videos to a model's groups and pictures.
+
+COLUMN_OF_MODALITY = {"state": STATE, "action": ACTION}
+
+
+def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
+    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
+    default, most = COLUMN_OF_MODALITY[modality], 65_536
+    found = {}
+    for key, group in Fields(document, MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
+        start = group.integer("start", 0, most)
+        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
+    return found
+
+
 # Find the recordings for a dataset or a training.
 
 DATASET_OPTION = "--dataset"

@@ -20,13 +20,7 @@ from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data import layout, tables
-from isaaclab_arena_gr00t.data.features import (
-    COLUMN_OF_MODALITY,
-    DatasetFeatures,
-    VideoWriter,
-    plan_features,
-    png_bytes,
-)
+from isaaclab_arena_gr00t.data.features import DatasetFeatures, VideoWriter, plan_features, png_bytes
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
@@ -448,7 +442,7 @@ class _Conversion:
                 key: {"start": start, "end": end}
                 for key, (start, end) in (vectors[column].spans() if column in vectors else {}).items()
             }
-            for modality, column in COLUMN_OF_MODALITY.items()
+            for modality, column in layout.COLUMN_OF_MODALITY.items()
         }
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}

@@ -11,14 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import (
-    BertConfig,
-    BertModel,
-    ConvNextBackbone,
-    ConvNextConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import BertConfig, BertModel, ConvNextBackbone, ConvNextConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 
@@ -278,9 +271,8 @@ class ActionHead(nn.Module):
             nn.LayerNorm(2 * size), nn.Linear(2 * size, size), nn.SiLU(), nn.Linear(size, size)
         )
         self.context_norm = nn.LayerNorm(size)
-        self.blocks = nn.ModuleList(
-            [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
-        )
+        blocks = [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
+        self.blocks: Any = nn.ModuleList(blocks)
         self.final_norm = AdaptiveLayerNorm(size)
 
     def situation(
@@ -293,7 +285,7 @@ class ActionHead(nn.Module):
         bias = torch.zeros(context_mask.shape, dtype=context.dtype, device=context.device)
         bias = bias.masked_fill(~context_mask, float("-inf"))
         return Situation(
-            context=tuple(block.keys_values(context) for block in self._blocks()),
+            context=tuple(block.keys_values(context) for block in self.blocks),
             context_mask=bias[:, None, None, :],
             summary=self.summary_mlp(torch.cat([vision_summary, encoded.mean(dim=1)], dim=-1)),
             state=encoded + self.state_position[: state.shape[1]],
@@ -310,13 +302,10 @@ class ActionHead(nn.Module):
         condition = self.time_mlp(embedded) + situation.summary
         tokens = self.action_encoder(action, situation.embodiment_id) + self.action_position
         tokens = torch.cat([situation.state, tokens], dim=1)
-        for block, context in zip(self._blocks(), situation.context, strict=True):
+        for block, context in zip(self.blocks, situation.context, strict=True):
             tokens = block(tokens, condition, context, situation.context_mask)
         tokens = self.final_norm(tokens[:, situation.state.shape[1] :], condition)
         return self.action_decoder(tokens, situation.embodiment_id)
-
-    def _blocks(self) -> list[Block]:
-        return [block for block in self.blocks if isinstance(block, Block)]
 
 
 # Flow matching.
