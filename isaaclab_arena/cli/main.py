@@ -71,11 +71,11 @@ _GROUPS = {
         "collect": (f"{_HERE}.runs:collect:CollectOptions", "record demonstrations of an expert"),
     },
     "machine": {
-        "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),
-        "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
+        "doctor": (f"{_HERE}.machine:doctor:DoctorOptions", "show what this machine has to offer"),
+        "completion": (f"{_HERE}.machine:completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
-"""By heading and name: ``module:[function:]options`` of a command, and what it does."""
+"""By heading and name: ``module:[function:]options`` of a command, and its action."""
 
 COMMANDS = {
     name: Command(group=group, module=parts[0], options=parts[-1], summary=summary, main=[*parts[1:-1], "main"][0])
@@ -183,7 +183,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return code
 
 
-# What commands print with ``--json``: one document on stdout; text for people goes to stderr.
+# The output of commands with ``--json``: one document on stdout; text for people goes to stderr.
 
 
 @contextmanager

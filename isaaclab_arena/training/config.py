@@ -1,12 +1,11 @@
 """The configuration of a training run from files and the command line, and the directories that keep it."""
 
 import ast
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -252,12 +251,12 @@ def read_training(document: Mapping[str, Any], *, task: str, source: str) -> Tra
         config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
     with problems_at(file=source):
         refuse([*of_plain, *problems])
-    return dataclasses.replace(config, **sections)
+    return replace(config, **sections)
 
 
 def document_of(config: TrainingConfig) -> dict[str, Any]:
     """Return a configuration as plain values, for files."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    return json.loads(json.dumps(asdict(config)))
 
 
 def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -631,7 +630,7 @@ def training_config(
         nearest = " or ".join(str(each * world_size) for each in (num_envs, num_envs + 1) if each)
         message = f"{config.num_envs_total} env slots do not divide over {world_size} ranks; use {nearest}"
         raise ConfigError(message, key="--num_envs_total")
-    return dataclasses.replace(config, num_envs=num_envs)
+    return replace(config, num_envs=num_envs)
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
@@ -657,7 +656,7 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
     if options.resume is None or Path(options.load_checkpoint).is_file():
         with problems_at(key="--load_checkpoint"):
             file = checkpoint_file(options.load_checkpoint, None).absolute()
-        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(file))
+        return replace(options, resume=None, load_run=None, load_checkpoint=str(file))
     # The checkpoint of a run has a file name, a number or a regular expression.
     run, name = run_to_resume(options, task, words), options.load_checkpoint
     numbered = {path.name: path for path in numbered_checkpoints(run).values()}
@@ -669,5 +668,5 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
         held = ", ".join(numbered) or "none"
         raise ConfigError(f"there is no '{name}' in '{run}'; its checkpoints are {held}", key="--load_checkpoint")
     if list(numbered.values())[-1:] == [chosen] and (run / SETTINGS).is_file():
-        return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
-    return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
+        return replace(options, resume=str(run), load_run=None, load_checkpoint=None)
+    return replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))

@@ -7,10 +7,9 @@ import io
 import logging
 import math
 import time
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -255,7 +254,7 @@ class TrainingEnvironment(VecEnv):
         return TensorDict(vectors, batch_size=[self.num_envs], device=self.device)
 
 
-# Compare what the ranks have learned.
+# Compare the learned state of the ranks.
 
 
 class OutOfSyncError(ArenaError):
@@ -440,7 +439,7 @@ def _taken_by(found: Callable[..., Any]) -> dict[str, Any] | None:
             continue
         hints: dict[str, Any] = {}
         with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints = typing.get_type_hints(function)
+            hints = get_type_hints(function)
         parameters = inspect.signature(function).parameters.values()
         named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         taken = {name: hints.get(name, Any) for name in named} | taken

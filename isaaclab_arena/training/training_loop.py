@@ -255,7 +255,7 @@ def run_loop(
     # evaluations ``evaluation`` is None.
     num_steps = training.num_steps
     if evaluation is not None and schedule.is_evaluated_after(num_steps):
-        # The run resumes from an evaluated checkpoint: complete what an interruption has left out.
+        # The run resumes from an evaluated checkpoint: complete the part that an interruption left out.
         # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
         if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
             code = _evaluate(training, evaluation, progress)

@@ -1,10 +1,9 @@
 """The columns, pictures and groups of a LeRobot dataset, for the arrays and cameras of a recording."""
 
-import dataclasses
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -146,7 +145,7 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
     height, width = size
     # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes. PNG, which LeRobot writes, is
     # never much larger than the pixels themselves; JPEG is smaller.
-    extent = dataclasses.replace(rows, max_size=4 * height * width + (1 << 16))
+    extent = replace(rows, max_size=4 * height * width + (1 << 16))
     found = 0
     for found, encoded in enumerate(read_pictures(path, name, extent), start=1):
         if found > rows.num_rows:

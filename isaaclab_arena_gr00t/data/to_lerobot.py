@@ -1,9 +1,8 @@
 """Recordings as a LeRobot dataset, one episode at a time."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +392,7 @@ class _Conversion:
         png = self._options.png
         encoded = {name: list(map(png_bytes, shown)) for name, shown in pictures.items()} if png else {}
 
-        # Statistics of this episode, and what those of the whole dataset will need.
+        # Statistics of this episode, and the values for those of the whole dataset.
         statistics: dict[str, tables.Statistics] = {}
         for name, values in columns.items():
             flat = values.reshape(num_steps, -1)
@@ -447,7 +446,7 @@ class _Conversion:
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
         disk.write_text(self._root / layout.MODALITY_FILE, disk.json_text(modalities))
-        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
+        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": asdict(self._features)}
         disk.write_text(self._root / layout.ARENA_FILE, disk.json_text(arena))
 
         # The robot's name is an option, or else that of the recorded embodiment.

@@ -4,7 +4,6 @@ python -m isaaclab_arena_gr00t.training.finetune --dataset outputs/demos --outpu
 python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena_gr00t.training.finetune --dataset … --output_dir …
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -13,7 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,7 +197,7 @@ class TrainingRun:
         # The settings that must be the same when a run is resumed.
         base = options.base_model_path
         self._asked: dict[str, Any] = {
-            **{field.name: getattr(options, field.name) for field in dataclasses.fields(trainer.TrainingSettings)},
+            **{field.name: getattr(options, field.name) for field in fields(trainer.TrainingSettings)},
             "dataset": list(options.dataset),
             "base_model_path": None if base is None else str(base),
             "policy_config_yaml_path": str(options.policy_config_yaml_path),

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,7 +156,8 @@ def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -
         for episode in verification.compare_runs(options.output_dir, directory, sample):
             surroundings = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
             surroundings += [f"when the run ran, {each}" for each in episode.other_provenance]
-            _say_once(said, surroundings, keep_lines=True)
+            for line in surroundings:
+                _say(line, unless=said)
             name = f"{episode.job} {layout.demo_name(episode.episode_index)}"
             _say(f"{name}: {episode.num_steps} steps, {_verdict(episode)}")
             yield episode
@@ -196,15 +197,12 @@ def _num_bitwise(bitwise: Sequence[Any], of: Sequence[Any]) -> str:
     return f"{len(bitwise)} of {len(of)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
 
 
-def _say_once(said: set[str], lines: Iterable[str], *, keep_lines: bool) -> None:
-    """Say lines about the surroundings of episodes, which are the same for many, unless they have been `said`."""
-    for line in lines:
-        if line not in said:
-            said.add(line)
-            _say(line, keep_lines=keep_lines)
-
-
-def _say(text: str, *, keep_lines: bool = True) -> None:
+def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) -> None:
+    """Print a text for people, `unless` this set holds it already; the surroundings of many episodes are the same."""
+    if unless is not None:
+        if text in unless:
+            return
+        unless.add(text)
     print(plain_text(text, keep_lines=keep_lines), flush=True)
 
 
@@ -234,7 +232,7 @@ class ReplayOptions:
 
 
 def replay(argv: Sequence[str]) -> int:
-    """Replay recordings, show whether each episode is equal, and return the exit code; ConfigError."""
+    """Replay recordings, show each episode's first difference, and return the exit code; ConfigError."""
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
     settings = _settings(options)
 
@@ -261,7 +259,8 @@ def replay(argv: Sequence[str]) -> int:
             other = "the environment is not the one that was recorded"
             surroundings = [f"{other}: {each}" for each in following.contents]
             surroundings += [f"when this was recorded, {each}" for each in following.other_provenance]
-            _say_once(said, surroundings, keep_lines=False)
+            for line in surroundings:
+                _say(line, keep_lines=False, unless=said)
             if following.is_damaged:
                 verdict = "damaged: its arrays are not what was written, so it was not replayed"
             else:

@@ -22,7 +22,7 @@ from isaaclab_arena.training.config import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 _TRAINING_OF_OTHERS = "training.json"
-"""What another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
+"""File that another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
 and ``world_size``."""
 
 

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             batch = options.policy_batch if options.deterministic else None
             jobs = resolve_jobs(jobs_file, policy_batch=batch, may_import=not options.no_import)
             configs = [job.config for job in jobs]
-            # What the user should know of runnable jobs, with the jobs of each line.
+            # Remarks on runnable jobs, with the jobs of each line.
             told: dict[str, list[str]] = {}
             for job in jobs:
                 lines = [str(job.connections)] if job.connections is not None else []
