@@ -125,7 +125,8 @@ class TrainingEnvironment(VecEnv):
         # succeed or reach the time limit are ``time_outs``: the critic estimates the value of the future. Lost
         # episodes, and those whose physics broke down, have no value from then on.
         # ``seed`` is the run's plus the rank. ``cfg`` describes the environment for rsl_rl's log writers.
-        self.environment = environment
+        # rsl_rl's random network distillation reads the ``step_dt`` of ``unwrapped``.
+        self.environment = self.unwrapped = environment
         self.num_envs = environment.num_envs
         self.num_actions = environment.action_spec.shape[0]
         self.max_episode_length = environment.max_episode_length
@@ -191,11 +192,6 @@ class TrainingEnvironment(VecEnv):
         lengths = self.episode_length_buf
         lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
         self._began_late = lengths > 0
-
-    @property
-    def unwrapped(self) -> Environment:
-        """The environment itself; rsl_rl's random network distillation reads its ``step_dt``."""
-        return self.environment
 
     def restart(self) -> TensorDict:
         """Start a new episode in every env slot, equal within groups, and return the observation."""
@@ -684,10 +680,6 @@ class Learner:
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
         return True
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.environment.close()
 
     @torch.no_grad()
     def _collect(self) -> None:

@@ -394,7 +394,8 @@ def train_rank(
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
-        learner = stack.enter_context(closing(learning.Learner(settled, ranks.context, num_threads=num_threads)))
+        learner = learning.Learner(settled, ranks.context, num_threads=num_threads)
+        stack.enter_context(closing(learner.environment))
         began_with = None if begins_with is None else checkpoints.begin_with(learner.algorithm, begins_with)
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.

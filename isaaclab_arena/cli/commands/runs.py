@@ -22,8 +22,8 @@ from isaaclab_arena.training.config import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 _TRAINING_OF_OTHERS = "training.json"
-"""File that another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
-and ``world_size``."""
+"""File that another package's command writes beside its checkpoints. Its keys are ``command_line``,
+``working_directory`` and ``world_size``."""
 
 
 @dataclass(frozen=True, kw_only=True)
