@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,16 +31,6 @@ class EvaluatedJob:
     success_rate: float | None  # None if success is not measured
     mean_return: float | None  # mean sum of rewards, None without episodes
     mean_length: float | None  # mean number of control steps, None without episodes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """The results of an evaluation, as one rank knows them."""
-
-    exit_code: int  # the exit code of the runner's command
-    config_hash: str  # hash of the jobs, the same for each evaluation of a training run
-    # The results by job, on rank 0; empty on the others, or if the run has no results.
-    jobs: dict[str, EvaluatedJob]
 
 
 @dataclass
@@ -81,8 +71,8 @@ class ClosedLoopEvaluation:
         results = self.directory(num_steps) / reports.RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
-    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
-        """Evaluate a checkpoint of rank 0, or resume an interrupted evaluation; ArenaError. Every rank calls it."""
+    def run(self, checkpoint: Path, num_steps: int) -> int:
+        """Evaluate rank 0's checkpoint, or go on with that; return the exit code. ArenaError. Every rank calls it."""
         directory = self.directory(num_steps)
         self.num_runs += 1
         ranks = self.ranks.within(f"evaluation {self.num_runs} after {num_steps} steps")
@@ -109,17 +99,14 @@ class ClosedLoopEvaluation:
         _LOG.info("evaluating %s", checkpoint)
         with process.generators_put_back(), process.put_back():
             torch.set_num_threads(self.torch_threads or torch.get_num_threads())
-            exit_code = run(request, RankHost(ranks)).exit_code
-        return replace(self.results(num_steps), exit_code=exit_code)
+            return run(request, RankHost(ranks)).exit_code
 
-    def results(self, num_steps: int) -> Evaluated:
-        """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
-        path, results = self.directory(num_steps) / reports.RESULTS_FILE, {}
-        if self.ranks.context.is_rank_zero and path.is_file():
-            names = [each.name for each in fields(EvaluatedJob)]
-            for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
-                results[job["name"]] = EvaluatedJob(**{name: job[name] for name in names})
-        return Evaluated(exit_code=0, config_hash=self.jobs_file.config_hash, jobs=results)
+    def results(self, num_steps: int) -> dict[str, EvaluatedJob]:
+        """Return the results of an evaluation by job, none if its run has none; for rank 0."""
+        path = self.directory(num_steps) / reports.RESULTS_FILE
+        jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"] if path.is_file() else ()
+        names = [each.name for each in fields(EvaluatedJob)]
+        return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
         return validation.resolve_jobs(
@@ -236,7 +223,9 @@ class Training(Protocol):
         """Return the path of the checkpoint after `num_steps` steps."""
         ...
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: ClosedLoopEvaluation, progress: Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write the newest checkpoint's evaluation, of `evaluation_s` [s] (0: before an interruption)."""
 
 
@@ -263,7 +252,7 @@ def run_loop(
                 return code
         elif progress.is_writer and not progress.has(num_steps, training.evaluation_measure):
             # The run was stopped between the end of the evaluation and the writing of its measures.
-            training.note_evaluation(evaluation.results(num_steps), progress, evaluation_s=0.0)
+            training.note_evaluation(evaluation, progress, exit_code=0, evaluation_s=0.0)
 
     is_last = num_steps >= schedule.max_steps
     while not is_last:
@@ -291,9 +280,10 @@ def run_loop(
 def _evaluate(training: Training, evaluation: ClosedLoopEvaluation, progress: Progress) -> int:
     """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
     began = time.perf_counter()
-    evaluated = evaluation.run(training.checkpoint(training.num_steps), training.num_steps)
+    exit_code = evaluation.run(training.checkpoint(training.num_steps), training.num_steps)
     # Codes from 128 on are of signals.
-    interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= 128 else 0)
+    interrupted = highest_of_ranks(exit_code if exit_code >= 128 else 0)
     if interrupted == 0 and progress.is_writer:
-        training.note_evaluation(evaluated, progress, evaluation_s=time.perf_counter() - began)
+        evaluation_s = time.perf_counter() - began
+        training.note_evaluation(evaluation, progress, exit_code=exit_code, evaluation_s=evaluation_s)
     return interrupted

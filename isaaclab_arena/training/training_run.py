@@ -339,14 +339,17 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: loop.Evaluated, progress: loop.Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: loop.ClosedLoopEvaluation, progress: loop.Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
-        if evaluated.exit_code != 0:
+        jobs = evaluation.results(iterations)
+        if exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self.run_directory / "evaluations")
-        measures, told = told_of_evaluation(evaluated.jobs, iterations=iterations, evaluation_s=evaluation_s)
+        measures, told = told_of_evaluation(jobs, iterations=iterations, evaluation_s=evaluation_s)
         progress.write(iterations, measures, told=told)
-        score = checkpoints.score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
+        score = checkpoints.score_of(jobs.values(), iterations, evaluation=evaluation.jobs_file.config_hash)
         if score is not None and checkpoints.keep_best(self.run_directory, score):
             _LOG.info("the best so far")
         self._paced_from_s += evaluation_s

@@ -335,12 +335,14 @@ class TrainingRun:
                 shutil.rmtree(older)
         _LOG.info("wrote %s", target)
 
-    def note_evaluation(self, evaluated: loop.Evaluated, progress: loop.Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: loop.ClosedLoopEvaluation, progress: loop.Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write the success rates of an evaluation."""
-        del evaluation_s
+        del exit_code, evaluation_s
         rates = {
             f"{self.evaluation_measure}{name}": job.success_rate
-            for name, job in evaluated.jobs.items()
+            for name, job in evaluation.results(self.num_steps).items()
             if job.success_rate is not None
         }
         progress.write(self._trainer.num_steps, rates)
