@@ -11,16 +11,17 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.interfaces.specs import in_colours
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.interfaces.specs import ArraySpec, in_colours, picture_layout
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import disk
 from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files, read_policy_config
 from isaaclab_arena_gr00t.data import layout, tables
-from isaaclab_arena_gr00t.data.features import DatasetFeatures, VideoWriter, plan_features, png_bytes
+from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, VideoWriter, png_bytes, whole_arrays
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
+from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
 
@@ -278,22 +279,119 @@ class LeRobotOptions:
     """Largest sizes of files and directories."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of a conversion."""
+ACTION_KEY = "action"
+ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
+"""Prefixes of observations that a real robot has; a policy should not see others."""
 
-    num_episodes: int
-    num_frames: int  # control steps in all
-    tasks: tuple[str, ...]  # the distinct instructions
-    features: DatasetFeatures
+
+def plan_features(
+    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None, options: LeRobotOptions
+) -> DatasetFeatures:
+    """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
+    shapes = {path: array.shape for path, array in arrays.items()}
+    # The observations of the group ``policy`` that are vectors, and their sizes.
+    prefix = f"{recorded.OBSERVATIONS}/"
+    observed = {
+        path.removeprefix(prefix): shape[1]
+        for path, shape in shapes.items()
+        if path.startswith(prefix) and len(shape) == 2 and shape[1]
+    }
+    if len(shapes.get(recorded.ACTIONS, ())) != 2:
+        raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
+
+    # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
+    names = tuple(dict.fromkeys(options.state_names)) or (policy.state_names if policy is not None else ())
+    names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
+    has_joints = policy is not None and policy.policy_joints_config_path is not None
+    files = read_joint_files(policy) if has_joints else JointFiles()
+    vectors: dict[str, Column] = {}
+    problems = [
+        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
+        for name in names
+        if name not in observed
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if names and files.policy is None:
+        # Without joint files each observation is a group of its own.
+        vectors[layout.STATE] = _whole({name: observed[name] for name in names})
+    elif names and files.policy is not None:
+        specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
+        terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
+        if problems:
+            raise ConfigError(problems)
+        vectors[layout.STATE] = Column(
+            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
+            groups=groups,
+            names=tuple(joint for joints in files.policy.state.values() for joint in joints),
+        )
+
+    # `environment_state` stores the other observations in a column of their own, which a policy should not see.
+    others = {name: size for name, size in observed.items() if name not in names}
+    if options.environment_state and others:
+        vectors[layout.ENVIRONMENT_STATE] = _whole(others)
+
+    # Without joint files the action is one group.
+    action_dim = shapes[recorded.ACTIONS][1]
+    if files.policy is None:
+        vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
+    else:
+        groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
+        if problems:
+            raise ConfigError(problems)
+        joints = tuple(joint for group in files.policy.action.values() for joint in group)
+        vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
+    cameras = {} if options.no_videos else _cameras(arrays, policy)
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
+
+
+def _whole(sizes: Mapping[str, int]) -> Column:
+    return whole_arrays(
+        {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
+    )
+
+
+def _cameras(
+    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None
+) -> dict[str, Camera]:
+    prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
+    found: dict[str, Camera] = {}
+    unclear: dict[str, str] = {}
+    for path, array in arrays.items():
+        # Depth and segmentation are no pictures in bytes.
+        if path.startswith(prefix) and array.dtype == np.uint8:
+            name = path.removeprefix(prefix)
+            try:
+                lies = picture_layout(array.shape[1:], array.dtype)
+                found[name] = Camera(path=path, height=lies.height, width=lies.width)
+            except ValueError as reason:
+                unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
+    if policy is None and unclear:
+        raise ConfigError([Problem(reason, key="--dataset") for reason in unclear.values()])
+    if policy is None:
+        return {name.replace("/", "."): camera for name, camera in found.items()}
+    wanted = policy.cameras
+    problems = [
+        Problem(
+            unclear.get(name)
+            or f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with "
+            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
+            key="pov_cam_name_sim",
+        )
+        for name in wanted.values()
+        if name not in found
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {key: found[name] for key, name in wanted.items()}
 
 
 def write_lerobot_dataset(
     dataset: Path, output_dir: Path, options: LeRobotOptions, told: Callable[[int, int], None] = lambda *_: None
-) -> Written:
-    """Convert recordings to a LeRobot dataset in a missing or empty directory; call `told(done, total)` per episode."""
-    # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
-    # then stay, without ``info.json``.
+) -> dict[str, int]:
+    """Convert recordings to a LeRobot dataset in a missing or empty directory; return its counts by their names."""
+    # ``told(done, total)`` is called after each episode. ConfigError: a recording is missing or lacks an input.
+    # StorageError: reading or writing failed. Files written by then stay, without ``info.json``.
     if options.fps is not None and options.fps < 1:
         raise ConfigError(Problem(f"must be at least 1, got {options.fps}", key="--fps"))
     output_dir = given_path(output_dir)
@@ -301,13 +399,7 @@ def write_lerobot_dataset(
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
     first = recordings.locate_arrays(episodes[0].file, episodes[0].episode_index)
-    features = plan_features(
-        first,
-        policy=policy,
-        state_names=options.state_names,
-        environment_state=options.environment_state,
-        videos=not options.no_videos,
-    )
+    features = plan_features(first, policy, options)
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
@@ -337,8 +429,13 @@ def write_lerobot_dataset(
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
-    tasks = conversion.finish(episodes)
-    return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
+    conversion.finish(episodes)
+    return {
+        "episodes": len(episodes),
+        "control steps": conversion.num_frames,
+        "instructions": len(conversion.tasks),
+        "cameras": len(features.cameras),
+    }
 
 
 class _Conversion:
@@ -346,13 +443,13 @@ class _Conversion:
 
     def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
         self.num_frames = 0
+        self.tasks: dict[str, int] = {}  # each instruction with its number
         self._root = root
         self._features = features
         self._options = options
         self._fps = fps
         writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
         self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
-        self._tasks: dict[str, int] = {}
         self._spools: dict[str, tables.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
@@ -365,7 +462,7 @@ class _Conversion:
             for path in self._features.paths()
         }
         # An instruction gets its number when it first occurs.
-        task = self._tasks.setdefault(episode.instruction, len(self._tasks))
+        task = self.tasks.setdefault(episode.instruction, len(self.tasks))
         columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}
         num_steps = len(columns[layout.ACTION])
         if self._features.rewards:
@@ -428,13 +525,13 @@ class _Conversion:
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
         self.num_frames += num_steps
 
-    def finish(self, episodes: Sequence[SourceEpisode]) -> tuple[str, ...]:
-        """Write all files of the whole dataset, and return the instructions."""
+    def finish(self, episodes: Sequence[SourceEpisode]) -> None:
+        """Write all files of the whole dataset."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
         statistics |= {
             name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
         }
-        self._writer.finish(tuple(self._tasks), statistics)
+        self._writer.finish(tuple(self.tasks), statistics)
         vectors = self._features.vectors
         modalities: dict[str, Any] = {
             modality: {
@@ -473,7 +570,7 @@ class _Conversion:
             "robot_type": robot_type,
             "total_episodes": len(episodes),
             "total_frames": self.num_frames,
-            "total_tasks": len(self._tasks),
+            "total_tasks": len(self.tasks),
             "chunks_size": options.sizes.chunk,
             **files,
             "fps": self._fps,
@@ -484,4 +581,3 @@ class _Conversion:
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
         disk.write_text(self._root / layout.INFO_FILE, disk.json_text(info))
-        return tuple(self._tasks)
