@@ -66,12 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(f"{counts} in {command.output_dir}")
     except KeyboardInterrupt:
         return 130
-    except ConfigError as error:
-        print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 2
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

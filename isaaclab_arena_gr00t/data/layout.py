@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage.disk import storage_errors
@@ -178,8 +178,7 @@ def regular_file(path: Path, root: Path) -> Path:
 def check_empty(output_dir: Path) -> None:
     """Refuse a directory for new files that holds some already: ConfigError."""
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
 
 
 def is_inside(path: Path, root: Path) -> bool:
@@ -232,5 +231,5 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
             if file not in known:
                 known.append(file)
     if not files:
-        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
+        raise ConfigError(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION)
     yield from files.values()

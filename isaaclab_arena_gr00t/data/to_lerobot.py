@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.interfaces.specs import ArraySpec, in_colours, picture_layout
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import disk
@@ -71,7 +71,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         found += sorted(of_job, key=lambda episode: episode.episode_index)
     if not found:
         reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
-        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=layout.DATASET_OPTION))
+        raise ConfigError(f"'{dataset}' gives no episode: {reason}", key=layout.DATASET_OPTION)
 
     # Every episode of a dataset needs an instruction.
     silent = [episode for episode in found if not episode.instruction]
@@ -79,7 +79,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         message = (
             f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
         )
-        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     return found
 
 
@@ -94,16 +94,16 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
             f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
             "a dataset has one rate"
         )
-        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     ((control_dt, episode),) = found.items()
     if control_dt is None:
         message = f"{episode.name} does not say how long a control step is; give --fps"
-        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
     if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
-        raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     return round(rate)
 
 
@@ -310,16 +310,14 @@ def plan_features(
         for name in names
         if name not in observed
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     if names and files.policy is None:
         # Without joint files each observation is a group of its own.
         vectors[layout.STATE] = _whole({name: observed[name] for name in names})
     elif names and files.policy is not None:
         specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
         terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         vectors[layout.STATE] = Column(
             sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
             groups=groups,
@@ -337,8 +335,7 @@ def plan_features(
         vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
     else:
         groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         joints = tuple(joint for group in files.policy.action.values() for joint in group)
         vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
     cameras = {} if options.no_videos else _cameras(arrays, policy)
@@ -366,9 +363,8 @@ def _cameras(
                 found[name] = Camera(path=path, height=lies.height, width=lies.width)
             except ValueError as reason:
                 unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
-    if policy is None and unclear:
-        raise ConfigError([Problem(reason, key="--dataset") for reason in unclear.values()])
     if policy is None:
+        refuse([Problem(reason, key="--dataset") for reason in unclear.values()])
         return {name.replace("/", "."): camera for name, camera in found.items()}
     wanted = policy.cameras
     problems = [
@@ -381,8 +377,7 @@ def _cameras(
         for name in wanted.values()
         if name not in found
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return {key: found[name] for key, name in wanted.items()}
 
 
@@ -393,7 +388,7 @@ def write_lerobot_dataset(
     # ``told(done, total)`` is called after each episode. ConfigError: a recording is missing or lacks an input.
     # StorageError: reading or writing failed. Files written by then stay, without ``info.json``.
     if options.fps is not None and options.fps < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.fps}", key="--fps"))
+        raise ConfigError(f"must be at least 1, got {options.fps}", key="--fps")
     output_dir = given_path(output_dir)
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
@@ -406,7 +401,7 @@ def write_lerobot_dataset(
         arrays = recordings.locate_arrays(episode.file, episode.episode_index)
         num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
         if num_steps == 0:
-            raise ConfigError(Problem(f"{episode.name} has no control step", key=layout.DATASET_OPTION))
+            raise ConfigError(f"{episode.name} has no control step", key=layout.DATASET_OPTION)
         for path, place in wanted.items():
             due, found = (num_steps, *place.shape[1:]), arrays.get(path)
             if found is None:
@@ -419,7 +414,7 @@ def write_lerobot_dataset(
             else:
                 continue
             message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-            raise ConfigError(Problem(message, key=layout.DATASET_OPTION))
+            raise ConfigError(message, key=layout.DATASET_OPTION)
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)

@@ -28,7 +28,7 @@ from isaaclab_arena.config.options import Count, Share, wrong_numbers
 from isaaclab_arena.distributed import context as this_process
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import console, process, start_up
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
@@ -90,8 +90,7 @@ class FinetuneOptions(trainer.TrainingSettings):
         if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
             message = f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"
             problems.append(Problem(message, key="--eval_every"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
 
 # Build the model for a training run, with random weights or those of a checkpoint.
@@ -134,7 +133,7 @@ def wire_recordings(
     (first, wiring), *others = wirings.items()
     for path, other in others:
         if (other, found[path].action_spec.shape) != (wiring, found[first].action_spec.shape):
-            raise ConfigError(Problem(f"{first} and {path} hold different robots or cameras", key="--dataset"))
+            raise ConfigError(f"{first} and {path} hold different robots or cameras", key="--dataset")
     return wiring
 
 
@@ -262,8 +261,7 @@ class TrainingRun:
                     # A checkpoint for evaluation only has no training state.
                     path = directory / name / STATE_FILE
                     if not path.is_file():
-                        message = f"{directory / name} holds no {STATE_FILE} to go on from"
-                        raise ConfigError(Problem(message, key="--resume"))
+                        raise ConfigError(f"{directory / name} holds no {STATE_FILE} to go on from", key="--resume")
                     self._trainer.load_state(dict(read_checkpoint(path)))
                     # No rank may wait in a collective for one that could not read it.
                     self._ranks.gather("state to go on from", "read")
@@ -380,7 +378,7 @@ def _model_and_demonstrations(
             seed=options.seed,
         )
     except Gr00tError as error:
-        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
+        raise ConfigError(str(error), key="--base_model_path") from error
     return model, processor, learned, held_out
 
 
@@ -424,18 +422,17 @@ def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
     if options.resume:
         path = directory / _TRAINING_FILE
         if not path.is_file():
-            raise ConfigError(Problem(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume"))
+            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = [
             Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
             for key, value in asked.items()
             if before.get(key) != value
         ]
-        if changed:
-            raise ConfigError(changed)
+        refuse(changed)
     elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(message, key="--output_dir")
 
 
 # The program.

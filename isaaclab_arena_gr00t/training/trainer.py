@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, Share
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage import episodes, layout
 from isaaclab_arena_gr00t.observations import (
@@ -90,7 +90,7 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
                 found.append(demonstration)
     if not found:
         why = f"; {left_out} did not succeed" if left_out else ""
-        raise ConfigError(Problem(f"there is no demonstration in these recordings{why}", key="--dataset"))
+        raise ConfigError(f"there is no demonstration in these recordings{why}", key="--dataset")
     return found
 
 
@@ -106,7 +106,7 @@ def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps)
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
     if not groups[CAMERA_GROUP]:
         message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
-        raise ConfigError(Problem(message, key="--dataset"))
+        raise ConfigError(message, key="--dataset")
     action = steps.array(_place(demonstration, layout.ACTIONS))
     return RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
 
