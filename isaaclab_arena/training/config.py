@@ -619,8 +619,7 @@ def training_config(
     agent = {name: getattr(options, name) for name in ("max_iterations", "seed", "run_name")}
     envs = {name: getattr(options, name) for name in ("num_envs", "num_envs_total")}
     typed = without_none({**envs, "agent": agent, "evaluation": {"eval_jobs_config": jobs}})
-    overrides = [typed, overrides_document(words, base)]
-    document = merged(base, *overrides)
+    document = merged(base, typed, overrides_document(words, base))
     config = read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config

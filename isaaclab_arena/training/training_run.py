@@ -356,9 +356,8 @@ class TrainingRun:
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
-        if self.ranks.context.is_distributed:
-            counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
-            learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
+        counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
+        learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
 
 
 def train_rank(

@@ -269,7 +269,7 @@ class TrainingRun:
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
                 disk.write_text(directory / _TRAINING_FILE, disk.json_text({**self._asked, **began}))
-            self._check_synchrony()
+            learner.check_synchrony(self._trainer.state())
 
             after_step = self._trainer.num_steps
             writer = loop.tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
@@ -308,14 +308,9 @@ class TrainingRun:
         """Return the directory of the checkpoint after `num_steps` steps."""
         return self._options.output_dir / f"checkpoint-{num_steps}"
 
-    def _check_synchrony(self) -> None:
-        """Refuse to continue if the ranks' training states differ; every rank calls it."""
-        if self._context.is_distributed:
-            learner.check_synchrony(self._trainer.state())
-
     def save(self) -> None:
         """Write a checkpoint on rank 0, keep the newest; OutOfSyncError before any file changes if the ranks differ."""
-        self._check_synchrony()
+        learner.check_synchrony(self._trainer.state())
         if not self._context.is_rank_zero:
             return
         options, state = self._options, self._trainer.state()

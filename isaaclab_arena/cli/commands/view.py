@@ -157,8 +157,7 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     for each in found:
         if not each.fails:
             print(plain_text(f"doubtful: {each.key}: {each.message}"))
-    failing = [Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails]
-    refuse(failing)
+    refuse([Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails])
     if not found:
         print(plain_text(f"'{robot.name}' moves as its description says"))
     return 0
