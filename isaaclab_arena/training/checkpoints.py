@@ -324,16 +324,16 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
         misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
 
     layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers = []
+    of_layers: list[str] = []
     if layers and needed_layers:
         hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
         way_out = f"use agent.{role}.hidden_dims={hidden}"
-        for misfits_here, message in (
+        compared = (
             (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
             (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
             (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
-        ):
-            of_layers += [message] if misfits_here else []
+        )
+        of_layers = [message for is_misfit, message in compared if is_misfit]
     misfits += of_layers
 
     # A layer's misfit has been reported, and its tensors would only repeat it.

@@ -137,8 +137,8 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
     if not hashes:
         message = (
             "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
+            f"{request.source_file or 'the command line'} are still those of this run"
         )
-        message += f"{request.source_file or 'the command line'} are still those of this run"
         raise ConfigError(message, file=str(output_directory))
     if wrong := [(job, found) for job, found in hashes.items() if found != request.config_hash]:
         message = (

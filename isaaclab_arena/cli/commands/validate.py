@@ -83,22 +83,16 @@ def main(argv: Sequence[str]) -> int:
                     )
                 for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
                     told.setdefault(line, []).append(job.config.name)
-            found.append(
-                {
-                    "file": jobs_file.path,
-                    "jobs": [config.name for config in configs],
-                    "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
-                    "environments": sorted({config.environment for config in configs}),
-                    "policies": sorted({config.policy_type for config in configs}),
-                    "config_hash": jobs_file.config_hash,
-                    **(
-                        {"questions": [question.name for question in jobs_file.questions]}
-                        if jobs_file.questions
-                        else {}
-                    ),
-                    **({"told": told} if told else {}),
-                }
-            )
+            facts = {
+                "file": jobs_file.path,
+                "jobs": [config.name for config in configs],
+                "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
+                "environments": sorted({config.environment for config in configs}),
+                "policies": sorted({config.policy_type for config in configs}),
+                "config_hash": jobs_file.config_hash,
+            }
+            if_any = {"questions": [question.name for question in jobs_file.questions], "told": told}
+            found.append(facts | {name: value for name, value in if_any.items() if value})
     if options.json:
         print_json({"files": found, "problems": problems})
         return 2 if problems else 0
