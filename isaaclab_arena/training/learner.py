@@ -17,8 +17,7 @@ from rsl_rl.env import VecEnv
 from rsl_rl.utils import check_nan, resolve_callable
 from tensordict import TensorDict
 
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
@@ -506,11 +505,11 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
 
 def jobs_file(
     config: TrainingConfig, *, num_envs: int, env: Mapping[str, Any], policy_type: str, **keys: Any
-) -> JobsFile:
+) -> schema.JobsFile:
     """Return the file of one job on the environment under training, with other `keys` on top."""
     environment = {"environment": config.environment, "num_envs": num_envs, **env}
     job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
-    return read_jobs({"jobs": [job]}, source="training task")
+    return loading.read_jobs({"jobs": [job]}, source="training task")
 
 
 def environment_job(config: TrainingConfig) -> Job:

@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
@@ -26,9 +25,7 @@ from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.storage.disk import RunLock, write_text
-from isaaclab_arena.storage.layout import LOCK_FILE
+from isaaclab_arena.storage import contents, disk, layout
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
@@ -127,7 +124,7 @@ def _refusing(name: str) -> Iterator[None]:
 
 LATEST = ".latest_run"
 _POLL_INTERVAL_S = 0.05
-_EARLY = (settings.LAUNCHER, LOCK_FILE, LATEST)
+_EARLY = (settings.LAUNCHER, layout.LOCK_FILE, LATEST)
 """Names that a run's directory may contain before the run begins."""
 
 
@@ -161,7 +158,7 @@ def announce(experiment_directory: Path, launch: str, run_directory: Path) -> No
     """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
     # ``launch`` identifies one start of the ranks; files of other starts are ignored.
     content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
-    write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
+    disk.write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
@@ -269,7 +266,7 @@ class TrainingRun:
         typed = before.get("command_lines")
         # Terms are in the order of the networks' input.
         terms = {group: list(names) for group, names in self.learner.environment.observation_terms.items()}
-        contents = {
+        written = {
             "agent": {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms},
             "env": {"environment": config.environment, "num_envs": config.num_envs, **document["env"]},
             "train": {
@@ -282,9 +279,9 @@ class TrainingRun:
                 "versions": settings.training_versions(),
             },
         }
-        for name, content in contents.items():
+        for name, content in written.items():
             path = directory / "params" / f"{name}.yaml"
-            write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
+            disk.write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
@@ -384,7 +381,7 @@ def train_rank(
             "--run_directory": str(options.run_directory),
             "--log_root": str(options.log_root),
             "--load_checkpoint": str(options.load_checkpoint),
-            "the content of --load_checkpoint": "" if begins_with is None else content_hash(begins_with),
+            "the content of --load_checkpoint": "" if begins_with is None else contents.content_hash(begins_with),
             "--stop_file": str(options.stop_file),
             "--torch_threads": str(options.torch_threads),
             # The last digits of an optimiser's step differ between CPU and GPU, and weights must stay equal to the bit.
@@ -402,7 +399,7 @@ def train_rank(
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
-            stack.callback(RunLock(run_directory).hold(alone=True).release)
+            stack.callback(disk.RunLock(run_directory).hold(alone=True).release)
         evaluation = _evaluation(config, run_directory, ranks, device=options.device)
         resume = options.resume is not None
         run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)
@@ -423,7 +420,7 @@ def _evaluation(
 
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
-        jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
+        jobs = loading.load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
         ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
@@ -449,7 +446,7 @@ def _evaluation(
     )
 
 
-def evaluation_jobs(config: settings.TrainingConfig) -> JobsFile:
+def evaluation_jobs(config: settings.TrainingConfig) -> schema.JobsFile:
     """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
     evaluation = config.evaluation
     return learning.jobs_file(
