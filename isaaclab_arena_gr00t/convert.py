@@ -62,18 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _say(f"recording in {recording}")
         else:
             written = write_lerobot_dataset(command.dataset, command.output_dir, command, _say_progress)
-            _say(
-                f"{written.num_episodes} episodes, {written.num_frames} control steps, {len(written.tasks)} "
-                f"instructions, {len(written.features.cameras)} cameras in {command.output_dir}"
-            )
+            counts = ", ".join(f"{count} {name}" for name, count in written.items())
+            _say(f"{counts} in {command.output_dir}")
     except KeyboardInterrupt:
         return 130
-    except ConfigError as error:
-        print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 2
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
             return {**took, "env_steps": learner.env_steps - before, "calls": calls}
 
         serve({"facts": facts(config, learner), "start": start}, respond)
-        learner.close()
+        learner.environment.close()
 
 
 def built(config: TrainingConfig, context: DistributedContext, num_threads: int) -> tuple[Learner, dict[str, float]]:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -71,11 +71,11 @@ _GROUPS = {
         "collect": (f"{_HERE}.runs:collect:CollectOptions", "record demonstrations of an expert"),
     },
     "machine": {
-        "doctor": (f"{_HERE}.doctor:DoctorOptions", "show what this machine has to offer"),
-        "completion": (f"{_HERE}.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
+        "doctor": (f"{_HERE}.machine:doctor:DoctorOptions", "show what this machine has to offer"),
+        "completion": (f"{_HERE}.machine:completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
-"""By heading and name: ``module:[function:]options`` of a command, and what it does."""
+"""By heading and name: ``module:[function:]options`` of a command, and its action."""
 
 COMMANDS = {
     name: Command(group=group, module=parts[0], options=parts[-1], summary=summary, main=[*parts[1:-1], "main"][0])
@@ -129,12 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(name, arguments[1:])
     except KeyboardInterrupt:
         return 130
-    except ConfigError as error:
-        print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 2
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
         # A disk may fail at any moment, even if only a file's name was requested.
         if error.filename is None:
@@ -183,17 +180,12 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return code
 
 
-# What commands print with ``--json``: one document on stdout; text for people goes to stderr.
+# The output of commands with ``--json``: one document on stdout; text for people goes to stderr.
 
 
-@contextmanager
-def stdout_for_json(*, wanted: bool) -> Iterator[None]:
+def stdout_for_json(*, wanted: bool) -> AbstractContextManager[Any]:
     """Redirect output of a ``with`` block to stderr if a script wants stdout for JSON alone."""
-    if not wanted:
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr) if wanted else nullcontext()
 
 
 def print_json(document: Any) -> None:

@@ -16,18 +16,9 @@ from torch import nn
 
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.models.rsl_rl_checkpoint import (
-    BEST_FILE,
-    actor_state,
-    critic_state,
-    model_path,
-    moments_by_name,
-    numbered_checkpoints,
-    read_checkpoint,
-)
+from isaaclab_arena.models import rsl_rl_checkpoint
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.storage.disk import storage_errors, write_bytes, write_text, written_in_place
+from isaaclab_arena.storage import contents, disk
 from isaaclab_arena.training.training_loop import EvaluatedJob
 
 _LOG = logging.getLogger(__name__)
@@ -50,15 +41,15 @@ def write_checkpoint(
     """Write a checkpoint, complete or not at all, and remove older ones; StorageError if that fails."""
     # ``rank_states`` holds each rank's state from `packed`, by rank. The newest ``kept`` checkpoints stay. An older one
     # for which ``stays`` is true stays as a policy, without the ranks' states.
-    path = model_path(directory, iterations)
+    path = rsl_rl_checkpoint.model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: if it exists, its state exists too.
-    write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
-    write_bytes(path, packed(learned), overwrite=True)
-    found = numbered_checkpoints(directory)
-    with storage_errors("remove", directory):
+    disk.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
+    disk.write_bytes(path, packed(learned), overwrite=True)
+    found = rsl_rl_checkpoint.numbered_checkpoints(directory)
+    with disk.storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
                 found[older].unlink(missing_ok=True)
@@ -68,11 +59,11 @@ def write_checkpoint(
 
 def read_learned(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running its code; ConfigError if unusable or damaged, StorageError if unreadable."""
-    with storage_errors("read", path):
+    with disk.storage_errors("read", path):
         path.stat()
     if (wrong := not_a_plain_file(path)) is not None:
         raise ConfigError(wrong, file=str(path))
-    content = read_checkpoint(path)
+    content = rsl_rl_checkpoint.read_checkpoint(path)
     if missing := [key for key in ("actor_state_dict", "iter") if key not in content]:
         raise ConfigError(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path))
     return dict(content)
@@ -87,10 +78,10 @@ def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[s
     named = agreed_checkpoint(
         ranks,
         "" if newest is None else str(newest[0]),
-        lambda number: (model_path(directory, int(number)), state_path(directory, int(number))),
+        lambda number: (rsl_rl_checkpoint.model_path(directory, int(number)), state_path(directory, int(number))),
     )
     iterations = int(named)
-    learned = newest[1] if newest else read_learned(model_path(directory, iterations))
+    learned = newest[1] if newest else read_learned(rsl_rl_checkpoint.model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
@@ -102,14 +93,14 @@ def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence
     # Ranks that each chose could take different checkpoints: a disk may fail on one node, or show a new file late. Call
     # this once in a run.
     name = ranks.share_from_rank_zero("checkpoint to go on from", chosen)
-    hashes = {path.name: content_hash(path) for path in files(name)} if name else {}
+    hashes = {path.name: contents.content_hash(path) for path in files(name)} if name else {}
     ranks.agree_on("files of the checkpoint", hashes, way_out="the disk has to show all of them the same files")
     return name
 
 
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest intact checkpoint's iterations and content; StorageError if none is intact."""
-    found = numbered_checkpoints(directory)
+    found = rsl_rl_checkpoint.numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
         # A StorageError passes: an unreadable file may be intact, and a run from an older one would in time remove it.
         try:
@@ -125,7 +116,7 @@ def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: 
     if not path.is_file():
         return None
     try:
-        states = read_checkpoint(path)
+        states = rsl_rl_checkpoint.read_checkpoint(path)
         if len(states) != world_size:
             return None
         return unpacked(states[str(rank)].numpy().tobytes())
@@ -156,7 +147,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
         path = run_directory / "exported" / name
         try:
             with (
-                written_in_place(path, overwrite=True) as temporary,
+                disk.written_in_place(path, overwrite=True) as temporary,
                 contextlib.redirect_stdout(io.StringIO()),
                 warnings.catch_warnings(),
             ):
@@ -223,9 +214,9 @@ def keep_best(directory: Path, score: Score) -> bool:
         _LOG.warning(message, before.iterations)
     elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
         return False
-    with written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
-        shutil.copyfile(model_path(directory, score.iterations), temporary)
-    write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    with disk.written_in_place(directory / rsl_rl_checkpoint.BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(rsl_rl_checkpoint.model_path(directory, score.iterations), temporary)
+    disk.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
 
@@ -234,7 +225,7 @@ def best_score(directory: Path) -> Score | None:
     path = directory / _SCORE
     if not path.is_file():
         return None
-    with storage_errors("read", path):
+    with disk.storage_errors("read", path):
         text = path.read_text(encoding="utf-8")
     try:
         return Score(**json.loads(text))
@@ -280,13 +271,13 @@ def networks_of(algorithm: Any) -> dict[str, nn.Module]:
 
 def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
-    checkpoint = read_checkpoint(path)
+    checkpoint = rsl_rl_checkpoint.read_checkpoint(path)
     # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
     # networks fit. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
     learned = dict(algorithm.save())
-    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
+    problems, actor = _fitted(rsl_rl_checkpoint.actor_state(checkpoint, path), networks["actor"], "actor")
     if problems:
         raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
     learned["actor_state_dict"] = actor
@@ -294,7 +285,7 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     learned.pop("reference_state_dict", None)
 
     if "critic" in networks:
-        critic = critic_state(checkpoint, path)
+        critic = rsl_rl_checkpoint.critic_state(checkpoint, path)
         problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
         if fitted is not None and not problems:
             taken.append("the critic")
@@ -303,7 +294,7 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
             reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
             anew.append(f"the critic begins anew: {reason}")
 
-    moments = None if anew else _moments(algorithm.optimizer, networks, moments_by_name(checkpoint))
+    moments = None if anew else _moments(algorithm.optimizer, networks, rsl_rl_checkpoint.moments_by_name(checkpoint))
     if moments is None:
         anew.append("the optimiser begins anew")
     else:
@@ -333,16 +324,16 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
         misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
 
     layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers = []
+    of_layers: list[str] = []
     if layers and needed_layers:
         hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
         way_out = f"use agent.{role}.hidden_dims={hidden}"
-        for misfits_here, message in (
+        compared = (
             (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
             (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
             (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
-        ):
-            of_layers += [message] if misfits_here else []
+        )
+        of_layers = [message for is_misfit, message in compared if is_misfit]
     misfits += of_layers
 
     # A layer's misfit has been reported, and its tensors would only repeat it.

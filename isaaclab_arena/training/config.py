@@ -1,39 +1,25 @@
 """The configuration of a training run from files and the command line, and the directories that keep it."""
 
 import ast
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-import yaml
 
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options, wrong_numbers
-from isaaclab_arena.distributed.context import claimed_rank
-from isaaclab_arena.distributed.devices import joined_gpu_ids
-from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
-from isaaclab_arena.errors import (
-    ConfigError,
-    Problem,
-    did_you_mean,
-    nearest_option,
-    placed,
-    problems_at,
-    problems_into,
-    refuse,
-)
+from isaaclab_arena.distributed import context, devices, launch
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_at, problems_into, refuse
 from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import overlaid, set_at, value_at, without_none
 from isaaclab_arena.paths import make_dated_directory
-from isaaclab_arena.storage.contents import versions
-from isaaclab_arena.storage.disk import storage_errors, write_text
+from isaaclab_arena.storage import contents, disk
 from isaaclab_arena.training import TASKS
 
 
@@ -263,13 +249,14 @@ def read_training(document: Mapping[str, Any], *, task: str, source: str) -> Tra
     config: Any = None
     with problems_into(of_plain):
         config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
-    refuse(placed([*of_plain, *problems], file=source))
-    return dataclasses.replace(config, **sections)
+    with problems_at(file=source):
+        refuse([*of_plain, *problems])
+    return replace(config, **sections)
 
 
 def document_of(config: TrainingConfig) -> dict[str, Any]:
     """Return a configuration as plain values, for files."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    return json.loads(json.dumps(asdict(config)))
 
 
 def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -291,7 +278,7 @@ LAUNCHER = "launcher"
 def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
     """Make a run's directory ``<log_root>/<experiment>/<time>[_<run_name>]``; StorageError if that fails."""
     directory = log_root / experiment
-    with storage_errors("make a directory in", directory):
+    with disk.storage_errors("make a directory in", directory):
         directory.mkdir(parents=True, exist_ok=True)
         return make_dated_directory(directory, suffix=f"_{run_name}" if run_name else "").absolute()
 
@@ -308,20 +295,6 @@ def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_other
         which = "" if pattern == ".*" else f" whose name matches '{pattern}'"
         raise ConfigError(f"there is no run in {directory}{which} to go on with", key="--resume")
     return found.absolute()
-
-
-def checkpoint_of_run(run_directory: Path, name: str) -> Path:
-    """Return a checkpoint of a run, by file name, number or regular expression; ConfigError if there is none."""
-    numbered = {path.name: path for path in numbered_checkpoints(run_directory).values()}
-    others = {path.name: path for path in run_directory.glob("*.pt")}
-    found = (
-        numbered.get(f"model_{name}.pt") or others.get(name) or _newest_match(numbered, name, key="--load_checkpoint")
-    )
-    if found is None:
-        held = ", ".join(numbered) or "none"
-        message = f"there is no '{name}' in '{run_directory}'; its checkpoints are {held}"
-        raise ConfigError(message, key="--load_checkpoint")
-    return found
 
 
 def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path | None:
@@ -348,59 +321,21 @@ def settings_of(run_directory: Path) -> dict[str, object]:
     return settings
 
 
-# Write the settings of the agent and the environment beside a run's checkpoints, for other programs.
+# The records of a run for other programs.
 
 SCHEMA_VERSION = 1
-_OWN = "isaaclab_arena"
-
-
-def write_settings(
-    run_directory: Path,
-    config: TrainingConfig,
-    *,
-    observation_terms: Mapping[str, tuple[str, ...]],
-    devices: tuple[str, ...],
-    simulation_devices: tuple[str, ...],
-    command_line: tuple[str, ...],
-    began_with: str | None,
-) -> None:
-    """Write ``params/agent.yaml`` and ``env.yaml`` like Isaac Lab and mjlab, and ``train.yaml``; StorageError."""
-    # Terms are in the order of the networks' input. A rank simulates on the CPU with MuJoCo, on a GPU with MuJoCo-Warp.
-    # ``began_with`` is the source of the first weights, None for random weights or a resumed run.
-    # The settings keep the first weights' source and all command lines of the run.
-    before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
-    typed = before.get("command_lines")
-    document, terms = document_of(config), {group: list(names) for group, names in observation_terms.items()}
-    agent = {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms}
-    environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
-    run = {
-        **document,
-        "world_size": len(devices),
-        "devices": list(devices),
-        "simulation_devices": list(simulation_devices),
-        "began_with": began_with or before.get("began_with"),
-        "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), " ".join(command_line)],
-        "versions": training_versions(),
-    }
-    for name, content in {"agent": agent, "env": environment, "train": run}.items():
-        path = run_directory / "params" / f"{name}.yaml"
-        write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
-
-
-def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:
-    """Return the metadata of a checkpoint for rsl_rl's key ``infos``."""
-    counts = {"schema_version": SCHEMA_VERSION, "iterations": iterations, "env_steps": env_steps}
-    return {_OWN: {**counts, "world_size": world_size, "config": document_of(config), "versions": training_versions()}}
+OWN_INFOS = "isaaclab_arena"
+"""Key of this trainer's metadata below rsl_rl's key ``infos`` of a checkpoint."""
 
 
 def recorded_in(learned: Mapping[str, Any], *path: str) -> Any:
-    """Return an entry of a checkpoint's `checkpoint_infos`, None if it has none."""
-    return value_at(learned, ("infos", _OWN, *path))
+    """Return an entry of a checkpoint's own metadata, None if it has none."""
+    return value_at(learned, ("infos", OWN_INFOS, *path))
 
 
 def training_versions() -> dict[str, str]:
     """Return the versions of all software that can influence training."""
-    return versions(more=("rsl-rl-lib", "tensordict"))
+    return contents.versions(more=("rsl-rl-lib", "tensordict"))
 
 
 # Translate command lines of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.
@@ -545,7 +480,7 @@ def _as_yaml(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(LaunchOptions):
+class TrainOptions(launch.LaunchOptions):
     """Train a policy: TASK [options] [agent.learning_rate=3e-4 env.embodiment=panda ...]."""
 
     config: Path | None = None
@@ -618,8 +553,8 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         TrainOptions,
         prog=program,
         # A task's name may follow ``--resume``.
-        args=joined_gpu_ids(
-            with_empty_resume(
+        args=devices.joined_gpu_ids(
+            launch.with_empty_resume(
                 own_command_line(arguments),
                 is_run=lambda word: not word.startswith("-") and (os.sep in word or Path(word).is_dir()),
             )
@@ -627,7 +562,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
-        console_outputs=claimed_rank() == 0,
+        console_outputs=context.claimed_rank() == 0,
     )
     # The words after an unknown option may be its values, so they are not reported.
     problems = []
@@ -684,8 +619,7 @@ def training_config(
     agent = {name: getattr(options, name) for name in ("max_iterations", "seed", "run_name")}
     envs = {name: getattr(options, name) for name in ("num_envs", "num_envs_total")}
     typed = without_none({**envs, "agent": agent, "evaluation": {"eval_jobs_config": jobs}})
-    overrides = [typed, overrides_document(words, base)]
-    document = merged(base, *overrides)
+    document = merged(base, typed, overrides_document(words, base))
     config = read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
@@ -695,7 +629,7 @@ def training_config(
         nearest = " or ".join(str(each * world_size) for each in (num_envs, num_envs + 1) if each)
         message = f"{config.num_envs_total} env slots do not divide over {world_size} ranks; use {nearest}"
         raise ConfigError(message, key="--num_envs_total")
-    return dataclasses.replace(config, num_envs=num_envs)
+    return replace(config, num_envs=num_envs)
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
@@ -721,10 +655,17 @@ def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Seque
     if options.resume is None or Path(options.load_checkpoint).is_file():
         with problems_at(key="--load_checkpoint"):
             file = checkpoint_file(options.load_checkpoint, None).absolute()
-        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(file))
-    run = run_to_resume(options, task, words)
-    chosen = checkpoint_of_run(run, options.load_checkpoint)
-    newest = list(numbered_checkpoints(run).values())[-1:]
-    if newest == [chosen] and (run / SETTINGS).is_file():
-        return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
-    return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
+        return replace(options, resume=None, load_run=None, load_checkpoint=str(file))
+    # The checkpoint of a run has a file name, a number or a regular expression.
+    run, name = run_to_resume(options, task, words), options.load_checkpoint
+    numbered = {path.name: path for path in numbered_checkpoints(run).values()}
+    others = {path.name: path for path in run.glob("*.pt")}
+    chosen = (
+        numbered.get(f"model_{name}.pt") or others.get(name) or _newest_match(numbered, name, key="--load_checkpoint")
+    )
+    if chosen is None:
+        held = ", ".join(numbered) or "none"
+        raise ConfigError(f"there is no '{name}' in '{run}'; its checkpoints are {held}", key="--load_checkpoint")
+    if list(numbered.values())[-1:] == [chosen] and (run / SETTINGS).is_file():
+        return replace(options, resume=str(run), load_run=None, load_checkpoint=None)
+    return replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))

@@ -7,10 +7,9 @@ import io
 import logging
 import math
 import time
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -18,8 +17,7 @@ from rsl_rl.env import VecEnv
 from rsl_rl.utils import check_nan, resolve_callable
 from tensordict import TensorDict
 
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import gather_from_ranks, sum_over_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, first_line, refuse
@@ -126,7 +124,8 @@ class TrainingEnvironment(VecEnv):
         # succeed or reach the time limit are ``time_outs``: the critic estimates the value of the future. Lost
         # episodes, and those whose physics broke down, have no value from then on.
         # ``seed`` is the run's plus the rank. ``cfg`` describes the environment for rsl_rl's log writers.
-        self.environment = environment
+        # rsl_rl's random network distillation reads the ``step_dt`` of ``unwrapped``.
+        self.environment = self.unwrapped = environment
         self.num_envs = environment.num_envs
         self.num_actions = environment.action_spec.shape[0]
         self.max_episode_length = environment.max_episode_length
@@ -193,11 +192,6 @@ class TrainingEnvironment(VecEnv):
         lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
         self._began_late = lengths > 0
 
-    @property
-    def unwrapped(self) -> Environment:
-        """The environment itself; rsl_rl's random network distillation reads its ``step_dt``."""
-        return self.environment
-
     def restart(self) -> TensorDict:
         """Start a new episode in every env slot, equal within groups, and return the observation."""
         drawn = self.next_conditions(self.num_envs // self.group_size)
@@ -255,7 +249,7 @@ class TrainingEnvironment(VecEnv):
         return TensorDict(vectors, batch_size=[self.num_envs], device=self.device)
 
 
-# Compare what the ranks have learned.
+# Compare the learned state of the ranks.
 
 
 class OutOfSyncError(ArenaError):
@@ -264,6 +258,8 @@ class OutOfSyncError(ArenaError):
 
 def check_synchrony(state: Mapping[str, Any]) -> None:
     """Compare a state with the other ranks'; OutOfSyncError on all ranks if any tensor differs."""
+    if not torch.distributed.is_initialized():
+        return
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
     names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
@@ -440,7 +436,7 @@ def _taken_by(found: Callable[..., Any]) -> dict[str, Any] | None:
             continue
         hints: dict[str, Any] = {}
         with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints = typing.get_type_hints(function)
+            hints = get_type_hints(function)
         parameters = inspect.signature(function).parameters.values()
         named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         taken = {name: hints.get(name, Any) for name in named} | taken
@@ -509,11 +505,11 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
 
 def jobs_file(
     config: TrainingConfig, *, num_envs: int, env: Mapping[str, Any], policy_type: str, **keys: Any
-) -> JobsFile:
+) -> schema.JobsFile:
     """Return the file of one job on the environment under training, with other `keys` on top."""
     environment = {"environment": config.environment, "num_envs": num_envs, **env}
     job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
-    return read_jobs({"jobs": [job]}, source="training task")
+    return loading.read_jobs({"jobs": [job]}, source="training task")
 
 
 def environment_job(config: TrainingConfig) -> Job:
@@ -685,10 +681,6 @@ class Learner:
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
         return True
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.environment.close()
 
     @torch.no_grad()
     def _collect(self) -> None:

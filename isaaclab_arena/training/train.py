@@ -16,28 +16,15 @@ if __name__ == "__main__":
     # Imports make hundreds of thousands of objects that stay; searching garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    die_with_parent,
-    leave_process,
-    leave_process_on_error,
-    take_rank_of_scheduler,
-)
+from isaaclab_arena.distributed import context as this_process
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.training.config import (  # the command table finds TrainOptions here
-    LAUNCHER,
-    TrainOptions,
-    new_run_directory,
-    read_train_options,
-    run_to_resume,
-    training_config,
-    with_chosen_checkpoint,
-)
+from isaaclab_arena.training import config as settings
+from isaaclab_arena.training.config import TrainOptions  # the command table finds it here
 
 PROGRAM = "isaaclab_arena.training.train"
 Launch = Callable[..., int | None]
@@ -50,34 +37,36 @@ def main(
     # ``argv`` is None for the arguments of this process. ``typed_as`` is the program's name in the help.
     arguments = tuple(typed_words(argv))
     with program() as ended:
-        take_rank_of_scheduler()
+        this_process.take_rank_of_scheduler()
         ended.code = _run(arguments, launch, typed_as)
     return ended.code
 
 
 def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
     options: TrainOptions
-    options, task, words = read_train_options(arguments, program=typed_as)
+    options, task, words = settings.read_train_options(arguments, program=typed_as)
     options.check()
     # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
-    options = with_chosen_checkpoint(options, task, words)
+    options = settings.with_chosen_checkpoint(options, task, words)
     if options.gpu_ids is not None or options.nproc_per_node is not None:
         # The launcher starts the ranks in one new directory.
         passed_on = arguments
-        config = training_config(options, task, words, world_size=1)
+        config = settings.training_config(options, task, words, world_size=1)
         if options.resume is not None:
-            run_directory = run_to_resume(options, config.task, words)
+            run_directory = settings.run_to_resume(options, config.task, words)
         elif options.run_directory is not None:
             run_directory = options.run_directory
         else:
-            run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+            run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
             options = replace(options, run_directory=run_directory)
             passed_on = (*passed_on, "--run_directory", str(run_directory))
         if options.load_checkpoint is not None:
             # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
             passed_on = (*passed_on, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
         try:
-            launched = launch(options, module=PROGRAM, arguments=passed_on, log_directory=run_directory / LAUNCHER)
+            launched = launch(
+                options, module=PROGRAM, arguments=passed_on, log_directory=run_directory / settings.LAUNCHER
+            )
         except ConfigError:
             # No rank was started. A directory that is not empty was not made here, and stays.
             with suppress(OSError):
@@ -85,10 +74,10 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
             raise
         if launched is not None:
             return launched
-    context = DistributedContext.from_environment(device=options.device)
-    config = training_config(options, task, words, world_size=context.world_size)
+    context = this_process.DistributedContext.from_environment(device=options.device)
+    config = settings.training_config(options, task, words, world_size=context.world_size)
     if context.launched_by_torchrun:
-        die_with_parent()
+        this_process.die_with_parent()
     num_threads = options.num_threads or default_num_threads(context.local_world_size)
     set_up_torch(options.torch_threads)
     join_freed_memory_at_once()
@@ -103,5 +92,5 @@ def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
 
 
 if __name__ == "__main__":
-    leave_process_on_error()
-    leave_process(main())
+    this_process.leave_process_on_error()
+    this_process.leave_process(main())

@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,15 +15,10 @@ import torch
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks, highest_of_ranks
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
+from isaaclab_arena.evaluation import eval_runner, planning, process, validation
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.process import Interruption, generators_put_back, put_back
 from isaaclab_arena.evaluation.run import RankHost, run
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.disk import write_text
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.reports import RESULTS_FILE
+from isaaclab_arena.storage import disk, layout, reports
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,16 +31,6 @@ class EvaluatedJob:
     success_rate: float | None  # None if success is not measured
     mean_return: float | None  # mean sum of rewards, None without episodes
     mean_length: float | None  # mean number of control steps, None without episodes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """The results of an evaluation, as one rank knows them."""
-
-    exit_code: int  # the exit code of the runner's command
-    config_hash: str  # hash of the jobs, the same for each evaluation of a training run
-    # The results by job, on rank 0; empty on the others, or if the run has no results.
-    jobs: dict[str, EvaluatedJob]
 
 
 @dataclass
@@ -83,19 +68,19 @@ class ClosedLoopEvaluation:
 
     def is_complete(self, num_steps: int) -> bool:
         """True if that evaluation is complete."""
-        results = self.directory(num_steps) / RESULTS_FILE
+        results = self.directory(num_steps) / reports.RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
-    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
-        """Evaluate a checkpoint of rank 0, or resume an interrupted evaluation; ArenaError. Every rank calls it."""
+    def run(self, checkpoint: Path, num_steps: int) -> int:
+        """Evaluate rank 0's checkpoint, or go on with that; return the exit code. ArenaError. Every rank calls it."""
         directory = self.directory(num_steps)
         self.num_runs += 1
         ranks = self.ranks.within(f"evaluation {self.num_runs} after {num_steps} steps")
         # No rank may look for the checkpoint before it exists.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
-        is_begun = (directory / RUN_PLAN_FILE).is_file()
+        is_begun = (directory / layout.RUN_PLAN_FILE).is_file()
         is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
-        options = EvalOptions(
+        options = eval_runner.EvalOptions(
             eval_jobs_config=self.jobs_file.path,
             output_dir=str(directory),
             resume=str(directory) if is_begun else None,
@@ -104,30 +89,27 @@ class ClosedLoopEvaluation:
             device=self.device,
             **{"no_dataset": True, **self.options},
         )
-        request = RunRequest.of(
+        request = planning.RunRequest.of(
             self._jobs(checkpoint),
             self.jobs_file.config_hash,
             source_file=self.jobs_file.path,
-            command_line=(PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
+            command_line=(eval_runner.PROGRAM, "--eval_jobs_config", self.jobs_file.path, "--no_dataset"),
             options=options,
         )
         _LOG.info("evaluating %s", checkpoint)
-        with generators_put_back(), put_back():
+        with process.generators_put_back(), process.put_back():
             torch.set_num_threads(self.torch_threads or torch.get_num_threads())
-            exit_code = run(request, RankHost(ranks)).exit_code
-        return replace(self.results(num_steps), exit_code=exit_code)
+            return run(request, RankHost(ranks)).exit_code
 
-    def results(self, num_steps: int) -> Evaluated:
-        """Return the results of a finished evaluation, on rank 0; see `Evaluated`."""
-        path, results = self.directory(num_steps) / RESULTS_FILE, {}
-        if self.ranks.context.is_rank_zero and path.is_file():
-            names = [each.name for each in fields(EvaluatedJob)]
-            for job in json.loads(path.read_text(encoding="utf-8"))["jobs"]:
-                results[job["name"]] = EvaluatedJob(**{name: job[name] for name in names})
-        return Evaluated(exit_code=0, config_hash=self.jobs_file.config_hash, jobs=results)
+    def results(self, num_steps: int) -> dict[str, EvaluatedJob]:
+        """Return the results of an evaluation by job, none if its run has none; for rank 0."""
+        path = self.directory(num_steps) / reports.RESULTS_FILE
+        jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"] if path.is_file() else ()
+        names = [each.name for each in fields(EvaluatedJob)]
+        return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
-        return resolve_jobs(
+        return validation.resolve_jobs(
             self.jobs_file.jobs,
             file=self.jobs_file.path,
             overrides={self.checkpoint_option: str(checkpoint)},
@@ -155,7 +137,7 @@ class Progress:
             whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
             kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
             if len(kept) < len(lines) or not lines:
-                write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
+                disk.write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
     def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
         """Write the measures (name to value) after `num_steps` steps; `told` replaces their line in the log."""
@@ -241,7 +223,9 @@ class Training(Protocol):
         """Return the path of the checkpoint after `num_steps` steps."""
         ...
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: ClosedLoopEvaluation, progress: Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write the newest checkpoint's evaluation, of `evaluation_s` [s] (0: before an interruption)."""
 
 
@@ -251,7 +235,7 @@ def run_loop(
     *,
     evaluation: ClosedLoopEvaluation | None,
     progress: Progress,
-    interruption: Interruption,
+    interruption: process.Interruption,
     stop_file: Path | None = None,
 ) -> int:
     """Train to the end on one rank; return 0, or 128 plus the number of the signal that stopped the run."""
@@ -260,7 +244,7 @@ def run_loop(
     # evaluations ``evaluation`` is None.
     num_steps = training.num_steps
     if evaluation is not None and schedule.is_evaluated_after(num_steps):
-        # The run resumes from an evaluated checkpoint: complete what an interruption has left out.
+        # The run resumes from an evaluated checkpoint: complete the part that an interruption left out.
         # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
         if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
             code = _evaluate(training, evaluation, progress)
@@ -268,7 +252,7 @@ def run_loop(
                 return code
         elif progress.is_writer and not progress.has(num_steps, training.evaluation_measure):
             # The run was stopped between the end of the evaluation and the writing of its measures.
-            training.note_evaluation(evaluation.results(num_steps), progress, evaluation_s=0.0)
+            training.note_evaluation(evaluation, progress, exit_code=0, evaluation_s=0.0)
 
     is_last = num_steps >= schedule.max_steps
     while not is_last:
@@ -296,9 +280,10 @@ def run_loop(
 def _evaluate(training: Training, evaluation: ClosedLoopEvaluation, progress: Progress) -> int:
     """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
     began = time.perf_counter()
-    evaluated = evaluation.run(training.checkpoint(training.num_steps), training.num_steps)
+    exit_code = evaluation.run(training.checkpoint(training.num_steps), training.num_steps)
     # Codes from 128 on are of signals.
-    interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= 128 else 0)
+    interrupted = highest_of_ranks(exit_code if exit_code >= 128 else 0)
     if interrupted == 0 and progress.is_writer:
-        training.note_evaluation(evaluated, progress, evaluation_s=time.perf_counter() - began)
+        evaluation_s = time.perf_counter() - began
+        training.note_evaluation(evaluation, progress, exit_code=exit_code, evaluation_s=evaluation_s)
     return interrupted

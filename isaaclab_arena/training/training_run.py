@@ -13,35 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation import planning, process, start_up
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.planning import Machinery, settle_backends
-from isaaclab_arena.evaluation.process import watch_for_interruption
-from isaaclab_arena.evaluation.start_up import agree_on_versions
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.storage.disk import RunLock, write_text
-from isaaclab_arena.storage.layout import LOCK_FILE
+from isaaclab_arena.storage import contents, disk, layout
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
-from isaaclab_arena.training.training_loop import (
-    ClosedLoopEvaluation,
-    Evaluated,
-    EvaluatedJob,
-    Progress,
-    Schedule,
-    run_loop,
-    tensorboard,
-)
+from isaaclab_arena.training import training_loop as loop
 
 _LOG = logging.getLogger(__name__)
 EVALUATION_TIME = "Perf/evaluation_time"
@@ -67,7 +55,7 @@ def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: 
 
 
 def told_of_evaluation(
-    jobs: Mapping[str, EvaluatedJob], *, iterations: int, evaluation_s: float
+    jobs: Mapping[str, loop.EvaluatedJob], *, iterations: int, evaluation_s: float
 ) -> tuple[dict[str, float], str]:
     """Return the measures of an evaluation that took `evaluation_s` [s], and its log line."""
     measures, told = {EVALUATION_TIME: evaluation_s}, []
@@ -101,7 +89,7 @@ def log_writer(config: settings.TrainingConfig) -> Callable[..., Any]:
     if name == "none":
         return lambda *_, **__: None
     if name == "tensorboard":
-        return tensorboard
+        return loop.tensorboard
     with _refusing(name):
         writer_class: Any = resolve_callable(_WRITERS.get(name, name))
         package = {_WRITERS[package]: package for package in _WRITERS}.get(getattr(writer_class, "__name__", ""))
@@ -136,7 +124,7 @@ def _refusing(name: str) -> Iterator[None]:
 
 LATEST = ".latest_run"
 _POLL_INTERVAL_S = 0.05
-_EARLY = (settings.LAUNCHER, LOCK_FILE, LATEST)
+_EARLY = (settings.LAUNCHER, layout.LOCK_FILE, LATEST)
 """Names that a run's directory may contain before the run begins."""
 
 
@@ -170,7 +158,7 @@ def announce(experiment_directory: Path, launch: str, run_directory: Path) -> No
     """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
     # ``launch`` identifies one start of the ranks; files of other starts are ignored.
     content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
-    write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
+    disk.write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
@@ -202,7 +190,7 @@ class TrainingRun:
     run_directory: Path  # it exists and is the same for all ranks
     ranks: Ranks
     learner: learning.Learner
-    evaluation: ClosedLoopEvaluation | None  # None without evaluations
+    evaluation: loop.ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
     began_with: checkpoints.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
@@ -246,21 +234,17 @@ class TrainingRun:
                 _LOG.info("writing to %s", self.run_directory)
 
             after_step = learner.iterations
-            schedule = Schedule(
+            schedule = loop.Schedule(
                 max_steps=config.agent.max_iterations,
                 save_every=config.agent.save_interval,
                 evaluate_every=config.evaluation.interval or None,
             )
             writer = log_writer(config)(self.run_directory, after_step=after_step) if is_rank_zero else None
-            with (
-                closing(
-                    Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
-                ) as progress,
-                watch_for_interruption() as interruption,
-            ):
+            progress = loop.Progress(self.run_directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
+            with closing(progress), process.watch_for_interruption() as interruption:
                 if after_step == 0:
                     self.save()
-                code = run_loop(
+                code = loop.run_loop(
                     self,
                     schedule,
                     evaluation=self.evaluation,
@@ -275,32 +259,49 @@ class TrainingRun:
             return code
 
     def _write_settings(self, directory: Path) -> None:
-        settings.write_settings(
-            directory,
-            self.config,
-            observation_terms=self.learner.environment.observation_terms,
-            devices=self._devices,
-            simulation_devices=self._simulation_devices,
-            command_line=self.command_line,
-            began_with=None if self.began_with is None else str(self.began_with),
-        )
+        """Write ``params/agent.yaml`` and ``env.yaml`` like Isaac Lab and mjlab, and ``train.yaml``; StorageError."""
+        # The settings keep the first weights' source and all command lines of the run.
+        config, document = self.config, settings.document_of(self.config)
+        before = settings.settings_of(directory) if (directory / settings.SETTINGS).is_file() else {}
+        typed = before.get("command_lines")
+        # Terms are in the order of the networks' input.
+        terms = {group: list(names) for group, names in self.learner.environment.observation_terms.items()}
+        written = {
+            "agent": {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms},
+            "env": {"environment": config.environment, "num_envs": config.num_envs, **document["env"]},
+            "train": {
+                **document,
+                "world_size": len(self._devices),
+                "devices": list(self._devices),
+                "simulation_devices": list(self._simulation_devices),
+                "began_with": before.get("began_with") if self.began_with is None else str(self.began_with),
+                "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), " ".join(self.command_line)],
+                "versions": settings.training_versions(),
+            },
+        }
+        for name, content in written.items():
+            path = directory / "params" / f"{name}.yaml"
+            disk.write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        infos = settings.checkpoint_infos(
-            self.config,
-            iterations=self.learner.iterations,
-            env_steps=self.learner.env_steps,
-            world_size=self.ranks.context.world_size,
-        )
-        return {**self.learner.algorithm.save(), "iter": self.learner.iterations, "infos": infos}
+        learner = self.learner
+        own = {
+            "schema_version": settings.SCHEMA_VERSION,
+            "iterations": learner.iterations,
+            "env_steps": learner.env_steps,
+            "world_size": self.ranks.context.world_size,
+            "config": settings.document_of(self.config),
+            "versions": settings.training_versions(),
+        }
+        return {**learner.algorithm.save(), "iter": learner.iterations, "infos": {settings.OWN_INFOS: own}}
 
     @property
     def num_steps(self) -> int:
         """Iterations done."""
         return self.learner.iterations
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: loop.Progress) -> None:
         """Collect samples, learn from them, and write the measures of this iteration."""
         measures = self.learner.iterate()
         self.timed_iterations += 1
@@ -335,23 +336,25 @@ class TrainingRun:
         )
         _LOG.debug("wrote %s", path)
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: loop.ClosedLoopEvaluation, progress: loop.Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write an evaluation's measures, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self.learner.iterations
-        if evaluated.exit_code != 0:
+        jobs = evaluation.results(iterations)
+        if exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self.run_directory / "evaluations")
-        measures, told = told_of_evaluation(evaluated.jobs, iterations=iterations, evaluation_s=evaluation_s)
+        measures, told = told_of_evaluation(jobs, iterations=iterations, evaluation_s=evaluation_s)
         progress.write(iterations, measures, told=told)
-        score = checkpoints.score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
+        score = checkpoints.score_of(jobs.values(), iterations, evaluation=evaluation.jobs_file.config_hash)
         if score is not None and checkpoints.keep_best(self.run_directory, score):
             _LOG.info("the best so far")
         self._paced_from_s += evaluation_s
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
-        if self.ranks.context.is_distributed:
-            counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
-            learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
+        counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
+        learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
 
 
 def train_rank(
@@ -368,7 +371,7 @@ def train_rank(
     log_writer(config)
 
     # Refuse ranks that would begin differently, or whose arithmetic differs.
-    agree_on_versions(ranks, settings.training_versions())
+    start_up.agree_on_versions(ranks, settings.training_versions())
     begins_with = None if options.load_checkpoint is None else Path(options.load_checkpoint)
     ranks.agree_on(
         "training",
@@ -378,7 +381,7 @@ def train_rank(
             "--run_directory": str(options.run_directory),
             "--log_root": str(options.log_root),
             "--load_checkpoint": str(options.load_checkpoint),
-            "the content of --load_checkpoint": "" if begins_with is None else content_hash(begins_with),
+            "the content of --load_checkpoint": "" if begins_with is None else contents.content_hash(begins_with),
             "--stop_file": str(options.stop_file),
             "--torch_threads": str(options.torch_threads),
             # The last digits of an optimiser's step differ between CPU and GPU, and weights must stay equal to the bit.
@@ -390,12 +393,13 @@ def train_rank(
     with ExitStack() as stack:
         if options.process_group != "gloo":
             stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
-        learner = stack.enter_context(closing(learning.Learner(settled, ranks.context, num_threads=num_threads)))
+        learner = learning.Learner(settled, ranks.context, num_threads=num_threads)
+        stack.enter_context(closing(learner.environment))
         began_with = None if begins_with is None else checkpoints.begin_with(learner.algorithm, begins_with)
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
-            stack.callback(RunLock(run_directory).hold(alone=True).release)
+            stack.callback(disk.RunLock(run_directory).hold(alone=True).release)
         evaluation = _evaluation(config, run_directory, ranks, device=options.device)
         resume = options.resume is not None
         run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)
@@ -406,7 +410,7 @@ def train_rank(
 
 def _evaluation(
     config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
-) -> ClosedLoopEvaluation | None:
+) -> loop.ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
     evaluation = config.evaluation
     if evaluation.interval == 0:
@@ -416,7 +420,7 @@ def _evaluation(
 
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
-        jobs = load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
+        jobs = loading.load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
         ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
@@ -430,7 +434,7 @@ def _evaluation(
             "record_viewport_video": films,
             "video_episodes": str(evaluation.video_episodes) if films else "all",
         }
-    return ClosedLoopEvaluation(
+    return loop.ClosedLoopEvaluation(
         jobs,
         checkpoint_option="checkpoint_path",
         policy_type=_POLICY_TYPE,
@@ -442,7 +446,7 @@ def _evaluation(
     )
 
 
-def evaluation_jobs(config: settings.TrainingConfig) -> JobsFile:
+def evaluation_jobs(config: settings.TrainingConfig) -> schema.JobsFile:
     """Return the job that evaluates checkpoints; it lacks only the checkpoint."""
     evaluation = config.evaluation
     return learning.jobs_file(
@@ -460,7 +464,7 @@ def with_settled_backend(
     ranks: Ranks,
     *,
     num_threads: int,
-    settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
+    settle: Callable[[Sequence[Job], planning.Machinery], Mapping[str, str]] = planning.settle_backends,
 ) -> settings.TrainingConfig:
     """Return the configuration with its backend; if open, rank 0 chooses it for all ranks. ConfigError."""
     job = learning.environment_job(config)
@@ -470,6 +474,6 @@ def with_settled_backend(
     settled = {job.config.name: ""}
     with ranks.keep_waiting():
         if ranks.context.is_rank_zero:
-            settled = settle([job], Machinery(devices=devices, num_threads=num_threads))
+            settled = settle([job], planning.Machinery(devices=devices, num_threads=num_threads))
     backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
     return replace(config, env={**config.env, "backend": backend})

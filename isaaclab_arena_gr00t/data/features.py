@@ -1,13 +1,11 @@
 """The columns, pictures and groups of a LeRobot dataset, for the arrays and cameras of a recording."""
 
-import dataclasses
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,17 +16,12 @@ from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from PIL import Image
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
-from isaaclab_arena.interfaces.specs import ArraySpec, picture_layout
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage import disk
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.disk import storage_errors
-from isaaclab_arena.storage.episodes import ArrayPlace
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.layout import Fields
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_pictures
-from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
 # Read and write the videos of a LeRobot dataset: H.264 in MP4, one frame per step, every second one a key frame.
 
@@ -133,7 +126,7 @@ def read_frames(
 @contextmanager
 def _video_errors(doing: str, path: Path) -> Iterator[None]:
     try:
-        with storage_errors(doing, path):
+        with disk.storage_errors(doing, path):
             yield
     except (FFmpegError, ValueError, ArithmeticError) as error:
         # PyAV raises ValueError for a damaged file, and its time base may be zero.
@@ -149,7 +142,7 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
     height, width = size
     # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes. PNG, which LeRobot writes, is
     # never much larger than the pixels themselves; JPEG is smaller.
-    extent = dataclasses.replace(rows, max_size=4 * height * width + (1 << 16))
+    extent = replace(rows, max_size=4 * height * width + (1 << 16))
     found = 0
     for found, encoded in enumerate(read_pictures(path, name, extent), start=1):
         if found > rows.num_rows:
@@ -208,29 +201,24 @@ class Column:
         return source[:, places].astype(np.float32)
 
     def unpacked(self, column: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the source arrays that the column (num_steps, size) contains completely, by path."""
-        position = {
-            place: number for number, place in enumerate(place for group in self.groups.values() for place in group)
-        }
-        arrays, start = {}, 0
+        """Return the source arrays in the column (num_steps, size), and groups without their complete source."""
+        places = [place for group in self.groups.values() for place in group]
+        position = {place: number for number, place in enumerate(places)}
+        arrays: dict[str, np.ndarray] = {}
+        lost: set[int] = set()
+        start = 0
         for path, size in self.sources.items():
-            places = range(start, start + size)
+            source = range(start, start + size)
             start += size
-            if all(place in position for place in places):
-                arrays[path] = np.ascontiguousarray(column[:, [position[place] for place in places]])
+            if all(place in position for place in source):
+                arrays[path] = np.ascontiguousarray(column[:, [position[place] for place in source]])
+            else:
+                lost.update(source)
+        # A group without its complete source becomes an observation of its own.
+        for key, (start, end) in self.spans().items():
+            if lost.intersection(self.groups[key]):
+                arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(column[:, start:end])
         return arrays
-
-    def incomplete_groups(self) -> tuple[str, ...]:
-        """Return the groups whose sources the column does not contain completely; `unpacked` cannot restore them."""
-        covered = {place for group in self.groups.values() for place in group}
-        starts = np.cumsum([0, *self.sources.values()])
-        lost = {
-            place
-            for start, end in pairwise(starts)
-            if not covered.issuperset(range(start, end))
-            for place in range(start, end)
-        }
-        return tuple(key for key, places in self.groups.items() if lost.intersection(places))
 
 
 def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
@@ -243,11 +231,7 @@ def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
     return Column(sources=dict(arrays.values()), groups=groups, names=names)
 
 
-# Choose the columns and videos of a dataset for the arrays and cameras of a recording.
-
-ACTION_KEY = "action"
-ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
-"""Prefixes of observations that a real robot has; a policy should not see others."""
+# The columns and videos of a dataset, for the arrays and cameras of a recording.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,143 +291,3 @@ class DatasetFeatures:
         scalars |= {layout.DONE: "bool", layout.ANNOTATION: "int64", layout.TIMESTAMP: "float32"}
         scalars |= dict.fromkeys((layout.FRAME_INDEX, layout.EPISODE_INDEX, layout.INDEX, layout.TASK_INDEX), "int64")
         return features | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in scalars.items()}
-
-
-def plan_features(
-    arrays: Mapping[str, ArrayPlace],
-    *,
-    policy: Gr00tClosedloopPolicyConfig | None = None,
-    state_names: Sequence[str] = (),
-    environment_state: bool = False,
-    videos: bool = True,
-) -> DatasetFeatures:
-    """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
-    shapes = {path: array.shape for path, array in arrays.items()}
-    # The observations of the group ``policy`` that are vectors, and their sizes.
-    prefix = f"{recorded.OBSERVATIONS}/"
-    observed = {
-        path.removeprefix(prefix): shape[1]
-        for path, shape in shapes.items()
-        if path.startswith(prefix) and len(shape) == 2 and shape[1]
-    }
-    if len(shapes.get(recorded.ACTIONS, ())) != 2:
-        raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
-
-    # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
-    names = tuple(dict.fromkeys(state_names)) or (policy.state_names if policy is not None else ())
-    names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
-    has_joints = policy is not None and policy.policy_joints_config_path is not None
-    files = read_joint_files(policy) if has_joints else JointFiles()
-    vectors: dict[str, Column] = {}
-    problems = [
-        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
-        for name in names
-        if name not in observed
-    ]
-    if problems:
-        raise ConfigError(problems)
-    if names and files.policy is None:
-        # Without joint files each observation is a group of its own.
-        vectors[layout.STATE] = _whole({name: observed[name] for name in names})
-    elif names and files.policy is not None:
-        specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
-        terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
-        if problems:
-            raise ConfigError(problems)
-        vectors[layout.STATE] = Column(
-            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
-            groups=groups,
-            names=tuple(joint for joints in files.policy.state.values() for joint in joints),
-        )
-
-    # `environment_state` stores the other observations in a column of their own, which a policy should not see.
-    others = {name: size for name, size in observed.items() if name not in names}
-    if environment_state and others:
-        vectors[layout.ENVIRONMENT_STATE] = _whole(others)
-
-    # Without joint files the action is one group.
-    action_dim = shapes[recorded.ACTIONS][1]
-    if files.policy is None:
-        vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
-    else:
-        groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
-        if problems:
-            raise ConfigError(problems)
-        joints = tuple(joint for group in files.policy.action.values() for joint in group)
-        vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
-    cameras = _cameras(arrays, policy) if videos else {}
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
-
-
-def _whole(sizes: Mapping[str, int]) -> Column:
-    return whole_arrays(
-        {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
-    )
-
-
-def _cameras(arrays: Mapping[str, ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
-    prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
-    found: dict[str, Camera] = {}
-    unclear: dict[str, str] = {}
-    for path, array in arrays.items():
-        # Depth and segmentation are no pictures in bytes.
-        if path.startswith(prefix) and array.dtype == np.uint8:
-            name = path.removeprefix(prefix)
-            try:
-                lies = picture_layout(array.shape[1:], array.dtype)
-                found[name] = Camera(path=path, height=lies.height, width=lies.width)
-            except ValueError as reason:
-                unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
-    if policy is None and unclear:
-        raise ConfigError([Problem(reason, key="--dataset") for reason in unclear.values()])
-    if policy is None:
-        return {name.replace("/", "."): camera for name, camera in found.items()}
-    wanted = policy.cameras
-    problems = [
-        Problem(
-            unclear.get(name)
-            or f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with "
-            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
-            key="pov_cam_name_sim",
-        )
-        for name in wanted.values()
-        if name not in found
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return {key: found[name] for key, name in wanted.items()}
-
-
-def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
-    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
-    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
-        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
-    document = arena["features"]
-    vectors = {
-        str(name): Column(
-            sources={str(path): int(size) for path, size in column["sources"].items()},
-            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
-            names=tuple(map(str, column["names"])),
-        )
-        for name, column in document["vectors"].items()
-    }
-    cameras = {
-        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
-        for key, camera in document["cameras"].items()
-    }
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
-
-
-# ``modality.json`` assigns a dataset's numbers and videos to a model's groups and pictures.
-
-COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
-
-
-def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
-    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
-    default, most = COLUMN_OF_MODALITY[modality], 65_536
-    found = {}
-    for key, group in Fields(document, layout.MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
-        start = group.integer("start", 0, most)
-        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
-    return found

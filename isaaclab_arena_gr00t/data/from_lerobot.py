@@ -19,22 +19,12 @@ from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
+from isaaclab_arena.storage import disk, episode_file
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
-from isaaclab_arena.storage.disk import json_line, storage_errors
-from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import (
-    Camera,
-    Column,
-    DatasetFeatures,
-    features_of_document,
-    groups_of,
-    read_encoded,
-    read_frames,
-    whole_arrays,
-)
+from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, read_encoded, read_frames, whole_arrays
 from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
 from isaaclab_arena_gr00t.data.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
 
@@ -242,7 +232,7 @@ class StoredDataset:
         """Yield the JSON mapping in each line of a file, none without such a file; StorageError for a bad line."""
         path = self.root / name
         if path.is_file():
-            with storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
+            with disk.storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
                 for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
                     if len(line) > _MAX_LINE:
                         raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
@@ -323,7 +313,7 @@ _VERSIONS = ("v2.0", "v2.1", "v3.0")
 def open_dataset(root: Path) -> StoredDataset:
     """Return a dataset; StorageError if missing, incomplete or of an unsupported version, ConfigError if no JSON."""
     path = root / layout.INFO_FILE
-    with storage_errors("read", path):
+    with disk.storage_errors("read", path):
         is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
     # A conversion writes ``info.json`` last, so a directory without it may be an interrupted conversion.
     if not is_there:
@@ -365,6 +355,26 @@ def _first_task(fields: Fields) -> str:
 _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
+def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
+    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
+    if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
+        raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
+    document = arena["features"]
+    vectors = {
+        str(name): Column(
+            sources={str(path): int(size) for path, size in column["sources"].items()},
+            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
+            names=tuple(map(str, column["names"])),
+        )
+        for name, column in document["vectors"].items()
+    }
+    cameras = {
+        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
+        for key, camera in document["cameras"].items()
+    }
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
+
+
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:
     """Return the recorded arrays of a dataset's columns and videos; StorageError if files contradict each other."""
     try:
@@ -377,7 +387,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
 
         # Any other dataset may say in ``modality.json`` where the groups of its state are.
         modality = dataset.document(layout.MODALITY_FILE) or {}
-        groups = groups_of(modality, "state")
+        groups = layout.groups_of(modality, "state")
         spans = [(key, start, end) for key, (name, start, end) in groups.items() if name == layout.STATE]
         spans.sort(key=lambda span: span[1:])
         starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
@@ -469,7 +479,7 @@ def write_recordings(
     for index in stored.episodes:
         about = remembered.get(index, {})
         recorded_job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
-        key = recorded_job, json_line(about.get("env_args", {}))
+        key = recorded_job, disk.json_line(about.get("env_args", {}))
         if key not in names:
             # File systems may fold the case of names, so the names of two jobs must differ without it.
             safe = recorded_job if name_problem(recorded_job) is None else "job"
@@ -492,14 +502,14 @@ def write_recordings(
         made = consolidate(parts, recordings[-1])
         if made.damaged:
             raise StorageError(made.damaged[0][1])
-        with storage_errors("remove", directory):
+        with disk.storage_errors("remove", directory):
             directory.rmdir()
     return tuple(recordings)
 
 
 def _episode(
     stored: StoredDataset, features: DatasetFeatures, index: int, about: Mapping[str, dict[str, Any]]
-) -> RecordedEpisode:
+) -> episode_file.RecordedEpisode:
     episode = stored.episodes[index]
     columns = stored.columns(index, [*features.vectors, *([layout.REWARD] if features.rewards else [])])
     # All pictures of an episode are in memory at once.
@@ -513,10 +523,6 @@ def _episode(
     arrays: dict[str, np.ndarray] = {}
     for name, column in features.vectors.items():
         arrays |= column.unpacked(columns[name])
-        # A group without its complete source becomes an array of its own.
-        for key in column.incomplete_groups():
-            start, end = column.spans()[key]
-            arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(columns[name][:, start:end])
     if recorded.ACTIONS not in arrays:
         raise StorageError(f"{stored.root}: {layout.ARENA_FILE} does not say where the actions are whole")
     if features.rewards:
@@ -530,7 +536,7 @@ def _episode(
     num_steps = len(columns[layout.ACTION])
     arrays[recorded.DONES] = np.zeros(num_steps, np.uint8)
     arrays[recorded.DONES][-1:] = 1
-    attributes: dict[str, AttributeValue] = {}
+    attributes: dict[str, episode_file.AttributeValue] = {}
     # LeRobot's column of successes is not in every dataset; the recorded attributes overrule it.
     if stored.features.get(layout.SUCCESS, {}).get("shape") == [1]:
         attributes["success"] = bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())
@@ -542,6 +548,6 @@ def _episode(
         "language_instruction": episode.task,
         "control_dt": 1 / stored.fps,
     }
-    return RecordedEpisode(
+    return episode_file.RecordedEpisode(
         episode_index=index, arrays=arrays, attributes=attributes, env_args=about.get("env_args", {})
     )

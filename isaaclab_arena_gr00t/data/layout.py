@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage.disk import storage_errors
@@ -178,8 +178,7 @@ def regular_file(path: Path, root: Path) -> Path:
 def check_empty(output_dir: Path) -> None:
     """Refuse a directory for new files that holds some already: ConfigError."""
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
 
 
 def is_inside(path: Path, root: Path) -> bool:
@@ -193,6 +192,21 @@ def is_inside(path: Path, root: Path) -> bool:
             return found.is_relative_to(inside) or found.parent in blobs
     except RuntimeError as error:
         raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error
+
+
+# ``modality.json`` assigns a dataset's numbers and videos to a model's groups and pictures.
+
+COLUMN_OF_MODALITY = {"state": STATE, "action": ACTION}
+
+
+def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
+    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
+    default, most = COLUMN_OF_MODALITY[modality], 65_536
+    found = {}
+    for key, group in Fields(document, MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
+        start = group.integer("start", 0, most)
+        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
+    return found
 
 
 # Find the recordings for a dataset or a training.
@@ -217,5 +231,5 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
             if file not in known:
                 known.append(file)
     if not files:
-        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
+        raise ConfigError(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION)
     yield from files.values()

@@ -332,8 +332,7 @@ def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container
             if pa.types.is_nested(kind):
                 raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
 
-        groups = list(range(file.metadata.num_row_groups))
-        rows_at_once = _rows_at_once(file, groups, names, 1, path)
+        rows_at_once = _rows_at_once(file, range(file.metadata.num_row_groups), names, 1, path)
         for batch in file.iter_batches(rows_at_once, columns=names):
             owners = batch[key].to_numpy(zero_copy_only=False)
             # Split the batch by episode. The stable sort keeps the order of an episode's rows.
@@ -357,8 +356,7 @@ def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, with the named columns that exist; StorageError if the file cannot be read."""
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
         columns = [name for name in names if name in file.schema_arrow.names]
-        groups = list(range(file.metadata.num_row_groups))
-        rows_at_once = _rows_at_once(file, groups, columns, 1000, path)
+        rows_at_once = _rows_at_once(file, range(file.metadata.num_row_groups), columns, 1000, path)
         for batch in file.iter_batches(rows_at_once, columns=columns):
             yield from batch.to_pylist()
 

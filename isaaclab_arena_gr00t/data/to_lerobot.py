@@ -1,9 +1,8 @@
 """Recordings as a LeRobot dataset, one episode at a time."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +11,17 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
-from isaaclab_arena.interfaces.specs import in_colours
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
+from isaaclab_arena.interfaces.specs import ArraySpec, in_colours, picture_layout
 from isaaclab_arena.paths import given_path
+from isaaclab_arena.storage import disk
+from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.disk import json_line, json_text, plain, storage_errors, write_text
-from isaaclab_arena.storage.episodes import (
-    RecordedArray,
-    RecordedSteps,
-    index_episodes,
-    locate_arrays,
-    read_all_attributes,
-    read_attributes,
-    read_episode,
-)
-from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files, read_policy_config
 from isaaclab_arena_gr00t.data import layout, tables
-from isaaclab_arena_gr00t.data.features import (
-    COLUMN_OF_MODALITY,
-    DatasetFeatures,
-    VideoWriter,
-    plan_features,
-    png_bytes,
-)
-from isaaclab_arena_gr00t.data.layout import DATASET_OPTION, DatasetVersion, FileSizes
+from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, VideoWriter, png_bytes, whole_arrays
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
+from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
 
@@ -60,13 +46,13 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     found: list[SourceEpisode] = []
     num_recorded = 0
     for files in layout.jobs_of(dataset):
-        places = index_episodes(files, key=DATASET_OPTION)
+        places = recordings.index_episodes(files, key=layout.DATASET_OPTION)
         num_recorded += len(places)
         of_job: list[SourceEpisode] = []
         for file in dict.fromkeys(places.values()):
             # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
-            for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+            for index, attributes in zip(indices, recordings.read_all_attributes(file, indices), strict=True):
                 if only_successes and attributes.get("success") is not True:
                     continue
                 # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
@@ -85,7 +71,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         found += sorted(of_job, key=lambda episode: episode.episode_index)
     if not found:
         reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
-        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
+        raise ConfigError(f"'{dataset}' gives no episode: {reason}", key=layout.DATASET_OPTION)
 
     # Every episode of a dataset needs an instruction.
     silent = [episode for episode in found if not episode.instruction]
@@ -93,7 +79,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         message = (
             f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
         )
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     return found
 
 
@@ -108,16 +94,16 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
             f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
             "a dataset has one rate"
         )
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     ((control_dt, episode),) = found.items()
     if control_dt is None:
         message = f"{episode.name} does not say how long a control step is; give --fps"
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
     if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
-        raise ConfigError(Problem(message, key=DATASET_OPTION))
+        raise ConfigError(message, key=layout.DATASET_OPTION)
     return round(rate)
 
 
@@ -146,7 +132,7 @@ class EpisodeWriterV21:
     root: Path
     fps: int
     lossless: bool
-    sizes: FileSizes
+    sizes: layout.FileSizes
 
     def add(self, episode: EpisodeContent) -> None:
         """Write an episode; StorageError if this fails."""
@@ -173,13 +159,13 @@ class EpisodeWriterV21:
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
         chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
-        write_text(self.root / layout.STATS_FILE, json_line(chosen))
+        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(chosen))
 
 
 class EpisodeWriterV30:
     """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
 
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: layout.FileSizes) -> None:
         self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
         self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
         self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
@@ -234,7 +220,7 @@ class EpisodeWriterV30:
         frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
         with tables.parquet_errors("write", path):
             frame.to_parquet(path)
-        write_text(self.root / layout.STATS_FILE, json_line(plain(statistics)))
+        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(disk.plain(statistics)))
 
     def _write_rows(self) -> None:
         if self._rows:
@@ -245,19 +231,19 @@ class EpisodeWriterV30:
 
 def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Append lines of JSON to a file; StorageError if this fails."""
-    with storage_errors("append to", path):
+    with disk.storage_errors("append to", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json_line(plain(value))}\n" for value in values)
+            file.writelines(f"{disk.json_line(disk.plain(value))}\n" for value in values)
 
 
-def _place(prefix: str, number: int, sizes: FileSizes) -> dict[str, int]:
+def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
     chunk, file = divmod(number, sizes.chunk)
     return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
 
 
 def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
-    return plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
+    return disk.plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
 
 
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
@@ -289,47 +275,133 @@ class LeRobotOptions:
     """Control steps per second, if the recording does not give a whole number."""
     robot_type: str | None = None
     """Name of the robot; by default as recorded."""
-    sizes: FileSizes = field(default_factory=FileSizes)
+    sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
     """Largest sizes of files and directories."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of a conversion."""
+ACTION_KEY = "action"
+ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
+"""Prefixes of observations that a real robot has; a policy should not see others."""
 
-    num_episodes: int
-    num_frames: int  # control steps in all
-    tasks: tuple[str, ...]  # the distinct instructions
-    features: DatasetFeatures
+
+def plan_features(
+    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None, options: LeRobotOptions
+) -> DatasetFeatures:
+    """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
+    shapes = {path: array.shape for path, array in arrays.items()}
+    # The observations of the group ``policy`` that are vectors, and their sizes.
+    prefix = f"{recorded.OBSERVATIONS}/"
+    observed = {
+        path.removeprefix(prefix): shape[1]
+        for path, shape in shapes.items()
+        if path.startswith(prefix) and len(shape) == 2 and shape[1]
+    }
+    if len(shapes.get(recorded.ACTIONS, ())) != 2:
+        raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
+
+    # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
+    names = tuple(dict.fromkeys(options.state_names)) or (policy.state_names if policy is not None else ())
+    names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
+    has_joints = policy is not None and policy.policy_joints_config_path is not None
+    files = read_joint_files(policy) if has_joints else JointFiles()
+    vectors: dict[str, Column] = {}
+    problems = [
+        Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
+        for name in names
+        if name not in observed
+    ]
+    refuse(problems)
+    if names and files.policy is None:
+        # Without joint files each observation is a group of its own.
+        vectors[layout.STATE] = _whole({name: observed[name] for name in names})
+    elif names and files.policy is not None:
+        specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
+        terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
+        refuse(problems)
+        vectors[layout.STATE] = Column(
+            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
+            groups=groups,
+            names=tuple(joint for joints in files.policy.state.values() for joint in joints),
+        )
+
+    # `environment_state` stores the other observations in a column of their own, which a policy should not see.
+    others = {name: size for name, size in observed.items() if name not in names}
+    if options.environment_state and others:
+        vectors[layout.ENVIRONMENT_STATE] = _whole(others)
+
+    # Without joint files the action is one group.
+    action_dim = shapes[recorded.ACTIONS][1]
+    if files.policy is None:
+        vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
+    else:
+        groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
+        refuse(problems)
+        joints = tuple(joint for group in files.policy.action.values() for joint in group)
+        vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
+    cameras = {} if options.no_videos else _cameras(arrays, policy)
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
+
+
+def _whole(sizes: Mapping[str, int]) -> Column:
+    return whole_arrays(
+        {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
+    )
+
+
+def _cameras(
+    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None
+) -> dict[str, Camera]:
+    prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
+    found: dict[str, Camera] = {}
+    unclear: dict[str, str] = {}
+    for path, array in arrays.items():
+        # Depth and segmentation are no pictures in bytes.
+        if path.startswith(prefix) and array.dtype == np.uint8:
+            name = path.removeprefix(prefix)
+            try:
+                lies = picture_layout(array.shape[1:], array.dtype)
+                found[name] = Camera(path=path, height=lies.height, width=lies.width)
+            except ValueError as reason:
+                unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
+    if policy is None:
+        refuse([Problem(reason, key="--dataset") for reason in unclear.values()])
+        return {name.replace("/", "."): camera for name, camera in found.items()}
+    wanted = policy.cameras
+    problems = [
+        Problem(
+            unclear.get(name)
+            or f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with "
+            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
+            key="pov_cam_name_sim",
+        )
+        for name in wanted.values()
+        if name not in found
+    ]
+    refuse(problems)
+    return {key: found[name] for key, name in wanted.items()}
 
 
 def write_lerobot_dataset(
     dataset: Path, output_dir: Path, options: LeRobotOptions, told: Callable[[int, int], None] = lambda *_: None
-) -> Written:
-    """Convert recordings to a LeRobot dataset in a missing or empty directory; call `told(done, total)` per episode."""
-    # ConfigError: a recording is missing or lacks an input. StorageError: reading or writing failed. Files written by
-    # then stay, without ``info.json``.
+) -> dict[str, int]:
+    """Convert recordings to a LeRobot dataset in a missing or empty directory; return its counts by their names."""
+    # ``told(done, total)`` is called after each episode. ConfigError: a recording is missing or lacks an input.
+    # StorageError: reading or writing failed. Files written by then stay, without ``info.json``.
     if options.fps is not None and options.fps < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.fps}", key="--fps"))
+        raise ConfigError(f"must be at least 1, got {options.fps}", key="--fps")
     output_dir = given_path(output_dir)
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
-    first = locate_arrays(episodes[0].file, episodes[0].episode_index)
-    features = plan_features(
-        first,
-        policy=policy,
-        state_names=options.state_names,
-        environment_state=options.environment_state,
-        videos=not options.no_videos,
-    )
+    first = recordings.locate_arrays(episodes[0].file, episodes[0].episode_index)
+    features = plan_features(first, policy, options)
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
-        arrays = locate_arrays(episode.file, episode.episode_index)
+        arrays = recordings.locate_arrays(episode.file, episode.episode_index)
         num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
         if num_steps == 0:
-            raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+            raise ConfigError(f"{episode.name} has no control step", key=layout.DATASET_OPTION)
         for path, place in wanted.items():
             due, found = (num_steps, *place.shape[1:]), arrays.get(path)
             if found is None:
@@ -342,18 +414,23 @@ def write_lerobot_dataset(
             else:
                 continue
             message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-            raise ConfigError(Problem(message, key=DATASET_OPTION))
+            raise ConfigError(message, key=layout.DATASET_OPTION)
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)
-    with storage_errors("make", output_dir):
+    with disk.storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     conversion = _Conversion(output_dir, features, options, fps)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
-    tasks = conversion.finish(episodes)
-    return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
+    conversion.finish(episodes)
+    return {
+        "episodes": len(episodes),
+        "control steps": conversion.num_frames,
+        "instructions": len(conversion.tasks),
+        "cameras": len(features.cameras),
+    }
 
 
 class _Conversion:
@@ -361,26 +438,26 @@ class _Conversion:
 
     def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
         self.num_frames = 0
+        self.tasks: dict[str, int] = {}  # each instruction with its number
         self._root = root
         self._features = features
         self._options = options
         self._fps = fps
         writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
         self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
-        self._tasks: dict[str, int] = {}
         self._spools: dict[str, tables.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
 
     def add(self, number: int, episode: SourceEpisode) -> None:
         """Write an episode as number `number` of the dataset."""
-        steps, index = RecordedSteps(), episode.episode_index
+        steps, index = recordings.RecordedSteps(), episode.episode_index
         arrays = {
-            path: steps.array(RecordedArray(file=episode.file, episode_index=index, name=path))
+            path: steps.array(recordings.RecordedArray(file=episode.file, episode_index=index, name=path))
             for path in self._features.paths()
         }
         # An instruction gets its number when it first occurs.
-        task = self._tasks.setdefault(episode.instruction, len(self._tasks))
+        task = self.tasks.setdefault(episode.instruction, len(self.tasks))
         columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}
         num_steps = len(columns[layout.ACTION])
         if self._features.rewards:
@@ -407,7 +484,7 @@ class _Conversion:
         png = self._options.png
         encoded = {name: list(map(png_bytes, shown)) for name, shown in pictures.items()} if png else {}
 
-        # Statistics of this episode, and what those of the whole dataset will need.
+        # Statistics of this episode, and the values for those of the whole dataset.
         statistics: dict[str, tables.Statistics] = {}
         for name, values in columns.items():
             flat = values.reshape(num_steps, -1)
@@ -433,43 +510,42 @@ class _Conversion:
 
         # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
         file_only = {"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE}
-        attributes = {
-            name: value for name, value in read_attributes(episode.file, index).items() if name not in file_only
-        }
+        found = recordings.read_attributes(episode.file, index)
+        attributes = {name: value for name, value in found.items() if name not in file_only}
         if episode.file not in self._env_args:
             # These values are the same for a whole file.
-            self._env_args[episode.file] = read_episode(episode.file, index).env_args
+            self._env_args[episode.file] = recordings.read_episode(episode.file, index).env_args
         env_args = self._env_args[episode.file]
         line = {"episode_index": number, "source": episode.name, "attributes": attributes, "env_args": env_args}
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
         self.num_frames += num_steps
 
-    def finish(self, episodes: Sequence[SourceEpisode]) -> tuple[str, ...]:
-        """Write all files of the whole dataset, and return the instructions."""
+    def finish(self, episodes: Sequence[SourceEpisode]) -> None:
+        """Write all files of the whole dataset."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
         statistics |= {
             name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
         }
-        self._writer.finish(tuple(self._tasks), statistics)
+        self._writer.finish(tuple(self.tasks), statistics)
         vectors = self._features.vectors
         modalities: dict[str, Any] = {
             modality: {
                 key: {"start": start, "end": end}
                 for key, (start, end) in (vectors[column].spans() if column in vectors else {}).items()
             }
-            for modality, column in COLUMN_OF_MODALITY.items()
+            for modality, column in layout.COLUMN_OF_MODALITY.items()
         }
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
-        write_text(self._root / layout.MODALITY_FILE, json_text(modalities))
-        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": dataclasses.asdict(self._features)}
-        write_text(self._root / layout.ARENA_FILE, json_text(arena))
+        disk.write_text(self._root / layout.MODALITY_FILE, disk.json_text(modalities))
+        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": asdict(self._features)}
+        disk.write_text(self._root / layout.ARENA_FILE, disk.json_text(arena))
 
         # The robot's name is an option, or else that of the recorded embodiment.
         options, first = self._options, episodes[0]
         robot_type = options.robot_type
         if not robot_type:
-            attributes = read_attributes(first.file, first.episode_index)
+            attributes = recordings.read_attributes(first.file, first.episode_index)
             try:
                 provenance = json.loads(str(attributes.get("provenance", "{}")))
             except (ValueError, RecursionError):
@@ -489,7 +565,7 @@ class _Conversion:
             "robot_type": robot_type,
             "total_episodes": len(episodes),
             "total_frames": self.num_frames,
-            "total_tasks": len(self._tasks),
+            "total_tasks": len(self.tasks),
             "chunks_size": options.sizes.chunk,
             **files,
             "fps": self._fps,
@@ -499,5 +575,4 @@ class _Conversion:
             "features": described,
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
-        write_text(self._root / layout.INFO_FILE, json_text(info))
-        return tuple(self._tasks)
+        disk.write_text(self._root / layout.INFO_FILE, disk.json_text(info))

@@ -21,7 +21,6 @@ from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import read_joint_files, read_settings
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import groups_of
 from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
 from isaaclab_arena_gr00t.observations import wired_action
 
@@ -264,7 +263,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
 
     def _wired(self, env: Environment) -> tuple[Mapping[str, tuple[str, int, int]], Mapping[str, tuple[int, ...]]]:
         """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
-        groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
+        groups = layout.groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
         if problems:
             raise ConfigError(problems)

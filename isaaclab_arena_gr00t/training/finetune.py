@@ -4,7 +4,6 @@ python -m isaaclab_arena_gr00t.training.finetune --dataset outputs/demos --outpu
 python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena_gr00t.training.finetune --dataset … --output_dir …
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -13,7 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,70 +21,34 @@ import tyro
 from gr00t import Gr00tError
 from gr00t.data.statistics import KeyStatistics, compute_statistics
 from gr00t.data.types import ModalityConfig
-from gr00t.model import Gr00tSmallProcessor
-from gr00t.model.building import add_embodiment, build_small_model
-from gr00t.model.checkpoint import load_model, load_processor, save_checkpoint
-from gr00t.model.modeling import Gr00tSmall
+from gr00t.model import Gr00tSmall, Gr00tSmallProcessor, building, checkpoint
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, Share, wrong_numbers
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    die_with_parent,
-    leave_process,
-    leave_process_on_error,
-    take_rank_of_scheduler,
-)
+from isaaclab_arena.distributed import context as this_process
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.process import watch_for_interruption
-from isaaclab_arena.evaluation.start_up import agree_on_versions
+from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.evaluation import console, process, start_up
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage.disk import json_text, storage_errors, write_text
-from isaaclab_arena.storage.episodes import RecordedSteps
-from isaaclab_arena.training.checkpoints import agreed_checkpoint
+from isaaclab_arena.storage import disk, episodes
+from isaaclab_arena.training import checkpoints, learner
+from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
-from isaaclab_arena.training.learner import check_synchrony
-from isaaclab_arena.training.training_loop import (
-    ClosedLoopEvaluation,
-    Evaluated,
-    Progress,
-    Schedule,
-    run_loop,
-    tensorboard,
-)
-from isaaclab_arena_gr00t.config import (
-    Gr00tClosedloopPolicyConfig,
-    JointFiles,
-    ModelInterface,
-    read_joint_files,
-    read_policy_config,
-)
+from isaaclab_arena_gr00t import config as policies
 from isaaclab_arena_gr00t.data.layout import jobs_of
 from isaaclab_arena_gr00t.observations import Wiring, wired
-from isaaclab_arena_gr00t.training.trainer import (
-    Demonstration,
-    DemonstrationSteps,
-    RecordedSpaces,
-    Trainer,
-    TrainingSettings,
-    find_demonstrations,
-    learning_rate_at,
-    recorded_spaces,
-    split,
-)
+from isaaclab_arena_gr00t.training import trainer
 
 PROGRAM = "isaaclab_arena_gr00t.training.finetune"
 PANDA_CONFIG = Path(__file__).parents[1] / "policy" / "config" / "panda_closedloop.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneOptions(TrainingSettings):
+class FinetuneOptions(trainer.TrainingSettings):
     """Train a GR00T model on recorded demonstrations."""
 
     dataset: tuple[str, ...]
@@ -128,8 +91,7 @@ class FinetuneOptions(TrainingSettings):
         if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
             message = f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"
             problems.append(Problem(message, key="--eval_every"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
 
 # Build the model for a training run, with random weights or those of a checkpoint.
@@ -137,17 +99,7 @@ class FinetuneOptions(TrainingSettings):
 LANGUAGE_KEY = "annotation.human.task_description"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewModel:
-    """A model before its first step."""
-
-    model: Gr00tSmall
-    # With the statistics of the demonstrations, or of the base model if it knows the robot.
-    processor: Gr00tSmallProcessor
-    embodiment_tag: str
-
-
-def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
+def interface_of(config: policies.Gr00tClosedloopPolicyConfig, files: policies.JointFiles) -> policies.ModelInterface:
     """Return the inputs and outputs of a new model; ConfigError if the YAML file leaves them to a checkpoint."""
     problems = []
     if files.policy is None:
@@ -156,7 +108,7 @@ def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> Mode
         problems.append(Problem("a new model's pictures are square", key="target_image_size"))
     if problems or files.policy is None:
         raise ConfigError(problems)
-    return ModelInterface(
+    return policies.ModelInterface(
         video_keys=tuple(config.cameras),
         state_keys=tuple(files.policy.state),
         action_keys=tuple(files.policy.action),
@@ -166,48 +118,47 @@ def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> Mode
 
 
 def wire_recordings(
-    demonstrations: Sequence[Demonstration],
-    interface: ModelInterface,
-    config: Gr00tClosedloopPolicyConfig,
-    files: JointFiles,
+    demonstrations: Sequence[trainer.Demonstration],
+    interface: policies.ModelInterface,
+    config: policies.Gr00tClosedloopPolicyConfig,
+    files: policies.JointFiles,
     *,
     file: str,
-    steps: RecordedSteps,
+    steps: episodes.RecordedSteps,
 ) -> Wiring:
     """Locate the model's inputs and outputs in recordings; ConfigError if one lacks them or two differ in layout."""
-    found: dict[object, RecordedSpaces] = {}
+    found: dict[object, trainer.RecordedSpaces] = {}
     for recording in {demonstration.file: demonstration for demonstration in demonstrations}.values():
-        found[recording.file] = recorded_spaces(recording, steps)
+        found[recording.file] = trainer.recorded_spaces(recording, steps)
     wirings = {path: wired(spaces, interface, config, files, file=file) for path, spaces in found.items()}
     (first, wiring), *others = wirings.items()
     for path, other in others:
         if (other, found[path].action_spec.shape) != (wiring, found[first].action_spec.shape):
-            raise ConfigError(Problem(f"{first} and {path} hold different robots or cameras", key="--dataset"))
+            raise ConfigError(f"{first} and {path} hold different robots or cameras", key="--dataset")
     return wiring
 
 
 def new_model(
-    data: DemonstrationSteps,
-    demonstrations: Sequence[Demonstration],
-    interface: ModelInterface,
-    config: Gr00tClosedloopPolicyConfig,
+    data: trainer.DemonstrationSteps,
+    demonstrations: Sequence[trainer.Demonstration],
+    interface: policies.ModelInterface,
+    config: policies.Gr00tClosedloopPolicyConfig,
     *,
     seed: int,
     sizes: Mapping[str, Any] | None = None,
-) -> NewModel:
-    """Return an untrained model that fits the demonstrations; `sizes` replaces defaults such as ``hidden_size``."""
-    model, processor = build_small_model(
+) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
+    """Return an untrained model and its processor; `sizes` replaces defaults such as ``hidden_size``."""
+    return building.build_small_model(
         {config.embodiment_tag: _robot(interface, data)},
         instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
         image_size=config.target_image_size[0],
         seed=seed,
         sizes=sizes,
     )
-    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
 def _robot(
-    interface: ModelInterface, data: DemonstrationSteps
+    interface: policies.ModelInterface, data: trainer.DemonstrationSteps
 ) -> tuple[dict[str, ModalityConfig], dict[str, dict[str, KeyStatistics]]]:
     """Return the modalities of the demonstrations' robot, and the statistics of its states and actions."""
     steps = {"action": list(range(interface.horizon))}
@@ -237,18 +188,16 @@ class TrainingRun:
 
     evaluation_measure = "success_rate/"
 
-    def __init__(
-        self, options: FinetuneOptions, context: DistributedContext, ranks: Ranks, *, command_line: Sequence[str]
-    ) -> None:
+    def __init__(self, options: FinetuneOptions, ranks: Ranks, *, command_line: Sequence[str]) -> None:
         self._options = options
         # ``isaaclab-arena resume`` continues the run with this program and its arguments.
         self._command_line = command_line
-        self._context = context
+        context = self._context = ranks.context
         self._ranks = ranks
         # The settings that must be the same when a run is resumed.
         base = options.base_model_path
         self._asked: dict[str, Any] = {
-            **{field.name: getattr(options, field.name) for field in dataclasses.fields(TrainingSettings)},
+            **{field.name: getattr(options, field.name) for field in fields(trainer.TrainingSettings)},
             "dataset": list(options.dataset),
             "base_model_path": None if base is None else str(base),
             "policy_config_yaml_path": str(options.policy_config_yaml_path),
@@ -257,7 +206,7 @@ class TrainingRun:
             "world_size": context.world_size,
             "torch": torch.__version__,
         }
-        self._schedule = Schedule(
+        self._schedule = loop.Schedule(
             max_steps=options.max_steps,
             save_every=options.save_every,
             evaluate_every=options.eval_every or options.save_every,
@@ -266,22 +215,22 @@ class TrainingRun:
             _check_directory(options, self._asked)
 
         # Refuse ranks that differ in software, options or data before any of them trains.
-        agree_on_versions(ranks, training_versions())
+        start_up.agree_on_versions(ranks, training_versions())
         same = {**self._asked, "schedule": self._schedule, "--output_dir": options.output_dir}
         # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
-        made, data, self._validation = _model_and_demonstrations(options)
+        config = policies.read_policy_config(options.policy_config_yaml_path)
+        model, self._processor, data, self._validation = _model_and_demonstrations(options, config)
         contents = {
             "the demonstrations": [data.demonstrations, self._validation.demonstrations],
-            "the model's inputs, outputs and their statistics": made.processor.embodiments,
+            "the model's inputs, outputs and their statistics": self._processor.embodiments,
         }
         digests = {name: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for name, value in contents.items()}
         ranks.agree_on("data", digests)
 
-        self._evaluation = _evaluation(options, ranks, made)
-        self._processor = made.processor
-        self._trainer = Trainer(made.model, made.processor, made.embodiment_tag, data, options, context)
+        self._evaluation = _evaluation(options, ranks, model, self._processor)
+        self._trainer = trainer.Trainer(model, self._processor, config.embodiment_tag, data, options, context)
         # Losses and time since the last line of the log.
         self._losses: list[float] = []
         self._began = time.perf_counter()
@@ -291,7 +240,7 @@ class TrainingRun:
                 len(data.demonstrations),
                 len(data),
                 len(self._validation.demonstrations),
-                sum(parameter.numel() for parameter in made.model.parameters()) / 1e6,
+                sum(parameter.numel() for parameter in model.parameters()) / 1e6,
             )
 
     def execute(self) -> int:
@@ -308,30 +257,27 @@ class TrainingRun:
                 # Rank 0 chooses, and all ranks must be able to read the chosen checkpoint.
                 newest = _checkpoints(directory)[-1:] if is_rank_zero else []
                 chosen = newest[0].name if newest else ""
-                name = agreed_checkpoint(self._ranks, chosen, lambda name: [directory / name / STATE_FILE])
+                name = checkpoints.agreed_checkpoint(self._ranks, chosen, lambda name: [directory / name / STATE_FILE])
                 if name:
                     # A checkpoint for evaluation only has no training state.
                     path = directory / name / STATE_FILE
                     if not path.is_file():
-                        message = f"{directory / name} holds no {STATE_FILE} to go on from"
-                        raise ConfigError(Problem(message, key="--resume"))
+                        raise ConfigError(f"{directory / name} holds no {STATE_FILE} to go on from", key="--resume")
                     self._trainer.load_state(dict(read_checkpoint(path)))
                     # No rank may wait in a collective for one that could not read it.
                     self._ranks.gather("state to go on from", "read")
                     _LOG.info("going on from %s", directory / name)
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
-                write_text(directory / _TRAINING_FILE, json_text({**self._asked, **began}))
-            self._check_synchrony()
+                disk.write_text(directory / _TRAINING_FILE, disk.json_text({**self._asked, **began}))
+            learner.check_synchrony(self._trainer.state())
 
             after_step = self._trainer.num_steps
-            writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
-            with (
-                closing(Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)) as progress,
-                watch_for_interruption() as interruption,
-            ):
+            writer = loop.tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
+            progress = loop.Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer)
+            with closing(progress), process.watch_for_interruption() as interruption:
                 self._losses, self._began = [], time.perf_counter()
-                return run_loop(
+                return loop.run_loop(
                     self, self._schedule, evaluation=self._evaluation, progress=progress, interruption=interruption
                 )
 
@@ -340,46 +286,41 @@ class TrainingRun:
         """Optimiser steps done."""
         return self._trainer.num_steps
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: loop.Progress) -> None:
         """Make one optimiser step; if due, write the measures and the loss on held-out episodes."""
-        options, trainer = self._options, self._trainer
-        self._losses.append(trainer.step())
-        if trainer.num_steps % options.log_every == 0 or self._schedule.is_last(trainer.num_steps):
+        options = self._options
+        self._losses.append(self._trainer.step())
+        num_steps = self.num_steps
+        if num_steps % options.log_every == 0 or self._schedule.is_last(num_steps):
             steps_per_s = len(self._losses) / (time.perf_counter() - self._began)
             measures = {
                 "loss": sum(self._losses) / len(self._losses),
-                "learning_rate": learning_rate_at(trainer.num_steps, trainer.settings),
+                "learning_rate": trainer.learning_rate_at(num_steps, options),
                 "samples_per_s": steps_per_s * options.batch_size * self._context.world_size,
             }
-            progress.write(trainer.num_steps, measures)
+            progress.write(num_steps, measures)
             self._losses, self._began = [], time.perf_counter()
 
-        is_validated = self._schedule.is_saved_after(trainer.num_steps) and self._context.is_rank_zero
+        is_validated = self._schedule.is_saved_after(num_steps) and self._context.is_rank_zero
         if is_validated and len(self._validation):
-            measures = {"validation_loss": trainer.validation_loss(self._validation)}
-            progress.write(trainer.num_steps, measures)
+            progress.write(num_steps, {"validation_loss": self._trainer.validation_loss(self._validation)})
 
     def checkpoint(self, num_steps: int) -> Path:
         """Return the directory of the checkpoint after `num_steps` steps."""
         return self._options.output_dir / f"checkpoint-{num_steps}"
 
-    def _check_synchrony(self) -> None:
-        """Refuse to continue if the ranks' training states differ; every rank calls it."""
-        if self._context.is_distributed:
-            check_synchrony(self._trainer.state())
-
     def save(self) -> None:
         """Write a checkpoint on rank 0, keep the newest; OutOfSyncError before any file changes if the ranks differ."""
-        self._check_synchrony()
+        learner.check_synchrony(self._trainer.state())
         if not self._context.is_rank_zero:
             return
         options, state = self._options, self._trainer.state()
         target = self.checkpoint(self._trainer.num_steps)
         temporary = target.with_name(f".{target.name}.tmp")
-        with storage_errors("write", target):
+        with disk.storage_errors("write", target):
             # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
             shutil.rmtree(temporary, ignore_errors=True)
-            save_checkpoint(temporary, self._trainer.average, self._processor)
+            checkpoint.save_checkpoint(temporary, self._trainer.average, self._processor)
             torch.save(state, temporary / STATE_FILE)
             if target.exists():
                 shutil.rmtree(target)
@@ -388,12 +329,14 @@ class TrainingRun:
                 shutil.rmtree(older)
         _LOG.info("wrote %s", target)
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: loop.ClosedLoopEvaluation, progress: loop.Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         """Write the success rates of an evaluation."""
-        del evaluation_s
+        del exit_code, evaluation_s
         rates = {
             f"{self.evaluation_measure}{name}": job.success_rate
-            for name, job in evaluated.jobs.items()
+            for name, job in evaluation.results(self.num_steps).items()
             if job.success_rate is not None
         }
         progress.write(self._trainer.num_steps, rates)
@@ -401,44 +344,47 @@ class TrainingRun:
         self._losses, self._began = [], time.perf_counter()
 
 
-def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, DemonstrationSteps, DemonstrationSteps]:
-    """Return the model before its first step, the training data, and the held-out data."""
-    steps = RecordedSteps()
-    config = read_policy_config(options.policy_config_yaml_path)
-    files = read_joint_files(config)
+def _model_and_demonstrations(
+    options: FinetuneOptions, config: policies.Gr00tClosedloopPolicyConfig
+) -> tuple[Gr00tSmall, Gr00tSmallProcessor, trainer.DemonstrationSteps, trainer.DemonstrationSteps]:
+    """Return the model before its first step, its processor, the training data, and the held-out data."""
+    steps = episodes.RecordedSteps()
+    files = policies.read_joint_files(config)
     interface = interface_of(config, files)
     # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
     recordings = dict.fromkeys(
         path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
     )
-    found = find_demonstrations(recordings, only_successes=not options.include_failures)
+    found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
     wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)
     learned, held_out = (
-        DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
-        for part in split(found, share=options.validation_share, seed=options.seed)
+        trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
+        for part in trainer.split(found, share=options.validation_share, seed=options.seed)
     )
     if options.base_model_path is None:
-        return new_model(learned, found, interface, config, seed=options.seed), learned, held_out
+        return *new_model(learned, found, interface, config, seed=options.seed), learned, held_out
 
     # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
     try:
-        model, processor = add_embodiment(
-            load_model(options.base_model_path, device="cpu", dtype=torch.float32),
-            load_processor(options.base_model_path),
+        model, processor = building.add_embodiment(
+            checkpoint.load_model(options.base_model_path, device="cpu", dtype=torch.float32),
+            checkpoint.load_processor(options.base_model_path),
             config.embodiment_tag,
             *_robot(interface, learned),
             seed=options.seed,
         )
     except Gr00tError as error:
-        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
-    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag), learned, held_out
+        raise ConfigError(str(error), key="--base_model_path") from error
+    return model, processor, learned, held_out
 
 
-def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:
+def _evaluation(
+    options: FinetuneOptions, ranks: Ranks, model: Gr00tSmall, processor: Gr00tSmallProcessor
+) -> loop.ClosedLoopEvaluation | None:
     """Return the evaluation of checkpoints, None without `eval_jobs_config`."""
     if options.eval_jobs_config is None:
         return None
-    evaluation = ClosedLoopEvaluation(
+    evaluation = loop.ClosedLoopEvaluation(
         load_jobs_file(options.eval_jobs_config, suites=SUITES),
         checkpoint_option="model_path",
         policy_type="gr00t_closedloop",
@@ -449,7 +395,7 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
 
     # The jobs are checked with an untrained checkpoint now, not after hours of training.
     def save_untrained(directory: Path) -> Path:
-        save_checkpoint(directory, made.model, made.processor)
+        checkpoint.save_checkpoint(directory, model, processor)
         return directory
 
     evaluation.check(save_untrained)
@@ -472,18 +418,17 @@ def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
     if options.resume:
         path = directory / _TRAINING_FILE
         if not path.is_file():
-            raise ConfigError(Problem(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume"))
+            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = [
             Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
             for key, value in asked.items()
             if before.get(key) != value
         ]
-        if changed:
-            raise ConfigError(changed)
+        refuse(changed)
     elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(message, key="--output_dir")
 
 
 # The program.
@@ -499,18 +444,18 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
-    with program() as ended:
-        take_rank_of_scheduler()
+    with console.program() as ended:
+        this_process.take_rank_of_scheduler()
         options.check()
-        context = DistributedContext.from_environment(device=options.device)
+        context = this_process.DistributedContext.from_environment(device=options.device)
         if context.launched_by_torchrun:
-            die_with_parent()
+            this_process.die_with_parent()
         set_up_torch(options.torch_threads)
         with initialise(context, process_group=options.process_group) as ranks:
-            return TrainingRun(options, context, ranks, command_line=(PROGRAM, *arguments)).execute()
+            return TrainingRun(options, ranks, command_line=(PROGRAM, *arguments)).execute()
     return ended.code
 
 
 if __name__ == "__main__":
-    leave_process_on_error()
-    leave_process(main())
+    this_process.leave_process_on_error()
+    this_process.leave_process(main())

@@ -19,10 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, Share
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps, list_episodes, locate_arrays, read_attributes
-from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
+from isaaclab_arena.storage import episodes, layout
 from isaaclab_arena_gr00t.observations import (
     CAMERA_GROUP,
     STATE_GROUP,
@@ -64,19 +63,19 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
     found = []
     left_out = 0
     for file in files:
-        for index in list_episodes(file):
-            attributes = read_attributes(file, index)
+        for index in episodes.list_episodes(file):
+            attributes = episodes.read_attributes(file, index)
             success = attributes.get("success")
             # Foreign recordings may hold any value; only a true boolean or integer counts as success.
             if only_successes and not (isinstance(success, bool | int) and success):
                 left_out += 1
                 continue
             # The recorded number of control steps must be that of the actions.
-            actions, said = locate_arrays(file, index).get(ACTIONS), attributes.get("num_samples")
+            actions, said = episodes.locate_arrays(file, index).get(layout.ACTIONS), attributes.get("num_samples")
             num_steps = 0 if actions is None or len(actions.shape) != 2 else actions.shape[0]
             if not isinstance(said, int) or said != num_steps:
                 raise StorageError(
-                    f"{file}: {demo_name(index)}: num_samples: must be {num_steps}, the number of its actions, "
+                    f"{file}: {layout.demo_name(index)}: num_samples: must be {num_steps}, the number of its actions, "
                     f"got {said!r:.80}"
                 )
             if num_steps > 0:
@@ -91,14 +90,14 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
                 found.append(demonstration)
     if not found:
         why = f"; {left_out} did not succeed" if left_out else ""
-        raise ConfigError(Problem(f"there is no demonstration in these recordings{why}", key="--dataset"))
+        raise ConfigError(f"there is no demonstration in these recordings{why}", key="--dataset")
     return found
 
 
-def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:
+def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps) -> RecordedSpaces:
     """Return the observations and actions of a demonstration's environment; ConfigError if it has no pictures."""
     groups: dict[str, dict[str, ArraySpec]] = {CAMERA_GROUP: {}, STATE_GROUP: {}}
-    prefixes = {f"{CAMERA_GROUP}/": CAMERA_GROUP, f"{OBSERVATIONS}/": STATE_GROUP}
+    prefixes = {f"{CAMERA_GROUP}/": CAMERA_GROUP, f"{layout.OBSERVATIONS}/": STATE_GROUP}
     for name in steps.names(demonstration.file, demonstration.episode_index):
         for prefix, group in prefixes.items():
             if name.startswith(prefix):
@@ -107,8 +106,8 @@ def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> Recor
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
     if not groups[CAMERA_GROUP]:
         message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
-        raise ConfigError(Problem(message, key="--dataset"))
-    action = steps.array(_place(demonstration, ACTIONS))
+        raise ConfigError(message, key="--dataset")
+    action = steps.array(_place(demonstration, layout.ACTIONS))
     return RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
 
 
@@ -116,7 +115,7 @@ class DemonstrationSteps:
     """All control steps of the demonstrations, numbered consecutively; `wiring` locates the model's data in them."""
 
     def __init__(
-        self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: RecordedSteps
+        self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: episodes.RecordedSteps
     ) -> None:
         self.demonstrations = tuple(demonstrations)
         self._wiring = wiring
@@ -142,7 +141,7 @@ class DemonstrationSteps:
             CAMERA_GROUP: {
                 camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in wiring.cameras.values()
             },
-            STATE_GROUP: {term: self._gather(places, f"{OBSERVATIONS}/{term}") for term in wiring.state_terms},
+            STATE_GROUP: {term: self._gather(places, f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
         rows = list(range(len(places)))
         state = state_values(observed, wiring, rows)
@@ -156,7 +155,7 @@ class DemonstrationSteps:
         chunks: list[np.ndarray] = []
         paddings: list[np.ndarray] = []
         for demonstration, step in places:
-            actions = self._steps.array(_place(demonstration, ACTIONS))
+            actions = self._steps.array(_place(demonstration, layout.ACTIONS))
             wanted = np.arange(step, step + self._horizon)
             chunks.append(np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32))
             paddings.append(wanted >= len(actions))
@@ -171,12 +170,14 @@ class DemonstrationSteps:
         """Return the state at every step, by key. Shape of each: (num_steps, size), float32."""
         if not self._wiring.state_terms:
             return {}
-        states = np.concatenate([self._all(f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms], axis=1)
+        states = np.concatenate(
+            [self._all(f"{layout.OBSERVATIONS}/{term}") for term in self._wiring.state_terms], axis=1
+        )
         return {key: states[:, list(columns)] for key, columns in self._wiring.state.items()}
 
     def actions(self) -> dict[str, np.ndarray]:
         """Return the action at every step, by key. Shape of each: (num_steps, size), float32."""
-        actions = self._all(ACTIONS)
+        actions = self._all(layout.ACTIONS)
         return {key: actions[:, list(columns)] for key, columns in self._wiring.action.items()}
 
     def _gather(self, places: Sequence[tuple[Demonstration, int]], name: str) -> torch.Tensor:
@@ -207,8 +208,8 @@ def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -
     return [position for position in range(len(demonstrations)) if position not in chosen], sorted(chosen)
 
 
-def _place(demonstration: Demonstration, name: str) -> RecordedArray:
-    return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
+def _place(demonstration: Demonstration, name: str) -> episodes.RecordedArray:
+    return episodes.RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands.completion import completable_commands, script_for
 from isaaclab_arena.cli.commands.derived import report as main
-from isaaclab_arena.cli.commands.doctor import examine, package_finding, warp_finding
 from isaaclab_arena.cli.commands.listing import catalog_data, catalog_text
+from isaaclab_arena.cli.commands.machine import (
+    completable_commands,
+    examine,
+    package_finding,
+    script_for,
+    warp_finding,
+)
 from isaaclab_arena.cli.main import COMMANDS
 from isaaclab_arena.cli.main import main as completion_main
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS

@@ -307,8 +307,8 @@ def evaluated(directory: Path, checkpoint: Path) -> list[tuple[float, int]]:
         ranks=ranks_in_threads(1)[0],
         device="cpu",
     )
-    found = evaluation.run(checkpoint, STEP)
-    assert (found.exit_code, found.jobs["reach"].episodes) == (0, 3)
+    assert evaluation.run(checkpoint, STEP) == 0
+    assert evaluation.results(STEP)["reach"].episodes == 3
     assert evaluation.is_complete(STEP)
     episodes = merge_results(evaluation.directory(STEP)).episodes
     return list(zip(episodes["return"].tolist(), episodes["attempt"].tolist(), strict=True))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.training.training_loop import ClosedLoopEvaluation, Evaluated, Progress, Schedule, run_loop
+from isaaclab_arena.training.training_loop import ClosedLoopEvaluation, Progress, Schedule, run_loop
 
 
 class CountingTraining:
@@ -35,7 +35,9 @@ class CountingTraining:
     def checkpoint(self, num_steps: int) -> Path:
         return Path(f"checkpoint-{num_steps}")
 
-    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(
+        self, evaluation: ClosedLoopEvaluation, progress: Progress, *, exit_code: int, evaluation_s: float
+    ) -> None:
         self._done.append(f"note {self.num_steps}")
         progress.write(self.num_steps, {"success_rate": 1.0})
 
@@ -51,12 +53,9 @@ class PretendEvaluation(ClosedLoopEvaluation):
     def is_complete(self, num_steps: int) -> bool:
         return num_steps in self._complete
 
-    def results(self, num_steps: int) -> Evaluated:
-        return Evaluated(exit_code=0, config_hash="jobs", jobs={})
-
-    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
+    def run(self, checkpoint: Path, num_steps: int) -> int:
         self._done.append(f"evaluate {checkpoint.name}")
-        return Evaluated(exit_code=self._exit_code, config_hash="jobs", jobs={})
+        return self._exit_code
 
 
 def interrupted() -> Interruption:

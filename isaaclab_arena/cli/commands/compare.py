@@ -48,7 +48,7 @@ def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
         return None
 
 
-# Which of two policies is better.
+# The better of two policies.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     return {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}[report.verdict]
 
 
-# Which policies of many cannot be told apart.
+# The order of many policies, and those that cannot be told apart.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ def leaderboard(argv: Sequence[str]) -> int:
     return 0
 
 
-# What is left of a policy's success when its episodes are changed.
+# A policy's loss of success when its episodes are changed.
 
 _ROBUSTNESS = "isaaclab-arena robustness"
 

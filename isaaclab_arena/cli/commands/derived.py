@@ -124,8 +124,8 @@ _FORMATS = {
     "tensorboard": "isaaclab_arena.tracking.watched_run:export_tensorboard",
     "mlflow": "isaaclab_arena.tracking.watched_run:export_mlflow",
 }
-"""By the option that asks for it, what writes a run in a format: takes the run's directory and that to write, which is
-empty; returns lines for a person."""
+"""The writer of a run in each format, by its option. It takes the run's directory and the one to write, which is empty;
+it returns lines for a person."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,12 @@
 """``isaaclab-arena list``: the names that a job file may use, with their options, and an environment's specs."""
 
-import dataclasses
 import inspect
 import sys
 import textwrap
-import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 import tyro
@@ -100,23 +98,31 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         # The options of the entry, each with its name, its choices, and its default unless it is required.
         config_class: type | None = getattr(entry, "config_class", None)
         options: list[dict[str, Any]] = []
-        hints, declared = dict[str, Any](), tuple[dataclasses.Field[Any], ...]()
-        if config_class is not None and dataclasses.is_dataclass(config_class):
-            hints, declared = option_types(config_class), dataclasses.fields(config_class)
+        hints, declared = dict[str, Any](), tuple[Field[Any], ...]()
+        if config_class is not None and is_dataclass(config_class):
+            hints, declared = option_types(config_class), fields(config_class)
         for field in declared:
             if not field.init:
                 continue
             hint = hints.get(field.name)
-            choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+            choices = get_args(hint) if get_origin(hint) is Literal else ()
             option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
-            if field.default is not dataclasses.MISSING:
+            if field.default is not MISSING:
                 option["default"] = field.default
-            elif field.default_factory is not dataclasses.MISSING:
+            elif field.default_factory is not MISSING:
                 option["default"] = field.default_factory()
             else:
                 option["required"] = True
             options.append(option)
-        data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": options}
+        # Without words of its own the module describes a builder: that of its task or, without one, of its options.
+        documented = getattr(entry, "words", None)
+        if isinstance(entry, type):
+            documented = entry.__doc__
+        elif hasattr(entry, "config_class") and not isinstance(documented, str):
+            defined = getattr(entry, "make_task", entry.config_class)
+            documented = inspect.getdoc(sys.modules[defined.__module__])
+        summary = (documented or "").strip().partition("\n")[0]
+        data: dict[str, Any] = {"name": name, "summary": summary, "options": options}
         summarise = getattr(entry, "summary", None)
         if summarise is not None and not isinstance(entry, type):
             data |= vars(summarise())
@@ -161,19 +167,6 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
             ]
         lines += [f"{'':<{width}}    {line}" for line in details]
     return "\n".join(lines)
-
-
-def _summary(entry: Any) -> str:
-    if isinstance(entry, type):
-        documented = entry.__doc__
-    elif hasattr(entry, "config_class"):
-        # Without words of its own the module describes a builder: that of its task or, without one, of its options.
-        defined = getattr(entry, "make_task", entry.config_class)
-        words = getattr(entry, "words", None)
-        documented = words if isinstance(words, str) else inspect.getdoc(sys.modules[defined.__module__])
-    else:
-        documented = getattr(entry, "words", None)
-    return (documented or "").strip().partition("\n")[0]
 
 
 def specs_text(specs: Mapping[str, Any]) -> str:

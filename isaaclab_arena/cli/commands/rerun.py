@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +21,8 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage import layout, ledger, reports
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.ledger import RunPlan, read_run_plan
-from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, write_verification
 
 if TYPE_CHECKING:
     from isaaclab_arena.evaluation.filming import FilmedEpisode
@@ -102,7 +100,7 @@ def verify(argv: Sequence[str]) -> int:
             is_same = episode.is_same and not episode.contents
             verdict = _verdict(episode) + (", but something else ran than was run" if episode.contents else "")
             episodes.append(
-                EpisodeVerification(
+                reports.EpisodeVerification(
                     job=episode.job,
                     episode_index=episode.episode_index,
                     is_same=is_same,
@@ -110,7 +108,7 @@ def verify(argv: Sequence[str]) -> int:
                     verdict=verdict,
                 )
             )
-        record = RunVerification(
+        record = reports.RunVerification(
             verified_at=began_at,
             sources=merged.sources,
             num_episodes=len(merged.episodes),
@@ -119,7 +117,7 @@ def verify(argv: Sequence[str]) -> int:
             is_sound=is_sound,
         )
         try:
-            write_verification(options.output_dir, record)
+            reports.write_verification(options.output_dir, record)
         except StorageError as error:
             _say(f"not kept for the page of the run: {error}")
     if options.json:
@@ -127,7 +125,7 @@ def verify(argv: Sequence[str]) -> int:
     return 0 if is_sound else 1
 
 
-def _run_again(options: VerifyOptions, plan: RunPlan, sample: "Sample") -> Iterator["VerifiedEpisode"]:
+def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -> Iterator["VerifiedEpisode"]:
     """Run a sample with other env slots and ranks, and show each episode's comparison at once."""
     from isaaclab_arena.evaluation import verification  # noqa: PLC0415  pandas
 
@@ -158,8 +156,9 @@ def _run_again(options: VerifyOptions, plan: RunPlan, sample: "Sample") -> Itera
         for episode in verification.compare_runs(options.output_dir, directory, sample):
             surroundings = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
             surroundings += [f"when the run ran, {each}" for each in episode.other_provenance]
-            _say_once(said, surroundings, keep_lines=True)
-            name = f"{episode.job} {demo_name(episode.episode_index)}"
+            for line in surroundings:
+                _say(line, unless=said)
+            name = f"{episode.job} {layout.demo_name(episode.episode_index)}"
             _say(f"{name}: {episode.num_steps} steps, {_verdict(episode)}")
             yield episode
 
@@ -198,15 +197,12 @@ def _num_bitwise(bitwise: Sequence[Any], of: Sequence[Any]) -> str:
     return f"{len(bitwise)} of {len(of)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
 
 
-def _say_once(said: set[str], lines: Iterable[str], *, keep_lines: bool) -> None:
-    """Say lines about the surroundings of episodes, which are the same for many, unless they have been `said`."""
-    for line in lines:
-        if line not in said:
-            said.add(line)
-            _say(line, keep_lines=keep_lines)
-
-
-def _say(text: str, *, keep_lines: bool = True) -> None:
+def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) -> None:
+    """Print a text for people, `unless` this set holds it already; the surroundings of many episodes are the same."""
+    if unless is not None:
+        if text in unless:
+            return
+        unless.add(text)
     print(plain_text(text, keep_lines=keep_lines), flush=True)
 
 
@@ -236,12 +232,12 @@ class ReplayOptions:
 
 
 def replay(argv: Sequence[str]) -> int:
-    """Replay recordings, show whether each episode is equal, and return the exit code; ConfigError."""
+    """Replay recordings, show each episode's first difference, and return the exit code; ConfigError."""
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
     settings = _settings(options)
 
     # Find the recorded episodes, and of these the requested ones.
-    if (Path(options.dataset) / RUN_PLAN_FILE).is_file():
+    if (Path(options.dataset) / layout.RUN_PLAN_FILE).is_file():
         message = "is the output of a whole run; name the directory of one of its jobs, or a dataset there"
         raise ConfigError(f"'{options.dataset}' {message}", key="DATASET")
     files = index_episodes(find_recordings(options.dataset, key="DATASET"), key="DATASET")
@@ -263,12 +259,13 @@ def replay(argv: Sequence[str]) -> int:
             other = "the environment is not the one that was recorded"
             surroundings = [f"{other}: {each}" for each in following.contents]
             surroundings += [f"when this was recorded, {each}" for each in following.other_provenance]
-            _say_once(said, surroundings, keep_lines=False)
+            for line in surroundings:
+                _say(line, keep_lines=False, unless=said)
             if following.is_damaged:
                 verdict = "damaged: its arrays are not what was written, so it was not replayed"
             else:
                 verdict = "bitwise" if following.difference is None else f"differs first {following.difference}"
-            line = f"{demo_name(following.episode_index):<10} {following.num_steps:>5} steps  {verdict}"
+            line = f"{layout.demo_name(following.episode_index):<10} {following.num_steps:>5} steps  {verdict}"
             print(plain_text(line), flush=True)
             replayed.append(following)
 
@@ -349,7 +346,7 @@ def film(argv: Sequence[str]) -> int:
     video = VideoOptions(frames_per_second=options.video_fps, **shown)
 
     # Choose the episodes of the named jobs, in the order of the run's plan; of all that were to run if none is named.
-    names = [job.name for job in read_run_plan(options.run).jobs if job.is_to_run]
+    names = [job.name for job in ledger.read_run_plan(options.run).jobs if job.is_to_run]
     unknown = [job for job in options.job if job not in names]
     wrong = "there is no job '{}' in {}{}".format
     refuse([Problem(wrong(job, options.run, did_you_mean(job, names)), key="--job") for job in unknown])
@@ -376,7 +373,7 @@ def film(argv: Sequence[str]) -> int:
             told = ", ".join(map(str, episode.films))
             if episode.pose_difference > 0:
                 told += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
-        print(plain_text(f"{episode.job} {demo_name(episode.episode_index)}: {told}"), flush=True)
+        print(plain_text(f"{episode.job} {layout.demo_name(episode.episode_index)}: {told}"), flush=True)
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):

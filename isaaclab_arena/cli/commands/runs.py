@@ -13,21 +13,17 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import plan_run
-from isaaclab_arena.evaluation.run import resuming_command
+from isaaclab_arena.evaluation import eval_runner, planning, policy_runner, run
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.recovery import recorded_config_hashes, recover_plan
+from isaaclab_arena.storage import layout, ledger, recovery
 from isaaclab_arena.training.config import SETTINGS, settings_of
 
 # Go on with the run in a directory, with the command that it was started with.
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 _TRAINING_OF_OTHERS = "training.json"
-"""What another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
-and ``world_size``."""
+"""File that another package's command writes beside its checkpoints. Its keys are ``command_line``,
+``working_directory`` and ``world_size``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +68,8 @@ def resume(argv: Sequence[str]) -> int:
         return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
 
     # The run of an evaluation.
-    if not (directory / RUN_PLAN_FILE).is_file() and not ledger.plan_copy_path(directory).is_file():
-        message = f"holds no run: neither {RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
+    if not (directory / layout.RUN_PLAN_FILE).is_file() and not ledger.plan_copy_path(directory).is_file():
+        message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)
     program, *typed = plan.command_line or ("",)
@@ -83,7 +79,7 @@ def resume(argv: Sequence[str]) -> int:
         raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
-    command = resuming_command(
+    command = run.resuming_command(
         without_options(typed, ("output_dir", "experiment_output_directory")), str(directory.absolute())
     )
     return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])
@@ -137,12 +133,12 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
         )
         raise ConfigError([Problem(message, file=file, key="command_line"), *error.problems]) from error
 
-    hashes = recorded_config_hashes(output_directory)
+    hashes = recovery.recorded_config_hashes(output_directory)
     if not hashes:
         message = (
             "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
+            f"{request.source_file or 'the command line'} are still those of this run"
         )
-        message += f"{request.source_file or 'the command line'} are still those of this run"
         raise ConfigError(message, file=str(output_directory))
     if wrong := [(job, found) for job, found in hashes.items() if found != request.config_hash]:
         message = (
@@ -157,7 +153,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
     entries = (work for each in ledger.read_attempts(output_directory, attempt.run)[0] for work in each.jobs)
     grown = {work.job: work.num_episodes for work in entries if work.num_episodes is not None}
     jobs = []
-    plan = plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
+    plan = planning.plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
     for job in plan.jobs:
         config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
         latency = latencies.get(job.name, job.latency)
@@ -191,9 +187,9 @@ def recover(argv: Sequence[str]) -> int:
     """Recover the plan of one run, and show the possible next steps; ConfigError if it cannot be restored."""
     options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
     rebuild = partial(rebuilt_plan, may_import=not options.no_import)
-    plan, is_made_anew = recover_plan(options.output_directory, rebuild)
+    plan, is_made_anew = recovery.recover_plan(options.output_directory, rebuild)
     jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
-    told = f"{options.output_directory / RUN_PLAN_FILE} is there again, with {jobs}; merge, verify, or resume"
+    told = f"{options.output_directory / layout.RUN_PLAN_FILE} is there again, with {jobs}; merge, verify, or resume"
     if is_made_anew:
         told += f"\nmade anew from what was typed: {' '.join(plan.command_line)}; its jobs are those that were recorded"
     print(plain_text(told, keep_lines=True))

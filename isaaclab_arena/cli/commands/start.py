@@ -80,9 +80,9 @@ def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
 # Write job files to begin with into a directory, and run the first of them.
 
 PACKAGES = Path(__file__).parents[3]
-"""Where this package and what is installed with it are."""
+"""Directory of this package and of those that are installed with it."""
 STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
-"""What is written: the job files of the project, beside the models that they name."""
+"""The written files: the job files of the project, beside the models that they name."""
 
 _FIRST = "quickstart.json"
 

@@ -9,10 +9,8 @@ from typing import Any
 import tyro
 
 from isaaclab_arena.cli.main import print_json
-from isaaclab_arena.config.arena import is_override
-from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
+from isaaclab_arena.config import arena, loading, schema
 from isaaclab_arena.config.options import Count, wrong_numbers
-from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
@@ -49,13 +47,13 @@ class ValidateOptions:
 def main(argv: Sequence[str]) -> int:
     """Check the files named in ``argv``; ConfigError lists every problem of every file."""
     options = tyro.cli(ValidateOptions, args=argv, prog="isaaclab-arena validate")
-    defaults = JobDefaults(
+    defaults = schema.JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
     refuse(wrong_numbers(options))
     # Words for experiments, runs.NAME.num_rebuilds=2, share the positional argument with the files.
-    overrides = [str(path) for path in options.files if is_override(str(path))]
-    files = [path for path in options.files if not is_override(str(path))]
+    overrides = [str(path) for path in options.files if arena.is_override(str(path))]
+    files = [path for path in options.files if not arena.is_override(str(path))]
     if not files:
         raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
 
@@ -65,9 +63,9 @@ def main(argv: Sequence[str]) -> int:
     for path in files:
         with problems_into(problems):
             arms = partial(robustness_arms, may_import=not options.no_import)
-            read = load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
+            read = loading.load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
             # A file with problems continues here, so that the readable part of its jobs is checked too.
-            jobs_file = limited(read, options.limit)
+            jobs_file = loading.limited(read, options.limit)
             of_trackers: list[Problem] = []
             with problems_into(of_trackers):
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
@@ -75,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             batch = options.policy_batch if options.deterministic else None
             jobs = resolve_jobs(jobs_file, policy_batch=batch, may_import=not options.no_import)
             configs = [job.config for job in jobs]
-            # What the user should know of runnable jobs, with the jobs of each line.
+            # Remarks on runnable jobs, with the jobs of each line.
             told: dict[str, list[str]] = {}
             for job in jobs:
                 lines = [str(job.connections)] if job.connections is not None else []
@@ -85,26 +83,20 @@ def main(argv: Sequence[str]) -> int:
                     )
                 for line in (*lines, *(f"warning: {doubt}" for doubt in job.doubts)):
                     told.setdefault(line, []).append(job.config.name)
-            found.append(
-                {
-                    "file": jobs_file.path,
-                    "jobs": [config.name for config in configs],
-                    "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
-                    "environments": sorted({config.environment for config in configs}),
-                    "policies": sorted({config.policy_type for config in configs}),
-                    "config_hash": jobs_file.config_hash,
-                    **(
-                        {"questions": [question.name for question in jobs_file.questions]}
-                        if jobs_file.questions
-                        else {}
-                    ),
-                    **({"told": told} if told else {}),
-                }
-            )
+            facts = {
+                "file": jobs_file.path,
+                "jobs": [config.name for config in configs],
+                "episodes": sum(job.config.num_episodes or job.num_played or 0 for job in jobs),
+                "environments": sorted({config.environment for config in configs}),
+                "policies": sorted({config.policy_type for config in configs}),
+                "config_hash": jobs_file.config_hash,
+            }
+            if_any = {"questions": [question.name for question in jobs_file.questions], "told": told}
+            found.append(facts | {name: value for name, value in if_any.items() if value})
     if options.json:
         print_json({"files": found, "problems": problems})
         return 2 if problems else 0
-    at_most = "" if options.limit is None else f", {limit_in_words(options.limit)}"
+    at_most = "" if options.limit is None else f", {loading.limit_in_words(options.limit)}"
     for facts in found:
         noun = "job" if len(facts["jobs"]) == 1 else "jobs"
         asked = f", asked: {', '.join(facts['questions'])}" if "questions" in facts else ""

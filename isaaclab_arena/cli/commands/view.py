@@ -10,20 +10,18 @@ import numpy as np
 import torch
 import tyro
 
-from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config import loading, schema
 from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
-from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.robots.lookup import Finding, findings, known_embodiment, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces import observer, specs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
@@ -83,8 +81,8 @@ def main(argv: Sequence[str]) -> int:
         "policy_type": options.policy,
         "num_episodes": 1,
     }
-    source = "command line"
-    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=source, defaults=JobDefaults()).jobs, file=source)
+    file = loading.read_jobs({"jobs": [block]}, source="command line", defaults=schema.JobDefaults())
+    [job] = resolve_jobs(file.jobs, file="command line")
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
@@ -128,10 +126,10 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
         for positions in np.nan_to_num(motions.shown)
     ]
     backend.reset(torch.arange(len(starts)), starts)
-    renderer = FilmRenderer(backend, {VIEWPORT: VIEWPORT}, size=_PICTURE, shadows=True)
+    renderer = FilmRenderer(backend, {specs.VIEWPORT: specs.VIEWPORT}, size=_PICTURE, shadows=True)
     captions = ("home, as described", "after a second at home", "gripper closed")
     pictures = [
-        np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[VIEWPORT]])
+        np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[specs.VIEWPORT]])
         for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
     ]
     charts = [
@@ -159,8 +157,7 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     for each in found:
         if not each.fails:
             print(plain_text(f"doubtful: {each.key}: {each.message}"))
-    failing = [Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails]
-    refuse(failing)
+    refuse([Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails])
     if not found:
         print(plain_text(f"'{robot.name}' moves as its description says"))
     return 0
@@ -181,7 +178,7 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
     episode = Episode(job="view", episode_index=options.episode, seed=options.seed)
     if output.suffix == ".png":
         environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
-        write_png(output, environment.film([0], [VIEWPORT])[VIEWPORT][0])
+        write_png(output, environment.film([0], [specs.VIEWPORT])[specs.VIEWPORT][0])
         print(plain_text(f"wrote {output}"))
         return
     endings: list[str] = []
@@ -193,8 +190,8 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
 
     def add() -> None:
         threads.raise_failure()
-        [draw] = environment.film_later([0], [VIEWPORT])
-        do(lambda: video.add(draw()[VIEWPORT]))
+        [draw] = environment.film_later([0], [specs.VIEWPORT])
+        do(lambda: video.add(draw()[specs.VIEWPORT]))
 
     try:
         try:
@@ -208,7 +205,7 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
     print(plain_text(f"wrote {output}: episode {options.episode}, {''.join(endings)}"))
 
 
-class _EachStep(Observer):
+class _EachStep(observer.Observer):
     """Shows the start of an episode and each of its steps, and tells its end in words."""
 
     sees_pictures = False
@@ -217,12 +214,12 @@ class _EachStep(Observer):
         self._show, self._tell = show, tell
 
     def on_episode_start(
-        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+        self, environment: Environment, starts: Sequence[observer.EpisodeStart], observation: Observation
     ) -> None:
         del environment, starts, observation
         self._show()
 
-    def on_step(self, environment: Environment, transition: Transition) -> None:
+    def on_step(self, environment: Environment, transition: observer.Transition) -> None:
         del environment, transition
         self._show()
 

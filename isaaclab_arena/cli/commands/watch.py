@@ -8,9 +8,8 @@ from pathlib import Path
 
 import tyro
 
-from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config import documents, loading
 from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
-from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.watch import Watch, WatchSettings, run_checkpoint
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     options, others = tyro.cli(
         WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
     )
-    document = read_document(options.eval_jobs_config)
+    document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
 
@@ -72,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
     if options.promote is not None and options.bar is None:
         problems.append(Problem("needs --bar, which says what a checkpoint has to reach", key="--promote"))
     named = document.get(_TRACKING) or []
-    problems += tracker_problems(options.tracking, key="--tracking") + tracker_problems(named, key=_TRACKING)
+    problems += loading.tracker_problems(options.tracking, key="--tracking")
+    problems += loading.tracker_problems(named, key=_TRACKING)
     refuse(problems)
     tracking = (*named, *options.tracking)
     check_trackers(tracking, key="--tracking")

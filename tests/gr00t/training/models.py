@@ -22,5 +22,5 @@ def small_trainer(
     interface = interface_of(config, files)
     wiring = wire_recordings(found, interface, config, files, file="policy.yaml", steps=steps)
     data = DemonstrationSteps(found, wiring, horizon=interface.horizon, steps=steps)
-    made = new_model(data, found, interface, config, seed=settings.seed, sizes=SIZES)
-    return Trainer(made.model, made.processor, config.embodiment_tag, data, settings, context)
+    model, processor = new_model(data, found, interface, config, seed=settings.seed, sizes=SIZES)
+    return Trainer(model, processor, config.embodiment_tag, data, settings, context)

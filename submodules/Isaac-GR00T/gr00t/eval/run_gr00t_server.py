@@ -83,12 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         server = server_of(config)
         server.run()
     # 2 is a wrong option or checkpoint, 1 a failure to listen.
-    except (Gr00tError, UnicodeDecodeError) as error:
+    except (Gr00tError, UnicodeDecodeError, OSError) as error:
         _LOG.error("%s", error)
-        return 2
-    except OSError as error:
-        _LOG.error("%s", error)
-        return 1
+        return 1 if isinstance(error, OSError) else 2
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -11,14 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import (
-    BertConfig,
-    BertModel,
-    ConvNextBackbone,
-    ConvNextConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import BertConfig, BertModel, ConvNextBackbone, ConvNextConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 
@@ -174,15 +167,6 @@ class Block(nn.Module):
         return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
-class VisionFeatures(NamedTuple):
-    """The image features for the action head."""
-
-    # Keypoints and coarse patches of every view. Shape: (batch, views * (keypoints + patches**2), hidden).
-    tokens: Tensor
-    # Positions of the keypoints of all views. Shape: (batch, hidden).
-    summary: Tensor
-
-
 def spatial_softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Turn maps (images, keypoints, height, width) into weights over cells and mean positions (x, y) in [-1, 1]."""
     height, width = logits.shape[-2:]
@@ -221,8 +205,10 @@ class VisionEncoder(nn.Module):
         self.token_position = nn.Parameter(torch.empty(config.max_views, tokens_per_view, config.hidden_size))
         self.summary = nn.Parameter(torch.empty(config.max_views, 2 * config.num_keypoints, config.hidden_size))
 
-    def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> VisionFeatures:
+    def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Encode images (batch, views, 3, height, width) in [0, 255], modulated by text (batch, text_hidden)."""
+        # Returns the tokens of keypoints and coarse patches of every view, and a summary of the keypoints' positions.
+        # Shapes: (batch, views * (keypoints + patches**2), hidden), (batch, hidden).
         batch, views = pixel_values.shape[:2]
         pixels = pixel_values.flatten(0, 1).to(text.dtype) / 127.5 - 1.0
         maps = self.backbone(pixels.contiguous(memory_format=torch.channels_last)).feature_maps
@@ -245,7 +231,7 @@ class VisionEncoder(nn.Module):
         # `view_mask` (batch, views) is False for views that an embodiment does not have.
         places = positions.unflatten(0, (batch, views)).flatten(-2)
         places = places * view_mask.unsqueeze(-1).to(places.dtype)
-        return VisionFeatures(tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views]))
+        return tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views])
 
 
 class Situation(NamedTuple):
@@ -278,9 +264,8 @@ class ActionHead(nn.Module):
             nn.LayerNorm(2 * size), nn.Linear(2 * size, size), nn.SiLU(), nn.Linear(size, size)
         )
         self.context_norm = nn.LayerNorm(size)
-        self.blocks = nn.ModuleList(
-            [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
-        )
+        blocks = [Block(size, config.num_attention_heads, config.mlp_ratio) for _ in range(config.num_layers)]
+        self.blocks: Any = nn.ModuleList(blocks)
         self.final_norm = AdaptiveLayerNorm(size)
 
     def situation(
@@ -293,7 +278,7 @@ class ActionHead(nn.Module):
         bias = torch.zeros(context_mask.shape, dtype=context.dtype, device=context.device)
         bias = bias.masked_fill(~context_mask, float("-inf"))
         return Situation(
-            context=tuple(block.keys_values(context) for block in self._blocks()),
+            context=tuple(block.keys_values(context) for block in self.blocks),
             context_mask=bias[:, None, None, :],
             summary=self.summary_mlp(torch.cat([vision_summary, encoded.mean(dim=1)], dim=-1)),
             state=encoded + self.state_position[: state.shape[1]],
@@ -310,13 +295,10 @@ class ActionHead(nn.Module):
         condition = self.time_mlp(embedded) + situation.summary
         tokens = self.action_encoder(action, situation.embodiment_id) + self.action_position
         tokens = torch.cat([situation.state, tokens], dim=1)
-        for block, context in zip(self._blocks(), situation.context, strict=True):
+        for block, context in zip(self.blocks, situation.context, strict=True):
             tokens = block(tokens, condition, context, situation.context_mask)
         tokens = self.final_norm(tokens[:, situation.state.shape[1] :], condition)
         return self.action_decoder(tokens, situation.embodiment_id)
-
-    def _blocks(self) -> list[Block]:
-        return [block for block in self.blocks if isinstance(block, Block)]
 
 
 # Flow matching.
@@ -513,12 +495,12 @@ class Gr00tSmall(PreTrainedModel):
         words = self.text(input_ids=inputs["input_ids"], attention_mask=attention_mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(words.dtype)
         said = (words * weight).sum(dim=1) / weight.sum(dim=1)
-        seen = self.vision(inputs["pixel_values"], inputs["view_mask"], said)
-        per_view = seen.tokens.shape[1] // inputs["view_mask"].shape[1]
+        seen, summary = self.vision(inputs["pixel_values"], inputs["view_mask"], said)
+        per_view = seen.shape[1] // inputs["view_mask"].shape[1]
         return self.action_head.situation(
-            context=torch.cat([seen.tokens, self.text_token(words)], dim=1),
+            context=torch.cat([seen, self.text_token(words)], dim=1),
             context_mask=torch.cat([inputs["view_mask"].repeat_interleave(per_view, dim=1), attention_mask], dim=1),
-            vision_summary=seen.summary,
+            vision_summary=summary,
             state=inputs["state"].to(self.dtype),
             embodiment_id=inputs["embodiment_id"],
         )

@@ -1,7 +1,7 @@
 """Convert between a robot's nested observations and the model's padded tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -67,12 +67,7 @@ class Scaling:
     center: Tensor  # value that becomes 0; shape: (dimension,)
     scale: Tensor  # distance that becomes 1; shape: (dimension,)
     state_limit: float  # largest magnitude of a normalised state
-    bounded: bool  # whether normalised actions lie in [-1, 1]
-
-    def on(self, device: torch.device) -> "Scaling":
-        """Return the scaling on a device."""
-        center, scale = (values.to(device, non_blocking=True) for values in (self.center, self.scale))
-        return replace(self, center=center, scale=scale)
+    bounded: bool  # True if normalised actions lie in [-1, 1]
 
     def state(self, values: Tensor) -> Tensor:
         """Normalise states. Shape: (..., dimension), kept."""
@@ -89,7 +84,8 @@ class Scaling:
         return inside * self.scale + self.center
 
     def _normalize(self, values: Tensor) -> Tensor:
-        return (values - self.center) / self.scale.clamp(min=_SMALLEST_SCALE)
+        center, scale = (kept.to(values.device, non_blocking=True) for kept in (self.center, self.scale))
+        return (values - center) / scale.clamp(min=_SMALLEST_SCALE)
 
 
 def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
@@ -269,7 +265,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         inputs |= {"input_ids": words["input_ids"], "attention_mask": words["attention_mask"].bool()}
 
         state = _concatenate(observation["state"], embodiment.modality_configs["state"].modality_keys)
-        normalized = embodiment.scaling("state", self.normalization).on(state.device).state(state)
+        normalized = embodiment.scaling("state", self.normalization).state(state)
         inputs["state"] = _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
         inputs["embodiment_id"] = torch.full((batch,), embodiment.embodiment_id)
         if action is not None:

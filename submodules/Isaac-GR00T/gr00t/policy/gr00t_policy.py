@@ -36,8 +36,8 @@ class Gr00tPolicy(BasePolicy):
         embodiment_tag: One of the checkpoint's robots; a tag, or its name or value in any case.
         model_path: A checkpoint's directory.
         device: Device of the model: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
-        strict: Whether to check observations and actions.
-        refuse_unknown: Whether to refuse an entry that the model does not know. By default the policy ignores it, as
+        strict: True to check observations and actions.
+        refuse_unknown: True to refuse an entry that the model does not know. By default the policy ignores it, as
             NVIDIA's does, and one line of the log names it.
         dtype: Precision of the weights, by default float32 on the CPU and bfloat16 elsewhere.
 
@@ -48,7 +48,7 @@ class Gr00tPolicy(BasePolicy):
         honoured_options: Supported options of a query: ``noise_seeds``, one per batch entry. An entry's noise depends
             only on its own seed. ``continued`` holds planned actions that the answer continues:
             ``actions`` {key: (B, horizon, D)} in physical units, and ``weights`` (B, horizon), from 0 to 1.
-        takes_tensors: Whether pictures and states of an observation may be tensors, on any device. Those on the model's
+        takes_tensors: True: pictures and states of an observation may be tensors, on any device. Those on the model's
             own device stay there.
 
     Raises:
@@ -235,7 +235,7 @@ class Gr00tSimPolicyWrapper(BasePolicy):
 
 
 def is_flat(observation: object) -> bool:
-    """Whether an observation has flat keys."""
+    """True if an observation has flat keys."""
     return (
         isinstance(observation, Mapping)
         and not any(modality in observation for modality in MODALITIES)
@@ -333,17 +333,7 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-class _ShortRepr(reprlib.Repr):
-    """Shows only the beginning of a value, which may be as large as a message."""
+_SHORT = reprlib.Repr()
+"""Shows only the beginning of a value, which may be as large as a message."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 60
-        self.maxlist = 20
-
-    def repr_bytes(self, x: bytes, level: int) -> str:
-        del level
-        return repr(x[:60])
-
-
-_SHORT = _ShortRepr()
+vars(_SHORT).update(maxstring=60, maxother=60, maxlist=20, repr_bytes=lambda value, _level: repr(value[:60]))

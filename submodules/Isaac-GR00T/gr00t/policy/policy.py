@@ -12,7 +12,7 @@ class BasePolicy(ABC):
     """A policy, which answers a batch of observations with a batch of action chunks.
 
     Args:
-        strict: Whether to check observations and actions against the modality configuration.
+        strict: True to check observations and actions against the modality configuration.
     """
 
     def __init__(self, *, strict: bool = True) -> None:

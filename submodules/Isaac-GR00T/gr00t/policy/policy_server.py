@@ -64,7 +64,7 @@ class _Connection:
 
     @property
     def has_paused(self) -> bool:
-        """Whether the next message must wait for the answer to the last one."""
+        """True if the next message must wait for the answer to the last one."""
         return self.is_unanswered and self.is_inside_message
 
     def send(self, *pieces: bytes | bytearray) -> None:
@@ -361,11 +361,11 @@ class PolicyServer:
         batching: Limits on clients and on combined requests.
         limits: Size limits of a message; the memory for messages is four times the largest.
         serves: Description of the model; every client that pings gets it.
-        allow_kill: Whether a client may stop the server. If other machines can reach it, this also needs an
+        allow_kill: True: a client may stop the server. If other machines can reach it, this also needs an
             ``api_token``.
 
     Attributes:
-        running: Whether the server is running; `stop` makes it False.
+        running: True while the server is running; `stop` makes it False.
         num_requests: Answered requests for actions, errors included.
         num_calls: Calls of the policy for these requests.
         port: Port of the server.
@@ -430,7 +430,7 @@ class PolicyServer:
         Args:
             name: Name of the endpoint.
             handler: Function that returns the answer; the client gets an exception as an error.
-            requires_input: Whether the handler takes the request's ``data`` as keywords.
+            requires_input: True if the handler takes the request's ``data`` as keywords.
         """
         self._endpoints[name] = EndpointHandler(handler=handler, requires_input=requires_input)
 
@@ -504,17 +504,14 @@ class PolicyServer:
         if not isinstance(name, str) or name not in self._endpoints:
             raise ValueError(f"Unknown endpoint: {name}")
         if name == "get_action":
-            self._remember(arrived.client)
+            # The most recent clients come last.
+            self._last_asked.pop(arrived.client, None)
+            self._last_asked[arrived.client] = time.monotonic()
+            self._forget_old()
             self._waiting.append(_Waiting(sender=arrived, data=data, arrays=arrays, request=action_request(data)))
             return
         endpoint = self._endpoints[name]
         self._reply(arrived, endpoint.handler(**data) if endpoint.requires_input else endpoint.handler(), arrays)
-
-    def _remember(self, client: int) -> None:
-        """Note that a client has just sent a request; the most recent clients come last."""
-        self._last_asked.pop(client, None)
-        self._last_asked[client] = time.monotonic()
-        self._forget_old()
 
     def _forget_old(self) -> None:
         now = time.monotonic()
@@ -593,7 +590,7 @@ class PolicyServer:
 
 
 def is_local(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
+    """True if an address is reachable from this machine only."""
     return host in _LOCAL_HOSTS
 
 

@@ -65,7 +65,7 @@ class PolicyClient(BasePolicy):
         self._socket: RequestSocket | None = None
 
     def ping(self) -> bool:
-        """Whether the server answers in time."""
+        """True if the server answers in time."""
         try:
             self.call_endpoint("ping", requires_input=False)
         except ServerTimeoutError:
@@ -86,7 +86,7 @@ class PolicyClient(BasePolicy):
         Args:
             endpoint: Name of the endpoint.
             data: Data of the request.
-            requires_input: Whether the request has data.
+            requires_input: True if the request has data.
 
         Raises:
             ServerTimeoutError: If there is no answer within ``timeout_ms``.

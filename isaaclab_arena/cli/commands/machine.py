@@ -1,18 +1,21 @@
-"""``isaaclab-arena doctor``: what this machine has to offer, and whether the parts work together."""
+"""``isaaclab-arena doctor`` and ``completion``: this machine's parts, tried out, and completion for its shells."""
 
+import enum
+import importlib
 import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import torch
@@ -22,19 +25,25 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.cli.main import COMMANDS, commands_of_others, print_json
+from isaaclab_arena.config.options import option_types
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
 from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialise
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
+from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
+from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.contents import node
 from isaaclab_arena.storage.episode_file import Compression, check_compression
+from isaaclab_arena.training import TASKS
+
+# The parts of this machine, and a trial of each.
 
 
 def show_views(views: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -75,13 +84,13 @@ class DoctorOptions(LaunchOptions):
     """Print the findings as JSON."""
 
 
-def main(argv: Sequence[str]) -> int:
+def doctor(argv: Sequence[str]) -> int:
     """Examine this machine on every rank, and show the findings on rank 0."""
     config = (tyro.conf.FlagCreatePairsOff,)
     arguments = joined_gpu_ids(argv)
     options = tyro.cli(DoctorOptions, args=arguments, prog="isaaclab-arena doctor", use_underscores=True, config=config)
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
-    if (launched := launch_if_asked(options, module="isaaclab_arena.cli.commands.doctor", arguments=argv)) is not None:
+    if (launched := launch_if_asked(options, module="isaaclab_arena.cli.commands.machine", arguments=argv)) is not None:
         return launched
     context = DistributedContext()
     with suppress(ConfigError):
@@ -238,8 +247,127 @@ def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -
         return Finding(subject=subject, text=first_line(error), present=False, required=required)
 
 
+# The words that a shell completes: commands, options and names.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completable:
+    """The words that may follow a command."""
+
+    summary: str
+    # By option, without dashes, its choices; empty if it takes any value, such as a path.
+    values: Mapping[str, tuple[str, ...]]
+    flags: tuple[str, ...]  # options without a value
+    words: tuple[str, ...]  # words without an option: names of environments, or choices of an argument
+
+
+def completable_commands() -> dict[str, Completable]:
+    """Return every command by name; of other packages' commands only the name is known."""
+    policies, environments = POLICIES.names(), ENVIRONMENTS.names()
+    known_values = {"policy_type": policies, "policy": policies, "assignment": [*Assignment]}
+    found = {}
+    for name, command in COMMANDS.items():
+        options = getattr(importlib.import_module(command.module), command.options or "")
+        values: dict[str, tuple[str, ...]] = {}
+        flags, words = ["help"], []
+        hints = option_types(options)
+        for field in fields(options):
+            hint = hints[field.name]
+            if "Positional" in map(str, get_args(hint)):
+                words += _choices(hint)
+            elif hint is bool:
+                flags.append(field.name)
+            else:
+                values[field.name] = tuple(known_values.get(field.name) or _choices(hint))
+        if name in {"policy", "view", "collect"}:
+            # Options of environments are not fields of the command's options, but the command accepts them too.
+            values |= {"embodiment": tuple(EMBODIMENTS.names()), "object": tuple(OBJECTS.names())}
+            words += environments
+        elif name == "train":
+            words += TASKS.names()
+        found[name] = Completable(
+            summary=command.summary, values=values, flags=tuple(flags), words=tuple(dict.fromkeys(words))
+        )
+    for name, command in commands_of_others():
+        found[name] = Completable(summary=command.summary, values={}, flags=(), words=())
+    return found
+
+
+def _choices(hint: Any) -> Iterable[str]:
+    """Return the values that an annotation allows, none if it allows any."""
+    if get_origin(hint) is Literal:
+        return map(str, get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return [str(member.value) for member in hint]
+    return [value for part in get_args(hint) for value in _choices(part)]
+
+
+_PROGRAM = "isaaclab-arena"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """Print what makes a shell complete commands, options, and the names of environments and policies.
+
+    bash: isaaclab-arena completion bash > ~/.local/share/bash-completion/completions/isaaclab-arena
+    zsh: isaaclab-arena completion zsh > ~/.isaaclab-arena.zsh, and source that file in ~/.zshrc
+    fish: isaaclab-arena completion fish > ~/.config/fish/completions/isaaclab-arena.fish
+    """
+
+    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
+    """The shell. Run the command again after you install a package with more names."""
+
+
+def completion(argv: Sequence[str]) -> int:
+    """Print the script for one shell."""
+    options = tyro.cli(CompletionOptions, args=list(argv), prog=f"{_PROGRAM} completion")
+    print(script_for(options.shell, completable_commands()))
+    return 0
+
+
+def script_for(shell: Literal["bash", "zsh", "fish"], commands: Mapping[str, Completable]) -> str:
+    """Return the completion script of a shell, for commands by name."""
+    lines: list[str] = []
+    if shell == "fish":
+        for name, follows in commands.items():
+            lines.append(
+                f"complete -c {_PROGRAM} -n __fish_use_subcommand -x -a {name} -d {shlex.quote(follows.summary)}"
+            )
+            after = f"complete -c {_PROGRAM} -n '__fish_seen_subcommand_from {name}'"
+            lines += [f"{after} -a {_quoted(follows.words)}"] if follows.words else []
+            lines += [f"{after} -l {flag}" for flag in follows.flags]
+            for option, values in follows.values.items():
+                lines.append(f"{after} -l {option} -x -a {_quoted(values)}" if values else f"{after} -l {option} -r")
+        return "\n".join(lines)
+
+    if shell == "zsh":
+        # zsh reads the completions of bash after these two lines.
+        lines += ["autoload -U +X compinit && compinit", "autoload -U +X bashcompinit && bashcompinit"]
+    lines += [
+        "_isaaclab_arena() {",
+        "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} candidates=",
+        "    local command=${COMP_WORDS[1]}",
+        "    if [ $COMP_CWORD -eq 1 ]; then command= previous=; fi",
+        "    case $command:$previous:$current in",
+        f"        ::*) candidates={_quoted(commands)} ;;",
+    ]
+    for name, follows in commands.items():
+        for option, values in follows.values.items():
+            lines.append(f"        {name}:--{option}:*) candidates={_quoted(values)} ;;")
+        dashed = (f"--{option}" for option in sorted((*follows.values, *follows.flags)))
+        lines.append(f"        {name}:*:-*) candidates={_quoted(dashed)} ;;")
+        lines.append(f"        {name}:*) candidates={_quoted(follows.words)} ;;")
+    # A value without choices, like any unknown word, is completed as a file name.
+    compgen = '    COMPREPLY=($(compgen -W "$candidates" -- "$current"))'
+    return "\n".join([*lines, "    esac", compgen, "}", f"complete -o default -F _isaaclab_arena {_PROGRAM}"])
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return shlex.quote(" ".join(words))
+
+
 if __name__ == "__main__":
     with program() as ended:
         take_rank_of_scheduler()
-        ended.code = main(typed_words(None))
+        ended.code = doctor(typed_words(None))
     raise SystemExit(ended.code)
