@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
@@ -35,43 +35,33 @@ from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, r
 from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers import spare_workers_kept
 
-# A cache of size one: the objects of the last job, reused if the next job needs equal ones.
+# The objects of the last job, reused if the next job needs equal ones.
 
 _LOG = logging.getLogger(__name__)
 
 
 Built = TypeVar("Built", bound=Environment | PolicyBase)
+Kept: TypeAlias = list[tuple[str, Built, bool]]
+"""The environments or the policies of the last job: key and object of each group of its env slots. An object that is
+lent (True) is closed by its owner."""
 
 
-@dataclass(eq=False)
-class BuildCache(Generic[Built]):
-    """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
-
-    _entries: list[tuple[str, Built, bool]] = field(default_factory=list, init=False)
-
-    def reuse(self, keys: Sequence[str]) -> list[Built]:
-        """Return the objects of the longest prefix of equal keys, and close the rest."""
-        num_kept = 0
-        while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
-            num_kept += 1
-        self.clear(keep=num_kept)
-        return [built for _, built, _ in self._entries]
-
-    def keep(self, key: str, built: Built, *, is_lent: bool = False) -> None:
-        """Keep an object after those before it. If it `is_lent`, its owner closes it, not this cache."""
-        self._entries.append((key, built, is_lent))
-
-    def clear(self, *, keep: int = 0) -> None:
-        """Close all but the first objects. An error is only logged, because the next job did not cause it."""
-        while len(self._entries) > keep:
-            _, built, is_lent = self._entries.pop()
-            if is_lent:
-                continue
-            try:
-                with put_back(f"closing {type(built).__name__}"):
-                    built.close()
-            except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
-                _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)
+def reuse(kept: Kept[Built], keys: Sequence[str] = ()) -> list[Built]:
+    """Return the objects of the longest prefix of equal keys. Close and drop the rest, without `keys` all of them."""
+    num_kept = 0
+    while num_kept < min(len(keys), len(kept)) and keys[num_kept] == kept[num_kept][0]:
+        num_kept += 1
+    while len(kept) > num_kept:
+        _, built, is_lent = kept.pop()
+        if is_lent:
+            continue
+        try:
+            with put_back(f"closing {type(built).__name__}"):
+                built.close()
+        # The error is only logged: the next job did not cause it, and must not fail by it.
+        except BaseException:  # noqa: BLE001  closing is a user's code too
+            _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)
+    return [built for _, built, _ in kept]
 
 
 # Keep a policy server's description of its model beside a job's episodes, and compare it later.
@@ -265,12 +255,11 @@ class GroupBuilder:
     set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
     _taking_turns: tuple[str, ...] = field(default=(), init=False)
     # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
-    _kept: defaultdict[tuple[str, str], BuildCache[Any]] = field(
-        default_factory=partial(defaultdict, BuildCache), init=False
-    )
+    _kept: defaultdict[tuple[str, str], Kept[Any]] = field(default_factory=partial(defaultdict, list), init=False)
     _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
     _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
-    _networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = field(default_factory=dict, init=False)
+    # One connection for all groups and later jobs.
+    _networks: dict[tuple[str, PolicyServerConfig | None], ServedNetwork] = field(default_factory=dict, init=False)
     _has_built: bool = field(default=False, init=False)
     _has_new_environment: bool = field(default=False, init=False)
     _has_new_policy: bool = field(default=False, init=False)
@@ -294,11 +283,11 @@ class GroupBuilder:
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if taking_turns else ""]
-                environments = kept.reuse([each.environment_key for each in jobs])
+                environments = reuse(kept, [each.environment_key for each in jobs])
                 for own in jobs[len(environments) :]:
                     self._has_new_environment = True
                     built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
-                    kept.keep(own.environment_key, built)
+                    kept.append((own.environment_key, built, False))
                     environments.append(built)
             start_up.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
@@ -325,14 +314,14 @@ class GroupBuilder:
                 policy_batch=policy_batch,
                 plan_because=plan_because,
                 served_model=settle_served_model(directory, config.name, policies),
-                network=self._network_of(job),
+                network=self._networks.get((job.network_key, config.policy_server)),
             )
 
     def clear(self) -> None:
         """Close everything that was built."""
         # Policies first.
         for key in sorted(self._kept, reverse=True):
-            self._kept.pop(key).clear()
+            reuse(self._kept.pop(key))
 
     def _asked_policies(
         self, job: Job, directory: Path, environments: Sequence[Environment]
@@ -475,13 +464,16 @@ class GroupBuilder:
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
         kept = self._kept["policy", job.config.name if self._taking_turns else ""]
-        policies = kept.reuse([each.policy_key for each in jobs])
+        policies, server = reuse(kept, [each.policy_key for each in jobs]), job.config.policy_server
         for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
             sharing = policies[0].with_own_memory() if policies else None
-            built = own.build_policy(self._network_of(own)) if sharing is None else sharing
-            kept.keep(own.policy_key, built, is_lent=job.lent is not None)
+            key = own.network_key, server
+            if sharing is None and server is not None and key not in self._networks:
+                self._networks[key] = ServedNetwork(self.settings.policy_servers[server], own.network_key)
+            built = own.build_policy(self._networks.get(key)) if sharing is None else sharing
+            kept.append((own.policy_key, built, job.lent is not None))
             policies.append(built)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
@@ -491,16 +483,6 @@ class GroupBuilder:
                     job.tell_connections(policy, environment)
                 begun.append(policy)
         return policies
-
-    def _network_of(self, job: Job) -> ServedNetwork | None:
-        """Return the served network of a job, None without a server. All groups and later jobs share one connection."""
-        server = job.config.policy_server
-        if server is None:
-            return None
-        key = job.network_key, server
-        if key not in self._networks:
-            self._networks[key] = ServedNetwork(self.settings.policy_servers[server], job.network_key)
-        return self._networks[key]
 
     def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
         """Return the reason why episodes of the first environment do not repeat themselves, None if they do."""

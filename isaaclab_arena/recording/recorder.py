@@ -443,7 +443,7 @@ class EpisodeRecorder(Observer):
         self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
         self.sees_pictures = options.write_dataset and options.observations is RecordedObservations.ALL
         # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
-        self._may_commit = may_commit
+        self.may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
         self._commit_file = commits = None if hand_over else EpisodeCommits(job_directory, job.rank)
@@ -497,7 +497,7 @@ class EpisodeRecorder(Observer):
             underway.forget(record.env_id)
         # From here on the slot has its number among all slots of the job.
         record = dataclasses.replace(record, env_id=self._first_slots.get(environment, 0) + record.env_id)
-        if not self._may_commit(record.episode.episode_index):
+        if not self.may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
             self._first_seen.pop(record.env_id, None)
             return
