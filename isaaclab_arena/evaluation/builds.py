@@ -15,7 +15,7 @@ from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching
-from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of_object
+from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
@@ -487,7 +487,7 @@ class GroupBuilder:
     def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
         """Return the reason why episodes of the first environment do not repeat themselves, None if they do."""
         # Environments of this package's own code are not probed, because its tests cover them.
-        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder.own):
+        if not isinstance(job.builder, LoadsCode) and not modules_of(job.builder.own):
             return None
         key = job.environment_key, job.policy_traits.pictures != "none"
         if key not in self._probed_environments:

@@ -103,7 +103,9 @@ class Job:
 
     def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
         """Return the job with a settled backend and a measured latency; None leaves each of them unchanged."""
-        job = self if self.latency is None else replace(self, latency=self.latency.measured(delays))
+        job, latency = self, self.latency
+        if latency is not None and latency.config.measured and delays is not None:
+            job = replace(self, latency=replace(latency, delays=delays))
         # A backend that the job names itself stays.
         if backend is None or self.asked_backend != OPEN_BACKEND:
             return job
@@ -158,29 +160,19 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _PARSER = threading.Lock()
 
 
-def modules_of_class(found: type) -> list[str]:
-    """Return the modules of a class and its bases that are neither this package's nor Python's, each once."""
-    names = dict.fromkeys(base.__module__ for base in found.__mro__)
-    return [name for name in names if name.partition(".")[0] not in _OWN and _file(name) is not None]
-
-
-def modules_of_object(found: object) -> list[str]:
-    """Return the modules of an object's class, and of the classes and functions in its attributes."""
-    names = dict.fromkeys(modules_of_class(type(found)))
-    for value in vars(found).values() if hasattr(found, "__dict__") else ():
-        if isinstance(value, type):
-            names.update(dict.fromkeys(modules_of_class(value)))
-        elif callable(value):
-            name = getattr(getattr(value, "func", value), "__module__", None)
+def modules_of(found: object) -> list[str]:
+    """Return the modules of a class, or of an object's class and of the classes and functions in its attributes."""
+    # With the modules of base classes, without this package's and Python's own; each once.
+    is_class = isinstance(found, type)
+    parts: list[object] = [found if is_class else type(found)]
+    parts += [] if is_class or not hasattr(found, "__dict__") else vars(found).values()
+    names: dict[str, None] = {}
+    for part in parts:
+        defined = part.__mro__ if isinstance(part, type) else [getattr(part, "func", part)] if callable(part) else []
+        for name in (getattr(each, "__module__", None) for each in defined):
             if isinstance(name, str) and name.partition(".")[0] not in _OWN and _file(name) is not None:
                 names[name] = None
     return list(names)
-
-
-def is_installed(module: str) -> bool:
-    """Whether an imported module belongs to an installed package, not to the user's own files."""
-    file = _file(module)
-    return file is not None and not _INSTALLED.isdisjoint(file.parts)
 
 
 def source_files(modules: Iterable[str]) -> dict[str, Path]:
@@ -315,7 +307,7 @@ class ContentReader:
             if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
                 # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
-            policy = self._contents(sources, modules_of_class(policy_class))
+            policy = self._contents(sources, modules_of(policy_class))
             self._of_policy[key] = Contents(policy=policy, checkpoint=sources.checkpoint)
         return replace(self._of_policy[key], environment=self.environment(job))
 
@@ -326,7 +318,7 @@ class ContentReader:
             options = sources_in_options(job.config.environment_args)
             known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
+            self._of_environment[key] = self._contents(sources, modules_of(job.builder.own))
         if job.saved_conditions is None:
             return self._of_environment[key]
         saved = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
@@ -334,7 +326,9 @@ class ContentReader:
 
     def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
         all_modules = dict.fromkeys([*modules, *sources.modules])
-        installed = [name for name in all_modules if is_installed(name)]
+        # The user's own files count by their content, an installed package by its version and its record.
+        files = {name: file for name in all_modules if (file := _file(name)) is not None}
+        installed = [name for name, file in files.items() if not _INSTALLED.isdisjoint(file.parts)]
         found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
             # A changed file is not imported again, so what was imported runs, under its own hash. A new spec means that

@@ -130,7 +130,7 @@ class JobRun:
             if is_whole and recorder is not None and not any(each.interrupted for each in self.results):
                 # Release environments and unfinished episodes. Films of finished episodes are still encoded.
                 if videos is not None:
-                    videos.end_filming()
+                    videos.begin_rebuild(0, ())
                 recorder.close()
                 stack.pop_all()
                 return writers

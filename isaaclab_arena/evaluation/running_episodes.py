@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -34,15 +35,14 @@ class Phase(StrEnum):
     RECORD = "record"
 
 
+@dataclass(eq=False)
 class Stopwatch:
     """Adds up the seconds of each phase."""
 
-    def __init__(self) -> None:
-        # Pictures that a policy or an observer announced to read.
-        self.pictures_looked_at = 0
-        self.seconds = dict.fromkeys(Phase, 0.0)  # counted towards each phase
-        self._started = time.perf_counter()
-        self._rests_since: float | None = None
+    pictures_looked_at: int = 0  # pictures that a policy or an observer announced to read
+    seconds: dict[Phase, float] = field(default_factory=partial(dict.fromkeys, Phase, 0.0))
+    _started: float = field(default_factory=time.perf_counter)
+    _rests_since: float | None = None
 
     def measure(self, phase: Phase, environment: Environment | None = None) -> "_Block":
         """Count the time inside the `with` block towards a phase. Blocks must not be nested."""
@@ -64,26 +64,28 @@ class Stopwatch:
         return (self._rests_since or time.perf_counter()) - self._started
 
 
+@dataclass(eq=False)
 class _Block:
     """A `with` block whose time is counted; see `Stopwatch.measure`."""
 
-    def __init__(self, stopwatch: Stopwatch, phase: Phase, environment: Environment | None) -> None:
-        # A class, because a step has several blocks and a generator for each would take three times as long.
-        self._stopwatch, self._phase, self._environment = stopwatch, phase, environment
+    # A class, because a step has several blocks and a generator for each would take three times as long.
+    stopwatch: Stopwatch
+    phase: Phase
+    environment: Environment | None
 
     def __enter__(self) -> None:
-        self._rendered_s = 0.0 if self._environment is None else self._environment.render_s
+        self._rendered_s = 0.0 if self.environment is None else self.environment.render_s
         self._began_s = time.perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         taken_s = time.perf_counter() - self._began_s
-        if self._environment is not None:
-            rendered_s = self._environment.render_s - self._rendered_s
-            self._stopwatch.seconds[Phase.RENDER] += rendered_s
+        if self.environment is not None:
+            rendered_s = self.environment.render_s - self._rendered_s
+            self.stopwatch.seconds[Phase.RENDER] += rendered_s
             taken_s -= rendered_s
-        self._stopwatch.seconds[self._phase] += taken_s
+        self.stopwatch.seconds[self.phase] += taken_s
 
 
 # Ask a policy: it sees a copy of the observation, and its answer is checked.
@@ -223,10 +225,6 @@ class RolloutLimits:
     # Wall time of an episode [s]. A longer one ends as an error after the current step, and its env slot takes the
     # next.
     episode_timeout_s: float | None = None
-
-    def allow_step(self, num_steps: int) -> bool:
-        """Whether another control step may follow `num_steps` of them."""
-        return self.max_steps is None or num_steps < self.max_steps
 
 
 NO_LIMITS = RolloutLimits()

@@ -10,7 +10,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from threading import Condition, Thread
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import av
 import numpy as np
@@ -305,7 +305,7 @@ Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 class EpisodeVideo:
     """The videos of one episode. Each frame is written with the next one, so the last one can show the outcome."""
 
-    # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
+    # The loop calls `queue` and `discard`, which wait only for room for a task. A video with a frame that could not be
     # drawn or written never gets its final name.
     episode: str  # in words
     job: str
@@ -319,47 +319,44 @@ class EpisodeVideo:
     _samples: FrameSamples = field(default_factory=FrameSamples)
     _bars: dict[int, np.ndarray] = field(default_factory=dict)
 
+    def queue(self, task: Callable[..., None], *of: Any) -> None:
+        """Queue a task of this film, `add` or `finish`. After a task that fails the video is given up."""
+
+        def do() -> None:
+            if not self._is_wanted:
+                return
+            try:
+                task(*of)
+            except BaseException:
+                self._is_wanted = False
+                with suppress(StorageError):
+                    self._discard_files()
+                raise
+
+        self.do(do)
+
     def add(self, draw: Draw) -> None:
-        """Queue a frame."""
-
-        def add() -> None:
-            self._write_latest()
-            self._latest = draw()
-            self._samples.add(self._latest[next(iter(self.files))])
-
-        self.do(partial(self._try, add))
+        """Draw a frame, and write the one before it."""
+        self._write_latest()
+        self._latest = draw()
+        self._samples.add(self._latest[next(iter(self.files))])
 
     def finish(self, record: EpisodeRecord, sheet: list[Strip] | None) -> None:
         """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
-
-        def finish() -> None:
-            self._bars = {}
-            self._write_latest(f": {record.outcome or 'not measured'}")
-            for camera, file in self.files.items():
-                # The poster is written first: a finished video always has one.
-                write_poster(poster_file(file.path), self._latest[camera])
-                file.finish()
-            if sheet is not None:
-                frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
-                sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
-
-        self.do(partial(self._try, finish))
+        self._bars = {}
+        self._write_latest(f": {record.outcome or 'not measured'}")
+        for camera, file in self.files.items():
+            # The poster is written first: a finished video always has one.
+            write_poster(poster_file(file.path), self._latest[camera])
+            file.finish()
+        if sheet is not None:
+            frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
+            sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
 
     def discard(self) -> None:
         """Delete the videos; queued frames are not drawn any more."""
         self._is_wanted = False
         self.do(self._discard_files)
-
-    def _try(self, task: Callable[[], None]) -> None:
-        if not self._is_wanted:
-            return
-        try:
-            task()
-        except BaseException:
-            self._is_wanted = False
-            with suppress(StorageError):
-                self._discard_files()
-            raise
 
     def _discard_files(self) -> None:
         for file in self.files.values():
@@ -413,7 +410,7 @@ class VideoRecorder(Observer):
         self._said_no_cameras = False
 
     def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
-        """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
+        """Discard the videos of running episodes, and set the rebuild and the environments of the next ones, if any."""
         self._rebuild = rebuild
         self._first_slots = first_slots(environments)
         while self._films:
@@ -496,7 +493,7 @@ class VideoRecorder(Observer):
             film.discard()
             return
         self._num_strips += 1
-        film.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
+        film.queue(film.finish, record, self._sheet if self._num_strips <= MAX_EPISODES else None)
 
     def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
         """Return the final paths of the videos in an env slot, none if it is not filmed."""
@@ -509,13 +506,9 @@ class VideoRecorder(Observer):
         if film is not None:
             film.discard()
 
-    def end_filming(self) -> None:
-        """Delete the videos of running episodes and release the environments; other videos are still completed."""
-        self.begin_rebuild(self._rebuild, ())
-
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
-        self.end_filming()
+        self.begin_rebuild(self._rebuild, ())
         try:
             self._threads.close()
         finally:
@@ -546,4 +539,4 @@ class VideoRecorder(Observer):
         films = self._films[environment]
         cameras = tuple(films[env_ids[0]].files)
         for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
-            films[env_id].add(draw)
+            films[env_id].queue(films[env_id].add, draw)
