@@ -294,7 +294,7 @@ class GroupBuilder:
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
             start_up.finish(StartUpPart.POLICY)
 
-            # A file may have changed since the run began. Only what was built for this job has read it again.
+            # A file may have changed since the run began. Only objects that were built for this job have read it again.
             begun = settings.entries[config.name].contents
             if begun is not None and (self._has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
@@ -353,7 +353,13 @@ class GroupBuilder:
             because += "call"
         elif because is None and doubtful is not None:
             because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
-        because = because or self._unlike_itself(job, environments[0])
+        # A foreign environment is probed, once for equal keys. This package's tests cover its own environments.
+        if because is None and (isinstance(job.builder, LoadsCode) or modules_of(job.builder.own)):
+            key = job.environment_key, job.policy_traits.pictures != "none"
+            if key not in self._probed_environments:
+                with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
+                    self._probed_environments[key] = batching.unlike_itself(environments[0], sees_pictures=key[1])
+            because = self._probed_environments[key]
 
         # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch. Without a
         # settled size the policies are as they are, without padding.
@@ -483,14 +489,3 @@ class GroupBuilder:
                     job.tell_connections(policy, environment)
                 begun.append(policy)
         return policies
-
-    def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
-        """Return the reason why episodes of the first environment do not repeat themselves, None if they do."""
-        # Environments of this package's own code are not probed, because its tests cover them.
-        if not isinstance(job.builder, LoadsCode) and not modules_of(job.builder.own):
-            return None
-        key = job.environment_key, job.policy_traits.pictures != "none"
-        if key not in self._probed_environments:
-            with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
-                self._probed_environments[key] = batching.unlike_itself(environment, sees_pictures=key[1])
-        return self._probed_environments[key]

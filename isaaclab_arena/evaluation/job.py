@@ -1,4 +1,4 @@
-"""A job that was checked, what it evaluates by content and source files, its episodes, and their supply to a rank."""
+"""A checked job, its contents by files and packages, its episodes, and their supply to a rank."""
 
 import ast
 import hashlib
@@ -35,7 +35,7 @@ from isaaclab_arena.storage.disk import json_line
 _LOG = logging.getLogger(__name__)
 
 OPEN_BACKEND = "auto"
-"""Value of the option ``backend`` that leaves open what simulates an environment."""
+"""Value of the option ``backend`` that leaves the simulator of an environment open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +280,7 @@ _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "muj
 """Packages whose versions every attempt names already, and which may change between two."""
 
 _HASHED_AS: dict[str, tuple[Any, str]] = {}
-"""Modules of this process with their specs, which another import replaces, and the hashes of what was imported."""
+"""Modules of this process with their specs, which another import replaces, and the hashes of their imported text."""
 
 
 def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
@@ -331,7 +331,7 @@ class ContentReader:
         installed = [name for name, file in files.items() if not _INSTALLED.isdisjoint(file.parts)]
         found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
-            # A changed file is not imported again, so what was imported runs, under its own hash. A new spec means that
+            # A changed file is not imported again, so the imported text runs, under its own hash. A new spec means that
             # the module was imported again, with the present file.
             content, module = self._hash_file(path.absolute()), sys.modules.get(name)
             if module is not None:

@@ -327,7 +327,7 @@ class ServedNetwork:
         return answers
 
     def look_away(self) -> None:
-        """Do not count what the server does for other clients until the next answer."""
+        """Do not count the server's work for other clients until the next answer."""
         self._seen = None
 
     def close(self) -> None:

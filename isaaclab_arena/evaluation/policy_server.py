@@ -213,7 +213,7 @@ class Batcher:
         return answers, usages, so_far
 
 
-# Serve networks over a listening socket: load what is asked for, and answer each asker in a thread of its own.
+# Serve networks over a listening socket: load one for its first client, and answer each client in its own thread.
 
 _LOG = logging.getLogger(__name__)
 _FIRST_MESSAGE_S = 30.0

@@ -192,7 +192,7 @@ def checked_action(action: object, environment: Environment) -> torch.Tensor:
 def action_tensor(action: object) -> torch.Tensor:
     """Return an answer of `get_action` as a tensor of any shape; `PolicyError` if it holds no real numbers."""
     if isinstance(action, np.ndarray) and action.dtype.kind in "fiub":
-        # The copy has a memory layout and a dtype that torch accepts, whatever view the array is.
+        # The copy has a memory layout and a dtype that torch accepts, for any view.
         return torch.from_numpy(action.astype(np.float32, order="C"))
     if isinstance(action, torch.Tensor):
         return action
@@ -242,7 +242,7 @@ RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""
 
 BAD_START = "bad_start"
-"""Termination of an episode whose reset gave what cannot be shown to a policy."""
+"""Termination of an episode whose first observation cannot be shown to a policy."""
 
 BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START, BAD_START})
 """Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
@@ -265,7 +265,7 @@ def failed(termination: str, error: str) -> Ending:
 
 def ending_of(step: Step, env_id: int) -> Ending:
     """Return the end of the episode in env slot `env_id` that ended with `step`."""
-    # A diverged env slot is an error, whatever the task made of its state.
+    # A diverged env slot is an error, also if the task found its state good.
     if bool(step.diverged[env_id]):
         return failed("diverged", step.errors.get(env_id, "the physics diverged"))
     terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])

@@ -27,7 +27,7 @@ from isaaclab_arena.nested import with_leaves
 # Check the observation of one env slot that a client sends, and combine those of several into a batch.
 
 SlotObservation: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
-"""Group, then term: what one env slot shows, without the dimension of env slots."""
+"""The observation of one env slot by group, then term, without the dimension of env slots."""
 
 
 class ObservationRefusedError(PolicyError):
@@ -213,7 +213,7 @@ class SlotAnswer:
     """The policy's answer for one env slot."""
 
     action: np.ndarray  # shape: (action_dim,), float32
-    # The action and those that follow whatever the env slot observes. Shape: (n, action_dim), float32.
+    # The action, and those that follow it for any observation of the env slot. Shape: (n, action_dim), float32.
     planned: np.ndarray
     looks_next: bool  # whether the policy reads the pictures of the next observation
 

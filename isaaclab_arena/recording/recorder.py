@@ -421,7 +421,7 @@ class RecordedJob:
 
 
 HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
-"""Takes the job's directory, and what `EpisodeCommits.commit` takes."""
+"""Takes the job's directory, and the arguments of `EpisodeCommits.commit`."""
 
 
 class EpisodeRecorder(Observer):
