@@ -188,9 +188,6 @@ def padded(tree: Mapping[str, Any], num_envs: int, *, num_real: int = 0, reader:
 # output may depend on the place. The effect depends on the processor, the library and the size of every layer, so it
 # must be tested. The test shows the same examples at other places and among other examples. Pure functions.
 
-MAX_CALLS = 5
-"""Largest number of calls for a batch of one size."""
-
 Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
 """Answers a batch. It gets the example at each place and a number of steps, restarts all examples, and returns the
 answer of each step. Shape of each: (batch, ...)."""

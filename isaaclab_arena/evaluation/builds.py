@@ -174,17 +174,10 @@ class StartUpClock(Observer):
         if StartUpPart.FIRST_STEP not in self._seconds:
             self.finish(StartUpPart.FIRST_STEP)
             start_up = self.start_up()
-            total_s = sum(seconds or 0.0 for seconds in vars(start_up).values())
-            parts = {
-                "imports": start_up.import_s,
-                "kernels compiled": start_up.compile_s,
-                "kernels waited for": start_up.kernel_wait_s,
-                "kernels loaded": start_up.kernel_load_s,
-                "environment": start_up.build_environment_s,
-                "policy": start_up.build_policy_s,
-                "first reset": start_up.first_reset_s,
-                "first step": start_up.first_step_s,
-            }
+            kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
+            names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
+            parts = dict(zip(names, vars(start_up).values(), strict=True))
+            total_s = sum(seconds or 0.0 for seconds in parts.values())
             # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
             shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
             words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())

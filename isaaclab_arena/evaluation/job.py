@@ -122,13 +122,11 @@ class Job:
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
         """Build the environment, with observations and actions on `device` and `num_threads` physics threads."""
-        config, num_envs = self.environment_config, self.config.num_envs
+        # A builder from elsewhere may not know of variations.
         builder: Any = self.builder
-        if self.variations:
-            return builder.build(
-                config, num_envs=num_envs, device=device, num_threads=num_threads, variations=self.variations
-            )
-        return self.builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+        more = {"variations": self.variations} if self.variations else {}
+        config, num_envs = self.environment_config, self.config.num_envs
+        return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **more)
 
     def build_policy(self, network: NetworkElsewhere | None = None) -> PolicyBase:
         """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""

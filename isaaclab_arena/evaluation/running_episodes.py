@@ -135,18 +135,14 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         raise
     action = checked_action(answer, environment)
     finished = checked_finished(policy.finished(), environment)
+    # NumPy takes a third of the time here, and this is done in every step.
+    is_sound = action.is_cpu and np.isfinite(action.numpy()).all()
+    unusable = None if is_sound else running & ~torch.isfinite(action).flatten(1).all(dim=1)
+    found = PolicyAnswer(action=action, finished=finished, unusable=unusable)
     # On a GPU the check would wait; `RunningEpisodes.over` reads this mask with the others and raises there.
-    if action.is_cpu:
-        # NumPy takes a third of the time here, and this is done in every step.
-        sound = np.isfinite(action.numpy())
-        if sound.all():
-            return PolicyAnswer(action=action, finished=finished, unusable=None)
-        unusable = running & torch.from_numpy(~sound.reshape(len(action), -1).all(axis=1))
-        answer = PolicyAnswer(action=action, finished=finished, unusable=unusable)
-        answer.refuse(unusable.numpy())
-        return answer
-    unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
-    return PolicyAnswer(action=action, finished=finished, unusable=unusable)
+    if unusable is not None and action.is_cpu:
+        found.refuse(unusable.numpy())
+    return found
 
 
 def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
