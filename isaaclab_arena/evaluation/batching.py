@@ -1,4 +1,4 @@
-"""How many env slots a policy is asked for together, and whether the same bits can then be promised."""
+"""The number of env slots in a policy's call, and the probes that decide if the same bits can be promised."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

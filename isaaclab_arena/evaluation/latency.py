@@ -149,7 +149,7 @@ class Answers:
         # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
         if self._is_chunked:
             shown = {*self.traits.picture_steps}
-            # A query may show earlier steps, and which ones is not known in advance.
+            # A query may show earlier steps, which are not known in advance.
             return () if not shown else [*starting, *asking] if shown == {0} else None
         wanted = announced_pictures(self._policy, env, starting)
         if not self._acts_in_some:
@@ -178,7 +178,7 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
         actions[number, :planned] = plans[number, begin:]
         if planned == 0:
             continue
-        # How strongly the plan binds a new chunk: Black, Galliker and Levine, "Real-Time Execution of Action Chunking
+        # The weight of the plan in a new chunk: Black, Galliker and Levine, "Real-Time Execution of Action Chunking
         # Flow Policies", 2025, arXiv 2506.07339, eq. 5. The weight is 1 for the committed actions. It then decays to 0
         # at `planned` (>= committed), the number of steps for which an action is planned.
         weights[number, :committed] = 1.0

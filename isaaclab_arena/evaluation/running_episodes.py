@@ -137,7 +137,7 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
     finished = checked_finished(policy.finished(), environment)
     # NumPy takes a third of the time here, and this is done in every step.
     is_sound = action.is_cpu and np.isfinite(action.numpy()).all()
-    unusable = None if is_sound else running & ~torch.isfinite(action).flatten(1).all(dim=1)
+    unusable = None if is_sound else running & ~torch.isfinite(action).reshape(len(action), -1).all(dim=1)
     found = PolicyAnswer(action=action, finished=finished, unusable=unusable)
     # On a GPU the check would wait; `RunningEpisodes.over` reads this mask with the others and raises there.
     if unusable is not None and action.is_cpu:

@@ -197,7 +197,7 @@ def settled(first: Built, build: Callable[[int], Built]) -> tuple[Built, int | N
 # Build a job's policy to act in the env slots of clients, together where it can, else by one object for each.
 
 ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]] | None]
-"""Returns which terms of an observation spec clients send, by group; None for all."""
+"""Returns the terms of an observation spec that clients send, by group; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
