@@ -40,7 +40,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.disk import storage_errors
@@ -286,21 +286,20 @@ class JobRun:
             if self._built is not None and self._built.served_model is not None:
                 served[SERVED_MODEL] = self._built.served_model
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
-            recorded_job = RecordedJob(
-                name=config.name,
+            recorder = EpisodeRecorder(
+                directory,
+                job=config.name,
                 rank=settings.context.rank,
                 world_size=settings.context.world_size,
                 attempt=settings.attempt.number,
                 env_args=environment_args(self.job),
                 provenance=facts,
                 contents=settings.entries[config.name].contents,
-            )
-            recording = RecordingOptions(
                 write_dataset=not settings.options.no_dataset,
                 observations=RecordedObservations(settings.options.record_observations),
                 compression=Compression(settings.options.compression),
+                hand_over=settings.hand_over,
             )
-            recorder = EpisodeRecorder(directory, recorded_job, recording, hand_over=settings.hand_over)
             self._writers = recorder, None
             video = settings.options.video_options()
             if video.wanted:
