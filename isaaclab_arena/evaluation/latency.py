@@ -192,11 +192,7 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
 
 
 def refusals(
-    delays: Delays,
-    meanwhile: Meanwhile,
-    environment: Environment,
-    *,
-    traits: ChunkTraits | None = None,
+    delays: Delays, meanwhile: Meanwhile, environment: Environment, *, traits: ChunkTraits | None = None
 ) -> list[Problem]:
     """Return every problem with its key within the job. `traits`: the policy's chunks, None if unknown."""
     longest, wrong = delays.longest, list[str]()

@@ -67,14 +67,7 @@ class _Query:
 class Batcher:
     """Answers the queries of several clients to one network, in a thread of its own."""
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        max_batch: int,
-        max_wait_s: float,
-        calls: Calls | None = None,
-    ) -> None:
+    def __init__(self, network: Network, *, max_batch: int, max_wait_s: float, calls: Calls | None = None) -> None:
         # It waits until a batch is full, every client has asked, or a query has waited `max_wait_s` [s]. A batch of
         # `max_batch` entries may take several calls. Networks that share `calls` never calculate at the same time.
         self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
