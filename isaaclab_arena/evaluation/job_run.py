@@ -130,7 +130,7 @@ class JobRun:
             if is_whole and recorder is not None and not any(each.interrupted for each in self.results):
                 # Release environments and unfinished episodes. Films of finished episodes are still encoded.
                 if videos is not None:
-                    videos.begin_rebuild(0, ())
+                    videos.begin_rebuild(())
                 recorder.close()
                 stack.pop_all()
                 return writers
@@ -306,16 +306,13 @@ class JobRun:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
 
-                rebuilds, num_threads = config.num_rebuilds, settings.num_threads
-                videos = VideoRecorder(
-                    directory, config.name, video, names_rebuilds=rebuilds > 1, num_threads=num_threads
-                )
+                videos = VideoRecorder(directory, config.name, video, num_threads=settings.num_threads)
                 self._writers = recorder, videos
         # The supply is that of the job's current turn.
         recorder.may_commit = supply.still_holds
         recorder.begin_rebuild(environments)
         if videos is not None:
-            videos.begin_rebuild(rebuild, environments)
+            videos.begin_rebuild(environments, rebuild if config.num_rebuilds > 1 else None)
 
 
 @dataclass(eq=False)

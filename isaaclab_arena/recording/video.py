@@ -391,17 +391,15 @@ class VideoRecorder(Observer):
         job: str,
         options: VideoOptions,
         *,
-        names_rebuilds: bool = False,
         num_threads: int = 1,
         places: Mapping[int, FilmPlace] | None = None,
     ) -> None:
         # Films only read the simulation: policy, recording and results do not change. The loop copies the state;
         # threads draw and encode it. Their errors are raised by the next call.
         self._directory, self._job, self._options = job_directory, job, options
-        self._names_rebuilds = names_rebuilds
         # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
         self._places = places or {}
-        self._rebuild = 0
+        self._rebuild: int | None = None
         self._first_slots: Mapping[Environment, int] = {}
         self._threads = FilmThreads(num_threads)
         self._films: dict[Environment, dict[int, EpisodeVideo]] = {}
@@ -409,8 +407,9 @@ class VideoRecorder(Observer):
         self._num_strips = 0
         self._said_no_cameras = False
 
-    def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
-        """Discard the videos of running episodes, and set the rebuild and the environments of the next ones, if any."""
+    def begin_rebuild(self, environments: Sequence[Environment], rebuild: int | None = None) -> None:
+        """Discard the videos of running episodes, and set the environments of the next ones, if any."""
+        # `rebuild` is part of the names of films; None for a job with a single rebuild.
         self._rebuild = rebuild
         self._first_slots = first_slots(environments)
         while self._films:
@@ -442,11 +441,10 @@ class VideoRecorder(Observer):
 
         filmed = [start for start in starts if cameras and self._options.films(start.episode)]
         steps_per_frame = max(1, round(1 / (self._options.frames_per_second * environment.control_dt)))
-        rebuild = self._rebuild if self._names_rebuilds else None
         for start in filmed:
             index = start.episode.episode_index
             env_id = self._first_slots.get(environment, 0) + start.env_id
-            place = self._places.get(index, FilmPlace(env_id=env_id, rebuild=rebuild))
+            place = self._places.get(index, FilmPlace(env_id=env_id, rebuild=self._rebuild))
             files = {}
             for camera in cameras:
                 shown = None if camera == VIEWPORT else camera
@@ -508,7 +506,7 @@ class VideoRecorder(Observer):
 
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
-        self.begin_rebuild(self._rebuild, ())
+        self.begin_rebuild(())
         try:
             self._threads.close()
         finally:
