@@ -116,8 +116,16 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
 
 def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
     """Return the recorder of a job with one attempt on one rank."""
-    facts = {"env_args": {"env_name": ENVIRONMENT}, "provenance": {"config_hash": JOB}}
-    return EpisodeRecorder(directory, job=JOB, rank=0, world_size=1, attempt=1, **facts, write_dataset=records)
+    return EpisodeRecorder(
+        directory,
+        job=JOB,
+        rank=0,
+        world_size=1,
+        attempt=1,
+        env_args={"env_name": ENVIRONMENT},
+        provenance={"config_hash": JOB},
+        write_dataset=records,
+    )
 
 
 def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> float:
