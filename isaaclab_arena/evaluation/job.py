@@ -182,10 +182,33 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
         if name in found or name.partition(".")[0] in _OWN:
             continue
         found[name] = file
+        try:
+            with _PARSER:
+                tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, RecursionError, OSError):
+            # A file that cannot be parsed has no imports, but its content still counts.
+            continue
+
+        # Every dotted name that the file may import, and its parent packages, whose code runs first.
+        imported: list[str] = []
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        for statement in ast.walk(tree):
+            if isinstance(statement, ast.Import):
+                for alias in statement.names:
+                    imported += accumulate(alias.name.split("."), "{}.{}".format)
+            elif isinstance(statement, ast.ImportFrom):
+                base = statement.module or ""
+                # A relative name counts from the package of the file, or from one above it.
+                if statement.level:
+                    parts = package.split(".")
+                    base = ".".join([*parts[: len(parts) - statement.level + 1], *([base] if base else [])])
+                imported += accumulate(filter(None, base.split(".")), "{}.{}".format)
+                imported += (f"{base}.{alias.name}".lstrip(".") for alias in statement.names if alias.name != "*")
+
         # Dotted names count from the directory above the module's top package.
         depth = name.count(".") + (file.name == "__init__.py")
         root = file.parents[min(depth, len(file.parents) - 1)]
-        for each in _imports(name, file):
+        for each in imported:
             path = root.joinpath(*each.split("."))
             candidates = path.with_name(f"{path.name}.py"), path / "__init__.py"
             if (beside := next(filter(Path.is_file, candidates), None)) is not None:
@@ -203,29 +226,6 @@ def _file(module: str) -> Path | None:
     if file.is_relative_to(_STANDARD_LIBRARY) and _INSTALLED.isdisjoint(file.parts):
         return None
     return file
-
-
-def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield every dotted name that a file may import, and its parent packages, whose code runs first."""
-    try:
-        with _PARSER:
-            tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, RecursionError, OSError):
-        # A file that cannot be parsed has no imports, but its content still counts.
-        return
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for statement in ast.walk(tree):
-        if isinstance(statement, ast.Import):
-            for alias in statement.names:
-                yield from accumulate(alias.name.split("."), "{}.{}".format)
-        elif isinstance(statement, ast.ImportFrom):
-            base = statement.module or ""
-            # A relative name counts from the package of the file, or from one above it.
-            if statement.level:
-                parts = package.split(".")
-                base = ".".join([*parts[: len(parts) - statement.level + 1], *([base] if base else [])])
-            yield from accumulate(filter(None, base.split(".")), "{}.{}".format)
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in statement.names if alias.name != "*")
 
 
 @cache

@@ -304,9 +304,9 @@ class JobRun:
             video = settings.options.video_options()
             if video.wanted:
                 # Encoders load slowly, and only films need them.
-                from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
+                from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 
-                videos = VideoRecorder(directory, config.name, video, num_threads=settings.num_threads)
+                videos = VideoRecorder(directory, config.name, video, threads=FilmThreads(settings.num_threads))
                 self._writers = recorder, videos
         # The supply is that of the job's current turn.
         recorder.may_commit = supply.still_holds

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import partial
 from io import BytesIO
@@ -382,30 +382,25 @@ class FilmPlace:
     rebuild: int | None = None  # None for a job with a single rebuild
 
 
+@dataclass(eq=False)
 class VideoRecorder(Observer):
     """Film the episodes of one job, from the frame before the first step to the one after the last."""
 
-    def __init__(
-        self,
-        job_directory: Path,
-        job: str,
-        options: VideoOptions,
-        *,
-        num_threads: int = 1,
-        places: Mapping[int, FilmPlace] | None = None,
-    ) -> None:
-        # Films only read the simulation: policy, recording and results do not change. The loop copies the state;
-        # threads draw and encode it. Their errors are raised by the next call.
-        self._directory, self._job, self._options = job_directory, job, options
-        # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
-        self._places = places or {}
-        self._rebuild: int | None = None
-        self._first_slots: Mapping[Environment, int] = {}
-        self._threads = FilmThreads(num_threads)
-        self._films: dict[Environment, dict[int, EpisodeVideo]] = {}
-        self._sheet: list[Strip] = []
-        self._num_strips = 0
-        self._said_no_cameras = False
+    # Films only read the simulation: policy, recording and results do not change. The loop copies the state; threads
+    # draw and encode it. Their errors are raised by the next call.
+    directory: Path  # of the job
+    job: str
+    options: VideoOptions
+    _: KW_ONLY
+    threads: FilmThreads = field(default_factory=partial(FilmThreads, 1))
+    # Slots by episode, for films of a finished run; by default the slot in which an episode runs now.
+    places: Mapping[int, FilmPlace] = field(default_factory=dict)
+    _rebuild: int | None = None
+    _first_slots: Mapping[Environment, int] = field(default_factory=dict)
+    _films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict)
+    _sheet: list[Strip] = field(default_factory=list)
+    _num_strips: int = 0
+    _said_no_cameras: bool = False
 
     def begin_rebuild(self, environments: Sequence[Environment], rebuild: int | None = None) -> None:
         """Discard the videos of running episodes, and set the environments of the next ones, if any."""
@@ -420,9 +415,9 @@ class VideoRecorder(Observer):
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots to render if a film can only use images that a step has rendered, else none."""
         # Any step may be the last, and the last one always has a frame, so these slots render after every step.
-        if not self._options.camera or not environment.films_only_drawn:
+        if not self.options.camera or not environment.films_only_drawn:
             return ()
-        beginning = [start.env_id for start in starting if self._options.films(start.episode)]
+        beginning = [start.env_id for start in starting if self.options.films(start.episode)]
         return [*self._films.get(environment, ()), *beginning]
 
     def on_episode_start(
@@ -430,36 +425,36 @@ class VideoRecorder(Observer):
     ) -> None:
         """Open the videos and add the first frame."""
         del observation
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         # The viewport comes first.
-        cameras = [name for name in environment.filmable if name == VIEWPORT and self._options.viewport]
-        cameras += [name for name in environment.filmable if name != VIEWPORT and self._options.camera]
+        cameras = [name for name in environment.filmable if name == VIEWPORT and self.options.viewport]
+        cameras += [name for name in environment.filmable if name != VIEWPORT and self.options.camera]
         if not cameras and not self._said_no_cameras:
             self._said_no_cameras = True
             message = "job '%s' has no videos: its environment has no such cameras%s"
-            _LOG.warning(message, self._job, environment.filming_hint)
+            _LOG.warning(message, self.job, environment.filming_hint)
 
-        filmed = [start for start in starts if cameras and self._options.films(start.episode)]
-        steps_per_frame = max(1, round(1 / (self._options.frames_per_second * environment.control_dt)))
+        filmed = [start for start in starts if cameras and self.options.films(start.episode)]
+        steps_per_frame = max(1, round(1 / (self.options.frames_per_second * environment.control_dt)))
         for start in filmed:
             index = start.episode.episode_index
             env_id = self._first_slots.get(environment, 0) + start.env_id
-            place = self._places.get(index, FilmPlace(env_id=env_id, rebuild=self._rebuild))
+            place = self.places.get(index, FilmPlace(env_id=env_id, rebuild=self._rebuild))
             files = {}
             for camera in cameras:
                 shown = None if camera == VIEWPORT else camera
                 name = layout.video_file_name(shown, env_id=place.env_id, episode_index=index, rebuild=place.rebuild)
                 # A film plays in real time: its rate follows from the control steps per frame.
                 files[camera] = VideoFile(
-                    self._directory / layout.VIDEOS_DIRECTORY / name,
+                    self.directory / layout.VIDEOS_DIRECTORY / name,
                     frames_per_second=1 / (steps_per_frame * environment.control_dt),
-                    title=f"{self._job}, episode {index}, {camera}",
+                    title=f"{self.job}, episode {index}, {camera}",
                 )
             film = EpisodeVideo(
                 episode=f"episode {index}",
-                job=self._job,
+                job=self.job,
                 files=files,
-                do=self._threads.for_a_film(),
+                do=self.threads.for_a_film(),
                 steps_per_frame=steps_per_frame,
             )
             self._films.setdefault(environment, {})[start.env_id] = film
@@ -468,7 +463,7 @@ class VideoRecorder(Observer):
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add a frame if the step is due for one."""
         del transition
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
         films = self._films.get(environment, {})
         for film in films.values():
@@ -478,12 +473,12 @@ class VideoRecorder(Observer):
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         films = self._films.get(environment, {})
         film = films.get(record.env_id)
         if film is None:
             return
-        keeps = not self._options.only_failures or record.success is not True
+        keeps = not self.options.only_failures or record.success is not True
         if keeps and not film.shows_latest_step:
             self._film(environment, [record.env_id])
         del films[record.env_id]
@@ -508,7 +503,7 @@ class VideoRecorder(Observer):
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
         self.begin_rebuild(())
         try:
-            self._threads.close()
+            self.threads.close()
         finally:
             if self._sheet:
                 images = []
@@ -527,7 +522,7 @@ class VideoRecorder(Observer):
                     column, row = divmod(index, num_strips)
                     top, left = row * (height + _GAP), column * (width + _GAP)
                     sheet[top : top + height, left : left + width] = image
-                write_png(self._directory / layout.CONTACT_SHEET_FILE, sheet)
+                write_png(self.directory / layout.CONTACT_SHEET_FILE, sheet)
                 self._sheet = []
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:

@@ -99,7 +99,7 @@ def film(
 ) -> Records:
     records = Records()
     wanted = VideoOptions(**{"frames_per_second": EVERY_STEP, **options})
-    recorder = VideoRecorder(directory, "push", wanted, num_threads=num_threads)
+    recorder = VideoRecorder(directory, "push", wanted, threads=FilmThreads(num_threads))
     environment = environment or FilmedEnvironment(num_envs)
     recorder.begin_rebuild([environment], rebuild)
     rollout(environment, PushPolicy(None), episodes(num_episodes), [recorder, records])
