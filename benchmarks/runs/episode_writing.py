@@ -25,7 +25,7 @@ from benchmarks.harness.environments import build, episodes, make_policy
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, run, values
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.dataset import consolidate, copy_episodes
 from isaaclab_arena.storage.disk import flush_to_disk, json_line, write_bytes, written_in_place
 from isaaclab_arena.storage.episode_file import (
@@ -166,8 +166,8 @@ def recorded_episodes(number: int) -> list[RecordedEpisode]:
     """Return the recorder's episodes of a job without cameras."""
     environment = build(ENVIRONMENT, 8)
     with tempfile.TemporaryDirectory(prefix="episode_writing_") as name:
-        job = RecordedJob(name="writing", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
-        recorder = EpisodeRecorder(Path(name), job, RecordingOptions())
+        env_args = {"env_name": ENVIRONMENT}
+        recorder = EpisodeRecorder(Path(name), job="writing", rank=0, world_size=1, attempt=1, env_args=env_args)
         rollout(environment, make_policy("scripted"), episodes(number), [recorder])
         recorder.close()
         files = [Path(name, EPISODES_DIRECTORY, episode_file_name(index)) for index in range(number)]

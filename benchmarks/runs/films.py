@@ -35,7 +35,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.video import VideoFile, VideoRecorder
+from isaaclab_arena.recording.video import FilmThreads, VideoFile, VideoRecorder
 from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.threads import available_cores
 from isaaclab_arena.sim.warp_cameras import Camera, RayTracer
@@ -121,7 +121,7 @@ def run_once(
 
 def recorder_of(options: VideoOptions, directory: Path) -> Observer:
     """Return a recorder with a thread for each core."""
-    return VideoRecorder(directory, "films", options, num_threads=available_cores())
+    return VideoRecorder(directory, "films", options, threads=FilmThreads(available_cores()))
 
 
 def films_of_gym(options: Options) -> Table:

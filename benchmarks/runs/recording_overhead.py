@@ -39,7 +39,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.storage.recovery import PlannedEpisodes, diagnose, read_recordings, repair_job
 
@@ -116,10 +116,16 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
 
 def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
     """Return the recorder of a job with one attempt on one rank."""
-    job = RecordedJob(
-        name=JOB, rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT}, provenance={"config_hash": JOB}
+    return EpisodeRecorder(
+        directory,
+        job=JOB,
+        rank=0,
+        world_size=1,
+        attempt=1,
+        env_args={"env_name": ENVIRONMENT},
+        provenance={"config_hash": JOB},
+        write_dataset=records,
     )
-    return EpisodeRecorder(directory, job, RecordingOptions(write_dataset=records))
 
 
 def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> float:

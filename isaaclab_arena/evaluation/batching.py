@@ -1,8 +1,9 @@
-"""How many env slots a policy is asked for together, and whether the same bits can then be promised."""
+"""The number of env slots in a policy's call, and the probes that decide if the same bits can be promised."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,15 +20,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec, Pictures, StateTree
 from isaaclab_arena.nested import with_leaves
-from isaaclab_arena.testing.environment_conformance import (
-    Trace,
-    action_of,
-    bits,
-    difference,
-    ended,
-    env_ids_of,
-    shown_in,
-)
+from isaaclab_arena.testing import environment_conformance as conformance
 
 # Wrap a policy. A subclass changes the calls for actions: their time, their batch, their observations.
 
@@ -195,9 +188,6 @@ def padded(tree: Mapping[str, Any], num_envs: int, *, num_real: int = 0, reader:
 # output may depend on the place. The effect depends on the processor, the library and the size of every layer, so it
 # must be tested. The test shows the same examples at other places and among other examples. Pure functions.
 
-MAX_CALLS = 5
-"""Largest number of calls for a batch of one size."""
-
 Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
 """Answers a batch. It gets the example at each place and a number of steps, restarts all examples, and returns the
 answer of each step. Shape of each: (batch, ...)."""
@@ -254,9 +244,20 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         with generators_put_back(), torch.no_grad():
             # Only the environment's specs are used; it is neither reset nor stepped. Its env slots beyond `batch` rest.
             view = WideView(environment, max(batch, environment.num_envs))
-            # A chunk that continues planned actions takes another path through the network.
-            continues = continues and "chunks" in probed.offers and probed.chunk_traits().can_continue
-            ask = _asking(probed, view, batch, continues=continues)
+            # One arrangement of the examples replaces every second one by another.
+            size, generator = batch + (batch + 1) // 2, np.random.default_rng(_SEED)
+            # The second step shows other observations than the first.
+            observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
+            # A chunk that continues planned actions takes another path through the network. Example 0 continues none,
+            # like the first chunk of an episode.
+            going_on = None
+            if continues and "chunks" in probed.offers and probed.chunk_traits().can_continue:
+                generator, predicted = np.random.default_rng(_SEED), probed.chunk_traits().predicted
+                actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
+                weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
+                weights[:, 0], weights[0] = 1.0, 0.0
+                going_on = Continuation(actions=actions, weights=torch.from_numpy(weights))
+            ask = partial(_answers, probed, view, observations, going_on)
             return ProbeResult(passes=answers_follow_from_examples(ask, batch))
     except torch.OutOfMemoryError:
         raise
@@ -267,46 +268,36 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
         policy.reset()
 
 
-def _asking(policy: PolicyBase, view: WideView, batch: int, *, continues: bool) -> Ask:
-    """Return a function that queries the policy about examples in any order, for chunks if it `continues` plans."""
-    # One arrangement replaces every second example by another.
-    size, generator = batch + (batch + 1) // 2, np.random.default_rng(_SEED)
-    # The second step shows other observations than the first.
-    observations = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
-    # Plans to continue. Example 0 continues none, like the first chunk of an episode.
-    going_on = None
-    if continues:
-        generator, predicted = np.random.default_rng(_SEED), policy.chunk_traits().predicted
-        actions = _numbers(ArraySpec(shape=(predicted, *view.action_spec.shape)), size, generator)
-        weights = np.sort(generator.random((size, predicted), dtype=np.float32))[:, ::-1].copy()
-        weights[:, 0], weights[0] = 1.0, 0.0
-        going_on = Continuation(actions=actions, weights=torch.from_numpy(weights))
+def _answers(
+    policy: PolicyBase,
+    view: WideView,
+    observations: Sequence[Mapping[str, Any]],
+    going_on: Continuation | None,
+    examples: Sequence[int],
+    num_steps: int,
+) -> Sequence[torch.Tensor]:
+    """Query a policy about examples in their order, for chunks that continue plans if there are any; see `Ask`."""
+    # `observations`: of each step, those of all examples. Shape of the leaves: (number of examples, ...).
+    policy.reset()
+    starts = []
+    for env_id, example in enumerate(examples):
+        episode = Episode(job="probe", episode_index=example, seed=_SEED)
+        drawn = view.vary_conditions(view.draw_conditions(episode.conditions_generator()), episode)
+        words = view.instruction(drawn)
+        starts.append(EpisodeStart(env_id=env_id, episode=episode, conditions=drawn, language_instruction=words))
+    policy.start_episodes(view, starts)
 
-    def ask(examples: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
-        policy.reset()
-        starts = []
-        for env_id, example in enumerate(examples):
-            episode = Episode(job="probe", episode_index=example, seed=_SEED)
-            drawn = view.vary_conditions(view.draw_conditions(episode.conditions_generator()), episode)
-            words = view.instruction(drawn)
-            starts.append(EpisodeStart(env_id=env_id, episode=episode, conditions=drawn, language_instruction=words))
-        policy.start_episodes(view, starts)
-
-        # New memory, because the policy may write to it.
-        order = torch.tensor(examples, device=view.device)
-        shown = [
-            padded(with_leaves(each, lambda part: part[order]), view.num_envs) for each in observations[:num_steps]
-        ]
-        if going_on is None:
-            return [action_tensor(policy.get_action(view, shown_to(policy, view, each)))[:batch] for each in shown]
-        answers, env_ids = [], range(len(examples))
-        for each in shown:
-            seen = shown_to(policy, view, each)
-            policy.look(view, seen, env_ids)
-            answers.append(policy.chunks(view, seen, env_ids, going_on.of(examples))[:batch])
-        return answers
-
-    return ask
+    # New memory, because the policy may write to it.
+    order, batch = torch.tensor(examples, device=view.device), len(examples)
+    shown = [padded(with_leaves(each, lambda part: part[order]), view.num_envs) for each in observations[:num_steps]]
+    if going_on is None:
+        return [action_tensor(policy.get_action(view, shown_to(policy, view, each)))[:batch] for each in shown]
+    answers = []
+    for each in shown:
+        seen = shown_to(policy, view, each)
+        policy.look(view, seen, range(batch))
+        answers.append(policy.chunks(view, seen, range(batch), going_on.of(examples))[:batch])
+    return answers
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:
@@ -351,7 +342,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
     }
     if last == 0:
         rounds = {"": {0: 0}, "again": {0: 0}, "after another one, in between": {0: 1}, "after another one": {0: 0}}
-    expected: Trace = []
+    expected: conformance.Trace = []
     try:
         with generators_put_back(), torch.no_grad():
             for how, playing in rounds.items():
@@ -359,7 +350,7 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
                     if playing[slot] != 0:
                         continue
                     expected = expected or trace
-                    if why := difference(expected, trace):
+                    if why := conformance.difference(expected, trace):
                         return f"an episode that is played {how}, with the same actions, takes another course: {why}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  foreign code; the job itself will report its error
         return (
@@ -368,7 +359,9 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
     return None
 
 
-def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool) -> dict[int, Trace]:
+def _played(
+    environment: Environment, playing: Mapping[int, int], *, sees_pictures: bool
+) -> dict[int, conformance.Trace]:
     """Return the trace of each env slot in `playing`, until all episodes have ended or eight steps are made."""
     on_demand = environment.pictures_drawn is not None
 
@@ -376,7 +369,7 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
         # On-demand pictures that were not drawn may show anything.
         if on_demand and not is_drawn:
             observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
-        return shown_in(observation, slot)
+        return conformance.shown_in(observation, slot)
 
     # Both episodes have index 0, because a benchmark may have only one episode.
     conditions = {}
@@ -387,8 +380,9 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
 
     # The start is compared too: instruction and observation, with on-demand pictures if the policy sees any.
     environment.draw_pictures_of([*playing] if sees_pictures else [])
-    observation = environment.reset(env_ids_of(environment, [*playing]), [conditions[slot] for slot in sorted(playing)])
-    shown: dict[int, Trace] = {}
+    env_ids = conformance.env_ids_of(environment, [*playing])
+    observation = environment.reset(env_ids, [conditions[slot] for slot in sorted(playing)])
+    shown: dict[int, conformance.Trace] = {}
     for slot in playing:
         words = {"instruction": environment.instruction(conditions[slot]).encode()}
         shown[slot] = [{**seen(observation, slot, is_drawn=sees_pictures), **words}]
@@ -397,14 +391,16 @@ def _played(environment: Environment, playing: Mapping[int, int], *, sees_pictur
     running = set(playing)
     for number in range(8):
         environment.draw_pictures_of([])
-        step = environment.step(action_of(environment, playing, number))
+        step = environment.step(conformance.action_of(environment, playing, number))
         outcome = {name: getattr(step, name) for name in ("reward", "terminated", "truncated", "diverged", "success")}
         for slot in running:
             named = {
-                name: bits(value[slot]) for name, value in {**step.metrics, **outcome}.items() if value is not None
+                name: conformance.bits(value[slot])
+                for name, value in {**step.metrics, **outcome}.items()
+                if value is not None
             }
             shown[slot].append({**seen(step.observation, slot, is_drawn=False), **named})
-        running -= {slot for slot in running if bool(ended(step)[slot])}
+        running -= {slot for slot in running if bool(conformance.ended(step)[slot])}
         if not running:
             break
     return shown

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.config.schema import PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching
-from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of_object
+from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
@@ -35,43 +35,33 @@ from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, r
 from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers import spare_workers_kept
 
-# A cache of size one: the objects of the last job, reused if the next job needs equal ones.
+# The objects of the last job, reused if the next job needs equal ones.
 
 _LOG = logging.getLogger(__name__)
 
 
 Built = TypeVar("Built", bound=Environment | PolicyBase)
+Kept: TypeAlias = list[tuple[str, Built, bool]]
+"""The environments or the policies of the last job: key and object of each group of its env slots. An object that is
+lent (True) is closed by its owner."""
 
 
-@dataclass(eq=False)
-class BuildCache(Generic[Built]):
-    """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
-
-    _entries: list[tuple[str, Built, bool]] = field(default_factory=list, init=False)
-
-    def reuse(self, keys: Sequence[str]) -> list[Built]:
-        """Return the objects of the longest prefix of equal keys, and close the rest."""
-        num_kept = 0
-        while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
-            num_kept += 1
-        self.clear(keep=num_kept)
-        return [built for _, built, _ in self._entries]
-
-    def keep(self, key: str, built: Built, *, is_lent: bool = False) -> None:
-        """Keep an object after those before it. If it `is_lent`, its owner closes it, not this cache."""
-        self._entries.append((key, built, is_lent))
-
-    def clear(self, *, keep: int = 0) -> None:
-        """Close all but the first objects. An error is only logged, because the next job did not cause it."""
-        while len(self._entries) > keep:
-            _, built, is_lent = self._entries.pop()
-            if is_lent:
-                continue
-            try:
-                with put_back(f"closing {type(built).__name__}"):
-                    built.close()
-            except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
-                _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)
+def reuse(kept: Kept[Built], keys: Sequence[str] = ()) -> list[Built]:
+    """Return the objects of the longest prefix of equal keys. Close and drop the rest, without `keys` all of them."""
+    num_kept = 0
+    while num_kept < min(len(keys), len(kept)) and keys[num_kept] == kept[num_kept][0]:
+        num_kept += 1
+    while len(kept) > num_kept:
+        _, built, is_lent = kept.pop()
+        if is_lent:
+            continue
+        try:
+            with put_back(f"closing {type(built).__name__}"):
+                built.close()
+        # The error is only logged: the next job did not cause it, and must not fail by it.
+        except BaseException:  # noqa: BLE001  closing is a user's code too
+            _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)
+    return [built for _, built, _ in kept]
 
 
 # Keep a policy server's description of its model beside a job's episodes, and compare it later.
@@ -184,17 +174,10 @@ class StartUpClock(Observer):
         if StartUpPart.FIRST_STEP not in self._seconds:
             self.finish(StartUpPart.FIRST_STEP)
             start_up = self.start_up()
-            total_s = sum(seconds or 0.0 for seconds in vars(start_up).values())
-            parts = {
-                "imports": start_up.import_s,
-                "kernels compiled": start_up.compile_s,
-                "kernels waited for": start_up.kernel_wait_s,
-                "kernels loaded": start_up.kernel_load_s,
-                "environment": start_up.build_environment_s,
-                "policy": start_up.build_policy_s,
-                "first reset": start_up.first_reset_s,
-                "first step": start_up.first_step_s,
-            }
+            kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
+            names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
+            parts = dict(zip(names, vars(start_up).values(), strict=True))
+            total_s = sum(seconds or 0.0 for seconds in parts.values())
             # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
             shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
             words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
@@ -265,12 +248,11 @@ class GroupBuilder:
     set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
     _taking_turns: tuple[str, ...] = field(default=(), init=False)
     # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
-    _kept: defaultdict[tuple[str, str], BuildCache[Any]] = field(
-        default_factory=partial(defaultdict, BuildCache), init=False
-    )
+    _kept: defaultdict[tuple[str, str], Kept[Any]] = field(default_factory=partial(defaultdict, list), init=False)
     _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
     _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
-    _networks: dict[tuple[str, PolicyServerConfig], ServedNetwork] = field(default_factory=dict, init=False)
+    # One connection for all groups and later jobs.
+    _networks: dict[tuple[str, PolicyServerConfig | None], ServedNetwork] = field(default_factory=dict, init=False)
     _has_built: bool = field(default=False, init=False)
     _has_new_environment: bool = field(default=False, init=False)
     _has_new_policy: bool = field(default=False, init=False)
@@ -294,18 +276,18 @@ class GroupBuilder:
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if taking_turns else ""]
-                environments = kept.reuse([each.environment_key for each in jobs])
+                environments = reuse(kept, [each.environment_key for each in jobs])
                 for own in jobs[len(environments) :]:
                     self._has_new_environment = True
                     built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
-                    kept.keep(own.environment_key, built)
+                    kept.append((own.environment_key, built, False))
                     environments.append(built)
             start_up.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
             start_up.finish(StartUpPart.POLICY)
 
-            # A file may have changed since the run began. Only what was built for this job has read it again.
+            # A file may have changed since the run began. Only objects that were built for this job have read it again.
             begun = settings.entries[config.name].contents
             if begun is not None and (self._has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
@@ -325,14 +307,14 @@ class GroupBuilder:
                 policy_batch=policy_batch,
                 plan_because=plan_because,
                 served_model=settle_served_model(directory, config.name, policies),
-                network=self._network_of(job),
+                network=self._networks.get((job.network_key, config.policy_server)),
             )
 
     def clear(self) -> None:
         """Close everything that was built."""
         # Policies first.
         for key in sorted(self._kept, reverse=True):
-            self._kept.pop(key).clear()
+            reuse(self._kept.pop(key))
 
     def _asked_policies(
         self, job: Job, directory: Path, environments: Sequence[Environment]
@@ -364,7 +346,13 @@ class GroupBuilder:
             because += "call"
         elif because is None and doubtful is not None:
             because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
-        because = because or self._unlike_itself(job, environments[0])
+        # A foreign environment is probed, once for equal keys. This package's tests cover its own environments.
+        if because is None and (isinstance(job.builder, LoadsCode) or modules_of(job.builder.own)):
+            key = job.environment_key, job.policy_traits.pictures != "none"
+            if key not in self._probed_environments:
+                with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
+                    self._probed_environments[key] = batching.unlike_itself(environments[0], sees_pictures=key[1])
+            because = self._probed_environments[key]
 
         # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch. Without a
         # settled size the policies are as they are, without padding.
@@ -475,13 +463,16 @@ class GroupBuilder:
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
         kept = self._kept["policy", job.config.name if self._taking_turns else ""]
-        policies = kept.reuse([each.policy_key for each in jobs])
+        policies, server = reuse(kept, [each.policy_key for each in jobs]), job.config.policy_server
         for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.
             self._has_new_policy = True
             sharing = policies[0].with_own_memory() if policies else None
-            built = own.build_policy(self._network_of(own)) if sharing is None else sharing
-            kept.keep(own.policy_key, built, is_lent=job.lent is not None)
+            key = own.network_key, server
+            if sharing is None and server is not None and key not in self._networks:
+                self._networks[key] = ServedNetwork(self.settings.policy_servers[server], own.network_key)
+            built = own.build_policy(self._networks.get(key)) if sharing is None else sharing
+            kept.append((own.policy_key, built, job.lent is not None))
             policies.append(built)
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):
@@ -491,24 +482,3 @@ class GroupBuilder:
                     job.tell_connections(policy, environment)
                 begun.append(policy)
         return policies
-
-    def _network_of(self, job: Job) -> ServedNetwork | None:
-        """Return the served network of a job, None without a server. All groups and later jobs share one connection."""
-        server = job.config.policy_server
-        if server is None:
-            return None
-        key = job.network_key, server
-        if key not in self._networks:
-            self._networks[key] = ServedNetwork(self.settings.policy_servers[server], job.network_key)
-        return self._networks[key]
-
-    def _unlike_itself(self, job: Job, environment: Environment) -> str | None:
-        """Return the reason why episodes of the first environment do not repeat themselves, None if they do."""
-        # Environments of this package's own code are not probed, because its tests cover them.
-        if not isinstance(job.builder, LoadsCode) and not modules_of_object(job.builder.own):
-            return None
-        key = job.environment_key, job.policy_traits.pictures != "none"
-        if key not in self._probed_environments:
-            with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):
-                self._probed_environments[key] = batching.unlike_itself(environment, sees_pictures=key[1])
-        return self._probed_environments[key]

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rer
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_evenly
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.video import FilmPlace, VideoRecorder
+from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
 from isaaclab_arena.storage.episodes import locate_episodes, read_attributes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import CommitLine, read_commits, read_run_plan
@@ -155,7 +155,7 @@ def film_episodes(
             (output_directory or run) / name,
             name,
             options,
-            num_threads=settings.num_threads,
+            threads=FilmThreads(settings.num_threads),
             places=places,
             lines=lines,
             tell=tell,

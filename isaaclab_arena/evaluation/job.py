@@ -1,4 +1,4 @@
-"""A job that was checked, what it evaluates by content and source files, its episodes, and their supply to a rank."""
+"""A checked job, its contents by files and packages, its episodes, and their supply to a rank."""
 
 import ast
 import hashlib
@@ -35,7 +35,7 @@ from isaaclab_arena.storage.disk import json_line
 _LOG = logging.getLogger(__name__)
 
 OPEN_BACKEND = "auto"
-"""Value of the option ``backend`` that leaves open what simulates an environment."""
+"""Value of the option ``backend`` that leaves the simulator of an environment open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,9 @@ class Job:
 
     def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
         """Return the job with a settled backend and a measured latency; None leaves each of them unchanged."""
-        job = self if self.latency is None else replace(self, latency=self.latency.measured(delays))
+        job, latency = self, self.latency
+        if latency is not None and latency.config.measured and delays is not None:
+            job = replace(self, latency=replace(latency, delays=delays))
         # A backend that the job names itself stays.
         if backend is None or self.asked_backend != OPEN_BACKEND:
             return job
@@ -120,13 +122,11 @@ class Job:
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
         """Build the environment, with observations and actions on `device` and `num_threads` physics threads."""
-        config, num_envs = self.environment_config, self.config.num_envs
+        # A builder from elsewhere may not know of variations.
         builder: Any = self.builder
-        if self.variations:
-            return builder.build(
-                config, num_envs=num_envs, device=device, num_threads=num_threads, variations=self.variations
-            )
-        return self.builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+        more = {"variations": self.variations} if self.variations else {}
+        config, num_envs = self.environment_config, self.config.num_envs
+        return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **more)
 
     def build_policy(self, network: NetworkElsewhere | None = None) -> PolicyBase:
         """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""
@@ -158,29 +158,19 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _PARSER = threading.Lock()
 
 
-def modules_of_class(found: type) -> list[str]:
-    """Return the modules of a class and its bases that are neither this package's nor Python's, each once."""
-    names = dict.fromkeys(base.__module__ for base in found.__mro__)
-    return [name for name in names if name.partition(".")[0] not in _OWN and _file(name) is not None]
-
-
-def modules_of_object(found: object) -> list[str]:
-    """Return the modules of an object's class, and of the classes and functions in its attributes."""
-    names = dict.fromkeys(modules_of_class(type(found)))
-    for value in vars(found).values() if hasattr(found, "__dict__") else ():
-        if isinstance(value, type):
-            names.update(dict.fromkeys(modules_of_class(value)))
-        elif callable(value):
-            name = getattr(getattr(value, "func", value), "__module__", None)
+def modules_of(found: object) -> list[str]:
+    """Return the modules of a class, or of an object's class and of the classes and functions in its attributes."""
+    # With the modules of base classes, without this package's and Python's own; each once.
+    is_class = isinstance(found, type)
+    parts: list[object] = [found if is_class else type(found)]
+    parts += [] if is_class or not hasattr(found, "__dict__") else vars(found).values()
+    names: dict[str, None] = {}
+    for part in parts:
+        defined = part.__mro__ if isinstance(part, type) else [getattr(part, "func", part)] if callable(part) else []
+        for name in (getattr(each, "__module__", None) for each in defined):
             if isinstance(name, str) and name.partition(".")[0] not in _OWN and _file(name) is not None:
                 names[name] = None
     return list(names)
-
-
-def is_installed(module: str) -> bool:
-    """Whether an imported module belongs to an installed package, not to the user's own files."""
-    file = _file(module)
-    return file is not None and not _INSTALLED.isdisjoint(file.parts)
 
 
 def source_files(modules: Iterable[str]) -> dict[str, Path]:
@@ -192,10 +182,33 @@ def source_files(modules: Iterable[str]) -> dict[str, Path]:
         if name in found or name.partition(".")[0] in _OWN:
             continue
         found[name] = file
+        try:
+            with _PARSER:
+                tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, RecursionError, OSError):
+            # A file that cannot be parsed has no imports, but its content still counts.
+            continue
+
+        # Every dotted name that the file may import, and its parent packages, whose code runs first.
+        imported: list[str] = []
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        for statement in ast.walk(tree):
+            if isinstance(statement, ast.Import):
+                for alias in statement.names:
+                    imported += accumulate(alias.name.split("."), "{}.{}".format)
+            elif isinstance(statement, ast.ImportFrom):
+                base = statement.module or ""
+                # A relative name counts from the package of the file, or from one above it.
+                if statement.level:
+                    parts = package.split(".")
+                    base = ".".join([*parts[: len(parts) - statement.level + 1], *([base] if base else [])])
+                imported += accumulate(filter(None, base.split(".")), "{}.{}".format)
+                imported += (f"{base}.{alias.name}".lstrip(".") for alias in statement.names if alias.name != "*")
+
         # Dotted names count from the directory above the module's top package.
         depth = name.count(".") + (file.name == "__init__.py")
         root = file.parents[min(depth, len(file.parents) - 1)]
-        for each in _imports(name, file):
+        for each in imported:
             path = root.joinpath(*each.split("."))
             candidates = path.with_name(f"{path.name}.py"), path / "__init__.py"
             if (beside := next(filter(Path.is_file, candidates), None)) is not None:
@@ -213,29 +226,6 @@ def _file(module: str) -> Path | None:
     if file.is_relative_to(_STANDARD_LIBRARY) and _INSTALLED.isdisjoint(file.parts):
         return None
     return file
-
-
-def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield every dotted name that a file may import, and its parent packages, whose code runs first."""
-    try:
-        with _PARSER:
-            tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, RecursionError, OSError):
-        # A file that cannot be parsed has no imports, but its content still counts.
-        return
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for statement in ast.walk(tree):
-        if isinstance(statement, ast.Import):
-            for alias in statement.names:
-                yield from accumulate(alias.name.split("."), "{}.{}".format)
-        elif isinstance(statement, ast.ImportFrom):
-            base = statement.module or ""
-            # A relative name counts from the package of the file, or from one above it.
-            if statement.level:
-                parts = package.split(".")
-                base = ".".join([*parts[: len(parts) - statement.level + 1], *([base] if base else [])])
-            yield from accumulate(filter(None, base.split(".")), "{}.{}".format)
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in statement.names if alias.name != "*")
 
 
 @cache
@@ -288,7 +278,7 @@ _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "muj
 """Packages whose versions every attempt names already, and which may change between two."""
 
 _HASHED_AS: dict[str, tuple[Any, str]] = {}
-"""Modules of this process with their specs, which another import replaces, and the hashes of what was imported."""
+"""Modules of this process with their specs, which another import replaces, and the hashes of their imported text."""
 
 
 def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
@@ -315,7 +305,7 @@ class ContentReader:
             if (policy_class.traits.remote or "is_remote" in policy_class.offers) and not sources.unknown:
                 # The network may run elsewhere, and no server is queried before the job is built.
                 sources = replace(sources, unknown=("server",))
-            policy = self._contents(sources, modules_of_class(policy_class))
+            policy = self._contents(sources, modules_of(policy_class))
             self._of_policy[key] = Contents(policy=policy, checkpoint=sources.checkpoint)
         return replace(self._of_policy[key], environment=self.environment(job))
 
@@ -326,7 +316,7 @@ class ContentReader:
             options = sources_in_options(job.config.environment_args)
             known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
+            self._of_environment[key] = self._contents(sources, modules_of(job.builder.own))
         if job.saved_conditions is None:
             return self._of_environment[key]
         saved = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
@@ -334,10 +324,12 @@ class ContentReader:
 
     def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
         all_modules = dict.fromkeys([*modules, *sources.modules])
-        installed = [name for name in all_modules if is_installed(name)]
+        # The user's own files count by their content, an installed package by its version and its record.
+        files = {name: file for name in all_modules if (file := _file(name)) is not None}
+        installed = [name for name, file in files.items() if not _INSTALLED.isdisjoint(file.parts)]
         found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
-            # A changed file is not imported again, so what was imported runs, under its own hash. A new spec means that
+            # A changed file is not imported again, so the imported text runs, under its own hash. A new spec means that
             # the module was imported again, with the present file.
             content, module = self._hash_file(path.absolute()), sys.modules.get(name)
             if module is not None:

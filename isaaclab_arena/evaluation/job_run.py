@@ -7,12 +7,12 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.disk import storage_errors
@@ -92,21 +92,8 @@ class Consolidations:
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass
-class JobFiles:
-    """The writers of a job's files, None until the first environment is built."""
-
-    recorder: EpisodeRecorder | None = None
-    videos: "VideoRecorder | None" = None
-
-
-class _Turn:
-    """The supply of the job's current turn. Recorders refer to it, not to the job, which can be freed first."""
-
-    supply: EpisodeSupply = EVERYTHING
-
-    def still_holds(self, episode_index: int) -> bool:
-        return self.supply.still_holds(episode_index)
+Writers: TypeAlias = "tuple[EpisodeRecorder | None, VideoRecorder | None]"
+"""The writers of a job's recordings and films, None until the first environment is built."""
 
 
 @dataclass(eq=False)
@@ -121,8 +108,7 @@ class JobRun:
     stopwatch: Stopwatch = field(default_factory=Stopwatch, init=False)
     results: list[RolloutResult] = field(default_factory=list, init=False)
     _started_at: str = field(default_factory=now, init=False)
-    _turn: _Turn = field(default_factory=_Turn, init=False)
-    _files: JobFiles = field(default_factory=JobFiles, init=False)
+    _writers: Writers = field(default=(None, None), init=False)
     _query_times: QueryTimes = field(default_factory=QueryTimes, init=False)
     _num_episodes: int | None = field(default=None, init=False)  # as far as only the policy knows it
     _pictures_drawn: int = field(default=0, init=False)
@@ -131,22 +117,23 @@ class JobRun:
     _simulated_by: dict[str, str] | None = field(default=None, init=False)
     _metrics: tuple[Metric, ...] = field(default=(), init=False)
 
-    def end(self, *, is_whole: bool) -> JobFiles | None:
+    def end(self, *, is_whole: bool) -> "Writers | None":
         """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
         self.stopwatch.go_on()
-        files, self._files = self._files, JobFiles()
+        writers, self._writers = self._writers, (None, None)
+        recorder, videos = writers
         with self.stopwatch.measure(Phase.RECORD), ExitStack() as stack:
             # Complete the films of finished episodes. Recorded episodes stay in their own files.
-            for writer in (files.videos, files.recorder):
+            for writer in (videos, recorder):
                 if writer is not None:
                     stack.callback(writer.close)
-            if is_whole and files.recorder is not None and not any(each.interrupted for each in self.results):
+            if is_whole and recorder is not None and not any(each.interrupted for each in self.results):
                 # Release environments and unfinished episodes. Films of finished episodes are still encoded.
-                if files.videos is not None:
-                    files.videos.end_filming()
-                files.recorder.close()
+                if videos is not None:
+                    videos.begin_rebuild(())
+                recorder.close()
                 stack.pop_all()
-                return files
+                return writers
         return None
 
     def rebuilds(
@@ -154,8 +141,7 @@ class JobRun:
     ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
         """Yield each rebuild that has episodes in `supply`: job with its length, episodes, groups, and file writers."""
         # The caller appends the rebuild's result before it takes the next one. Call `end` after the last one.
-        job, self._turn.supply = self.job, supply
-        num_rebuilds, has_run = job.config.num_rebuilds, False
+        job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results
             # of a job would depend on the jobs before it, so on the number of ranks.
@@ -174,7 +160,7 @@ class JobRun:
 
             groups = self._build(directory, watchdog, anew=has_run)
             has_run = True
-            self._begin_recording(directory, rebuild, [group.environment for group in groups])
+            self._begin_recording(directory, rebuild, [group.environment for group in groups], supply)
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
             policy = self.instructions.policy = groups[0].policy
@@ -200,9 +186,8 @@ class JobRun:
             drawn, used = sum(each.environment.pictures_drawn or 0 for each in groups), network and network.usage
             if network is not None:
                 network.look_away()
-            writers = [writer for writer in (self._files.recorder, self._files.videos) if writer is not None]
             try:
-                yield config, indices, groups, writers
+                yield config, indices, groups, [writer for writer in self._writers if writer is not None]
             finally:
                 self._pictures_drawn += sum(each.environment.pictures_drawn or 0 for each in groups) - drawn
                 if network is not None and used is not None:
@@ -291,46 +276,43 @@ class JobRun:
             )
         return late_groups(built.groups, self.job.latency, self._query_times)
 
-    def _begin_recording(self, directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+    def _begin_recording(
+        self, directory: Path, rebuild: int, environments: Sequence[Environment], supply: EpisodeSupply
+    ) -> None:
         """Tell the writers of the job's files that a rebuild begins; make them before the first one."""
-        config, settings, files = self.job.config, self.settings, self._files
-        if files.recorder is None:
+        config, settings, (recorder, videos) = self.job.config, self.settings, self._writers
+        if recorder is None:
             served = {}
             if self._built is not None and self._built.served_model is not None:
                 served[SERVED_MODEL] = self._built.served_model
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
-            recorded_job = RecordedJob(
-                name=config.name,
+            recorder = EpisodeRecorder(
+                directory,
+                job=config.name,
                 rank=settings.context.rank,
                 world_size=settings.context.world_size,
                 attempt=settings.attempt.number,
                 env_args=environment_args(self.job),
                 provenance=facts,
                 contents=settings.entries[config.name].contents,
-            )
-            recording = RecordingOptions(
                 write_dataset=not settings.options.no_dataset,
                 observations=RecordedObservations(settings.options.record_observations),
                 compression=Compression(settings.options.compression),
+                hand_over=settings.hand_over,
             )
-            may_commit, video = self._turn.still_holds, settings.options.video_options()
-            files.recorder = EpisodeRecorder(
-                directory, recorded_job, recording, may_commit=may_commit, hand_over=settings.hand_over
-            )
+            self._writers = recorder, None
+            video = settings.options.video_options()
             if video.wanted:
                 # Encoders load slowly, and only films need them.
-                from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  see above
+                from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 
-                files.videos = VideoRecorder(
-                    directory,
-                    config.name,
-                    video,
-                    names_rebuilds=config.num_rebuilds > 1,
-                    num_threads=settings.num_threads,
-                )
-        files.recorder.begin_rebuild(environments)
-        if files.videos is not None:
-            files.videos.begin_rebuild(rebuild, environments)
+                videos = VideoRecorder(directory, config.name, video, threads=FilmThreads(settings.num_threads))
+                self._writers = recorder, videos
+        # The supply is that of the job's current turn.
+        recorder.may_commit = supply.still_holds
+        recorder.begin_rebuild(environments)
+        if videos is not None:
+            videos.begin_rebuild(environments, rebuild if config.num_rebuilds > 1 else None)
 
 
 @dataclass(eq=False)
@@ -515,7 +497,7 @@ class JobRunner:
             # Neither is the job's fault, and the next job would fail as well.
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-            failure += describe(raised), self._write_traceback(name)
+            failure += self._noted(raised, name)
             # After a failure the environment and the policy may be in any state, so the next job builds its own.
             self._builder.clear()
 
@@ -523,10 +505,10 @@ class JobRunner:
         """End a job, and write its report or hand that to `consolidations`."""
         name = job_run.job.config.name
         is_cut_short = name in self.settings.turns and self.stop_requested()
-        files = None
+        writers = None
         if not failure:
             with self._surviving(name) as failure_at_end:
-                files = job_run.end(is_whole=not is_cut_short)
+                writers = job_run.end(is_whole=not is_cut_short)
             failure = failure_at_end
         error, traceback_file = failure or (None, None)
         report = job_run.report(error=error, traceback_file=traceback_file)
@@ -534,28 +516,28 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        finish = partial(self._finish, files, report)
+        finish = partial(self._finish, writers, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
-        if self.consolidations is None or files is None or job_run.job.config.num_episodes is None:
+        if self.consolidations is None or writers is None or job_run.job.config.num_episodes is None:
             return finish()
         self.consolidations.begin(name, finish)
         return report
 
-    def _finish(self, files: JobFiles | None, report: JobReport) -> JobReport:
+    def _finish(self, writers: "Writers | None", report: JobReport) -> JobReport:
         """Consolidate a job's files, and write its report."""
-        if files is not None:
-            begin_s, loss = time.perf_counter(), None
+        if writers is not None:
+            begin_s, loss, (recorder, videos) = time.perf_counter(), None, writers
             try:
-                with nullcontext() if files.videos is None else closing(files.videos):
-                    if files.recorder is not None and self.settings.consolidates:
-                        loss = files.recorder.consolidate().loss
+                with nullcontext() if videos is None else closing(videos):
+                    if recorder is not None and self.settings.consolidates:
+                        loss = recorder.consolidate().loss
                 # The undamaged episodes are in the dataset by now.
                 if loss is not None:
                     raise DamagedFileError(loss)  # noqa: TRY301  it is reported as any other error
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-                error, traceback_file = describe(raised), self._write_traceback(report.job)
+                error, traceback_file = self._noted(raised, report.job)
                 report = replace(report, status=ReportedStatus.FAILED, error=error, traceback_file=traceback_file)
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
@@ -564,25 +546,20 @@ class JobRunner:
         self.ended(report)
         return report
 
-    def _write_traceback(self, name: str) -> str:
-        settings = self.settings
-        directory = settings.output_directory / name
-        path = directory / traceback_file_name(settings.context.rank, settings.attempt.number)
+    def _noted(self, error: BaseException, name: str) -> tuple[str, str]:
+        """Write the traceback of the error being handled. Return the error in a line of valid UTF-8, and the file."""
+        settings, message = self.settings, "it cannot say why"
+        # The __str__ of a user's exception may fail.
+        with suppress(Exception):
+            message = str(error)
+        line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        line = (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
+        path = settings.output_directory / name / traceback_file_name(settings.context.rank, settings.attempt.number)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", name, path)
         _LOG.debug("%s", traceback.format_exc())
-        return str(path.relative_to(settings.output_directory))
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception in one line of valid UTF-8."""
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001  the __str__ of a user's exception may fail
-        message = "it cannot say why"
-    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
+        return line, str(path.relative_to(settings.output_directory))
 
 
 # Run the jobs that a rank takes from its queue, and publish their progress.

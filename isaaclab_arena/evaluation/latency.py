@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,14 +31,14 @@ from isaaclab_arena.storage.reports import MAX_QUERY_TIMES, QueryPace
 # The duration of policy queries on this machine, as a sample of bounded size.
 
 
+@dataclass(eq=False)
 class QueryTimes:
     """Keeps the time of every query, then of every second one, every fourth, ..., evenly over a job."""
 
-    def __init__(self) -> None:
-        # Interval of queries if the world waits for them; None if it does not.
-        self.pace: QueryPace | None = None
-        self.kept_s: list[float] = []  # the sampled durations [s]
-        self._stride, self._number = 1, 0
+    pace: QueryPace | None = None  # interval of queries if the world waits for them; None if it does not
+    kept_s: list[float] = field(default_factory=list)  # the sampled durations [s]
+    _stride: int = 1
+    _number: int = 0
 
     def add(self, seconds: float) -> None:
         """Add the duration of a query [s]."""
@@ -149,7 +149,7 @@ class Answers:
         # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
         if self._is_chunked:
             shown = {*self.traits.picture_steps}
-            # A query may show earlier steps, and which ones is not known in advance.
+            # A query may show earlier steps, which are not known in advance.
             return () if not shown else [*starting, *asking] if shown == {0} else None
         wanted = announced_pictures(self._policy, env, starting)
         if not self._acts_in_some:
@@ -178,7 +178,7 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
         actions[number, :planned] = plans[number, begin:]
         if planned == 0:
             continue
-        # How strongly the plan binds a new chunk: Black, Galliker and Levine, "Real-Time Execution of Action Chunking
+        # The weight of the plan in a new chunk: Black, Galliker and Levine, "Real-Time Execution of Action Chunking
         # Flow Policies", 2025, arXiv 2506.07339, eq. 5. The weight is 1 for the committed actions. It then decays to 0
         # at `planned` (>= committed), the number of steps for which an action is planned.
         weights[number, :committed] = 1.0
@@ -192,11 +192,7 @@ def continuation(plans: torch.Tensor, played: torch.Tensor, *, committed: int) -
 
 
 def refusals(
-    delays: Delays,
-    meanwhile: Meanwhile,
-    environment: Environment,
-    *,
-    traits: ChunkTraits | None = None,
+    delays: Delays, meanwhile: Meanwhile, environment: Environment, *, traits: ChunkTraits | None = None
 ) -> list[Problem]:
     """Return every problem with its key within the job. `traits`: the policy's chunks, None if unknown."""
     longest, wrong = delays.longest, list[str]()
@@ -425,10 +421,6 @@ class JobLatency:
     def continues(self) -> bool:
         """Whether new chunks continue planned actions (RTC); True if the delays are still unknown."""
         return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
-
-    def measured(self, delays: Delays | None) -> Self:
-        """Return a copy with measured delays; unchanged unless the job asks for a measurement."""
-        return replace(self, delays=delays) if self.config.measured and delays is not None else self
 
     def delays_in(self, environment: Environment) -> Delays:
         """Return the delays in an environment. `ConfigError` if the measurement is missing."""

@@ -189,7 +189,7 @@ PROGRAM = (sys.executable, "-m", "isaaclab_arena.evaluation.policy_server")
 _LOG = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = 5.0
 _MOST_STARTS = 5
-"""How often a server is started that dies again within a minute."""
+"""Most starts of a server that dies again within a minute."""
 _SHORT_LIFE_S = 60.0
 _MAX_WAITING = 256
 _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -286,14 +286,14 @@ class PolicyServer:
 
 _CONNECT_TIMEOUT_S = 20.0
 _LOAD_TIMEOUT_S = 3600.0
-"""How long a server may take to load a network [s]."""
+"""Longest time of a server to load a network [s]."""
 ANSWER_TIMEOUT_S = 300.0
-"""How long an answer may take [s]."""
+"""Longest time of an answer [s]."""
 _Query = tuple[dict[str, Any], dict[str, np.ndarray]]
 _Answer = tuple[ServerUsage, dict[str, np.ndarray]]
 
 _MOST_LOSSES = 3
-"""How often the server may be lost over one query."""
+"""Losses of the server over one query after which the policy counts as lost."""
 
 
 class ServedNetwork:
@@ -327,7 +327,7 @@ class ServedNetwork:
         return answers
 
     def look_away(self) -> None:
-        """Do not count what the server does for other clients until the next answer."""
+        """Do not count the server's work for other clients until the next answer."""
         self._seen = None
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,8 +35,6 @@ from isaaclab_arena.workers.program import FrameError
 #
 # A call is cut from a queue of entries, and filled up with copies of one. So no answer depends on other clients.
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
@@ -47,24 +45,12 @@ class Answered:
     so_far: SoFar  # of the server since its start
 
 
+@dataclass(eq=False)
 class Calls:
     """The calls of all networks of a server, one at a time."""
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self.now_s = now_s  # clock [s]
-        self._lock = threading.Lock()
-        self._so_far = SoFar(at_s=now_s())
-
-    def made(self, call: Callable[[], T], *, entries: int) -> tuple[T, float, SoFar]:
-        """Make a call that answers `entries` entries; return its result, its start [s] and the server's sums."""
-        with self._lock:
-            began_s = self.now_s()
-            try:
-                returned = call()
-            finally:
-                at_s, before = self.now_s(), self._so_far
-                self._so_far = SoFar(at_s=at_s, busy_s=before.busy_s + at_s - began_s, entries=before.entries + entries)
-            return returned, began_s, self._so_far
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held by the network that calculates
+    so_far: SoFar = field(default_factory=lambda: SoFar(at_s=time.perf_counter()))  # sums at the end of the last call
 
 
 @dataclass(kw_only=True)
@@ -80,14 +66,7 @@ class _Query:
 class Batcher:
     """Answers the queries of several clients to one network, in a thread of its own."""
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        max_batch: int,
-        max_wait_s: float,
-        calls: Calls | None = None,
-    ) -> None:
+    def __init__(self, network: Network, *, max_batch: int, max_wait_s: float, calls: Calls | None = None) -> None:
         # It waits until a batch is full, every client has asked, or a query has waited `max_wait_s` [s]. A batch of
         # `max_batch` entries may take several calls. Networks that share `calls` never calculate at the same time.
         self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
@@ -113,7 +92,7 @@ class Batcher:
         number = next(iter(numbers.values()))
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
-        arrived_s = self._calls.now_s()
+        arrived_s = time.perf_counter()
         forms = [
             (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else (name, "text")
             for name, values in sorted(entries.items())
@@ -140,7 +119,7 @@ class Batcher:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
                     return
-                left_s = self._waiting[0].arrived_s + self._max_wait_s - self._calls.now_s()
+                left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
                 self._changed.wait_for(
                     lambda: (
                         len(self._waiting) >= self.num_askers
@@ -187,7 +166,25 @@ class Batcher:
             values = [each.entries[name] for each in queries]
             arrays = [each for each in values if isinstance(each, np.ndarray)]
             together[name] = np.concatenate(arrays) if arrays else [text for texts in values for text in texts]
-        parts, began_s, so_far = self._calls.made(lambda: self._parts(together, number, size), entries=number)
+        parts: list[Mapping[str, np.ndarray]] = []
+        with self._calls.lock:
+            began_s, before = time.perf_counter(), self._calls.so_far
+            try:
+                for first in range(0, number, size):
+                    places = [*range(first, min(first + size, number))]
+                    # Every call has the same size, as the last digits of an answer may depend on it.
+                    filled = places + places[:1] * (size - len(places))
+                    # Always copy: an operation may round differently on another memory layout.
+                    taken: dict[str, np.ndarray | Sequence[str]] = {
+                        name: values[filled] if isinstance(values, np.ndarray) else [values[place] for place in filled]
+                        for name, values in together.items()
+                    }
+                    answered = self._network.answer(taken)
+                    parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
+            finally:
+                at_s, entries = time.perf_counter(), before.entries + number
+                so_far = SoFar(at_s=at_s, busy_s=before.busy_s + at_s - began_s, entries=entries)
+                self._calls.so_far = so_far
         busy_s, calls = so_far.at_s - began_s, -(-number // size)
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         wrong = [name for name, values in answers.items() if len(values) != number]
@@ -207,24 +204,8 @@ class Batcher:
         ]
         return answers, usages, so_far
 
-    def _parts(self, together: Entries, number: int, size: int) -> list[dict[str, np.ndarray]]:
-        """Return the answers to the entries, one dict for each call."""
-        parts: list[dict[str, np.ndarray]] = []
-        for first in range(0, number, size):
-            places = [*range(first, min(first + size, number))]
-            # Every call has the same size, as the last digits of an answer may depend on it.
-            filled = places + places[:1] * (size - len(places))
-            # Always copy: an operation may round differently on another memory layout.
-            taken: dict[str, np.ndarray | Sequence[str]] = {
-                name: values[filled] if isinstance(values, np.ndarray) else [values[place] for place in filled]
-                for name, values in together.items()
-            }
-            answered = self._network.answer(taken)
-            parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
-        return parts
 
-
-# Serve networks over a listening socket: load what is asked for, and answer each asker in a thread of its own.
+# Serve networks over a listening socket: load one for its first client, and answer each client in its own thread.
 
 _LOG = logging.getLogger(__name__)
 _FIRST_MESSAGE_S = 30.0
@@ -306,8 +287,20 @@ class Serving:
         if hello.get("hello") != version:
             policy_client.send(connection, {"error": f"it speaks version {version}, no other", "kind": "policy"})
             return None
+        key = str(hello.get("network"))
         try:
-            network, batcher = self._taken(str(hello.get("network")))
+            with self._loading:
+                if key not in self._loaded:
+                    if key not in self._loaders:
+                        raise PolicyError("the run has no policy of that kind")  # noqa: TRY301  sent as any other
+                    # Unused networks are kept until another one needs memory: the next job may ask for the same.
+                    for unused in [name for name, (_, each) in self._loaded.items() if not each.num_askers]:
+                        self._loaded.pop(unused)[1].close()
+                    loaded = self._loaders[key]()
+                    limits = {"max_batch": self._max_batch, "max_wait_s": self._max_wait_s}
+                    self._loaded[key] = loaded, Batcher(loaded, **limits, calls=self._calls)
+                network, batcher = self._loaded[key]
+                batcher.count(1)
         except Exception as error:  # noqa: BLE001  loading is a user's code too; its error goes to the asking rank
             _LOG.warning("a network could not be loaded", exc_info=True)
             policy_client.send(connection, _error(error))
@@ -319,22 +312,6 @@ class Serving:
             batcher.count(-1)
             raise
         return batcher
-
-    def _taken(self, key: str) -> tuple[Network, Batcher]:
-        """Return a network, loaded if needed, and add a client to it; `PolicyError` if it is unknown."""
-        with self._loading:
-            if key not in self._loaded:
-                if key not in self._loaders:
-                    raise PolicyError("the run has no policy of that kind")
-                # Unused networks are kept until another one needs memory: the next job may ask for the same.
-                for unused in [name for name, (_, batcher) in self._loaded.items() if not batcher.num_askers]:
-                    self._loaded.pop(unused)[1].close()
-                network = self._loaders[key]()
-                batcher = Batcher(network, max_batch=self._max_batch, max_wait_s=self._max_wait_s, calls=self._calls)
-                self._loaded[key] = network, batcher
-            found = self._loaded[key]
-            found[1].count(1)
-            return found
 
     def _answer_next(self, connection: socket.socket, batcher: Batcher) -> None:
         # A method of its own, so that the arrays of a query are freed before the wait for the next one.

@@ -1,5 +1,6 @@
 """The loop: reset, act, step, observe, end; for one environment, or for groups of env slots that take turns."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
@@ -14,22 +15,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation.running_episodes import (
-    NO_LIMITS,
-    Ending,
-    Phase,
-    PolicyAnswer,
-    RolloutLimits,
-    RolloutResult,
-    RunningEpisodes,
-    Stopwatch,
-    agreed_instruction,
-    ask,
-    failed,
-    over_at_start,
-    unsound_slots,
-    without_unsound,
-)
+from isaaclab_arena.evaluation import running_episodes
+from isaaclab_arena.evaluation.running_episodes import Phase, PolicyAnswer, RolloutLimits, RunningEpisodes, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background, background_of
 from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
@@ -175,7 +162,7 @@ class PictureReaders:
         with self._stopwatch.measure(Phase.POLICY, self._environment):
             # The policy announced in its previous call the env slots whose pictures it sees now.
             seen = _seen_by(self._policy, observation, self._after[0])
-            answer = ask(self._policy, self._environment, seen, running)
+            answer = running_episodes.ask(self._policy, self._environment, seen, running)
             if self._drawing is None:
                 return answer
             # From here on, announcements concern the observation after the step.
@@ -271,10 +258,10 @@ def rollout(
     observers: Sequence[Observer],
     *,
     language_instruction: str | None = None,
-    limits: RolloutLimits = NO_LIMITS,
+    limits: RolloutLimits = running_episodes.NO_LIMITS,
     stop_requested: Callable[[], bool] = lambda: False,
     stopwatch: Stopwatch | None = None,
-) -> RolloutResult:
+) -> running_episodes.RolloutResult:
     """Run episodes until all have finished, the limits are reached, or `stop_requested` returns True."""
     # `episodes` may be endless if `limits` has `max_steps`. Observers are called in their order. `language_instruction`
     # replaces the environment's own for every episode.
@@ -297,9 +284,9 @@ def rollout(
     return _counted([loop.episodes], interrupted=interrupted)
 
 
-def _counted(groups: Sequence[RunningEpisodes], *, interrupted: bool) -> RolloutResult:
+def _counted(groups: Sequence[RunningEpisodes], *, interrupted: bool) -> running_episodes.RolloutResult:
     """Return the counters of all groups; episodes under way count as cut."""
-    return RolloutResult(
+    return running_episodes.RolloutResult(
         finished_episodes=sum(group.num_finished for group in groups),
         cut_episodes=sum(group.num_running for group in groups),
         env_steps=sum(group.env_steps for group in groups),
@@ -322,11 +309,12 @@ class EpisodeLoop:
     ) -> None:
         self._environment, self._policy = environment, policy
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
+        self._max_steps = math.inf if limits.max_steps is None else limits.max_steps
         self.measure = partial(stopwatch.measure, environment=environment)
         # Makes or tries a control step. An environment that cannot make it again may call something else ``try_step``.
         can_try = type(environment).step_again is not Environment.step_again
         self.attempt = environment.try_step if can_try else environment.step
-        instruction = agreed_instruction(policy, environment, language_instruction)
+        instruction = running_episodes.agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
         self.starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
         self._observation: Observation = {}
@@ -340,13 +328,13 @@ class EpisodeLoop:
     @property
     def may_step(self) -> bool:
         """Whether an episode is under way and the limit of steps is not reached."""
-        return self.episodes.num_running > 0 and self._limits.allow_step(self.episodes.num_steps)
+        return self.episodes.num_running > 0 and self.episodes.num_steps < self._max_steps
 
     def reset(self, env_ids: Iterable[int]) -> None:
         """Start the next episodes in these env slots; slots without an episode, or under reset elsewhere, rest."""
         # An episode that is solved at its start, or cannot begin, ends at once, and its env slot starts the next one.
         environment, num_steps = self._environment, self.episodes.num_steps
-        may_start = self._limits.allow_step(num_steps)
+        may_start = num_steps < self._max_steps
         free, ended = list(env_ids), 0
         while True:
             resets = next_starts(environment, free, self._pending) if free and may_start else []
@@ -370,7 +358,7 @@ class EpisodeLoop:
                 self._policy.start_episodes(environment, starts)
             self.pictures.show_starts(starts, self._observation)
 
-            free = self._end(over_at_start(environment, starts, self._observation))
+            free = self._end(running_episodes.over_at_start(environment, starts, self._observation))
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > 1000 and self._limits.max_steps is not None:
@@ -378,7 +366,9 @@ class EpisodeLoop:
 
     def act(self) -> PolicyAnswer:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""
-        shown = without_unsound(self._observation, sorted(self._unsound)) if self._unsound else self._observation
+        shown = self._observation
+        if self._unsound:
+            shown = running_episodes.without_unsound(shown, sorted(self._unsound))
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.note(answer.action)
         background = self._steps_ahead
@@ -410,13 +400,13 @@ class EpisodeLoop:
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
         return self._end({**late, **over})
 
-    def _end(self, endings: Mapping[int, Ending]) -> list[int]:
+    def _end(self, endings: Mapping[int, running_episodes.Ending]) -> list[int]:
         """End episodes, and return their env slots in order."""
         if not endings:
             return []
         # An env slot at rest keeps its last observation: the policy must not see NaN or infinity of it.
         if any(ending.outcome is Outcome.ERROR for ending in endings.values()):
-            unsound = unsound_slots(self._observation)
+            unsound = running_episodes.unsound_slots(self._observation)
             self._unsound |= set() if unsound is None else endings.keys() & set(unsound.nonzero().flatten().tolist())
         records = self.episodes.end(endings)
         if "episode_metrics" in self._policy.offers:
@@ -440,8 +430,8 @@ class EpisodeLoop:
 
     def end_lost_episodes(self, error: PolicyLostError) -> None:
         """End the episodes that lost their policy. One without a step was not tried, and stays missing."""
-        lost = dict.fromkeys(self.episodes.tried(), failed(POLICY_LOST, f"the policy was lost: {error}"))
-        self.pictures.show_ends(self.episodes.end(lost))
+        lost = running_episodes.failed(POLICY_LOST, f"the policy was lost: {error}")
+        self.pictures.show_ends(self.episodes.end(dict.fromkeys(self.episodes.tried(), lost)))
 
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
@@ -468,10 +458,10 @@ def pipelined_rollout(
     observers: Sequence[Observer],
     *,
     language_instruction: str | None = None,
-    limits: RolloutLimits = NO_LIMITS,
+    limits: RolloutLimits = running_episodes.NO_LIMITS,
     stop_requested: Callable[[], bool] = lambda: False,
     stopwatch: Stopwatch | None = None,
-) -> RolloutResult:
+) -> running_episodes.RolloutResult:
     """Run episodes in groups of env slots; see `rollout` for the arguments and errors."""
     # Every group may make `max_steps`; `max_envs` is shared among them. Policies and observers are called in the
     # caller's thread only; steps are made in other threads or in workers.

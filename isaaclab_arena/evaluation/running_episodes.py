@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -34,15 +35,14 @@ class Phase(StrEnum):
     RECORD = "record"
 
 
+@dataclass(eq=False)
 class Stopwatch:
     """Adds up the seconds of each phase."""
 
-    def __init__(self) -> None:
-        # Pictures that a policy or an observer announced to read.
-        self.pictures_looked_at = 0
-        self.seconds = dict.fromkeys(Phase, 0.0)  # counted towards each phase
-        self._started = time.perf_counter()
-        self._rests_since: float | None = None
+    pictures_looked_at: int = 0  # pictures that a policy or an observer announced to read
+    seconds: dict[Phase, float] = field(default_factory=partial(dict.fromkeys, Phase, 0.0))
+    _started: float = field(default_factory=time.perf_counter)
+    _rests_since: float | None = None
 
     def measure(self, phase: Phase, environment: Environment | None = None) -> "_Block":
         """Count the time inside the `with` block towards a phase. Blocks must not be nested."""
@@ -64,26 +64,28 @@ class Stopwatch:
         return (self._rests_since or time.perf_counter()) - self._started
 
 
+@dataclass(eq=False)
 class _Block:
     """A `with` block whose time is counted; see `Stopwatch.measure`."""
 
-    def __init__(self, stopwatch: Stopwatch, phase: Phase, environment: Environment | None) -> None:
-        # A class, because a step has several blocks and a generator for each would take three times as long.
-        self._stopwatch, self._phase, self._environment = stopwatch, phase, environment
+    # A class, because a step has several blocks and a generator for each would take three times as long.
+    stopwatch: Stopwatch
+    phase: Phase
+    environment: Environment | None
 
     def __enter__(self) -> None:
-        self._rendered_s = 0.0 if self._environment is None else self._environment.render_s
+        self._rendered_s = 0.0 if self.environment is None else self.environment.render_s
         self._began_s = time.perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         taken_s = time.perf_counter() - self._began_s
-        if self._environment is not None:
-            rendered_s = self._environment.render_s - self._rendered_s
-            self._stopwatch.seconds[Phase.RENDER] += rendered_s
+        if self.environment is not None:
+            rendered_s = self.environment.render_s - self._rendered_s
+            self.stopwatch.seconds[Phase.RENDER] += rendered_s
             taken_s -= rendered_s
-        self._stopwatch.seconds[self._phase] += taken_s
+        self.stopwatch.seconds[self.phase] += taken_s
 
 
 # Ask a policy: it sees a copy of the observation, and its answer is checked.
@@ -133,18 +135,14 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         raise
     action = checked_action(answer, environment)
     finished = checked_finished(policy.finished(), environment)
+    # NumPy takes a third of the time here, and this is done in every step.
+    is_sound = action.is_cpu and np.isfinite(action.numpy()).all()
+    unusable = None if is_sound else running & ~torch.isfinite(action).reshape(len(action), -1).all(dim=1)
+    found = PolicyAnswer(action=action, finished=finished, unusable=unusable)
     # On a GPU the check would wait; `RunningEpisodes.over` reads this mask with the others and raises there.
-    if action.is_cpu:
-        # NumPy takes a third of the time here, and this is done in every step.
-        sound = np.isfinite(action.numpy())
-        if sound.all():
-            return PolicyAnswer(action=action, finished=finished, unusable=None)
-        unusable = running & torch.from_numpy(~sound.reshape(len(action), -1).all(axis=1))
-        answer = PolicyAnswer(action=action, finished=finished, unusable=unusable)
-        answer.refuse(unusable.numpy())
-        return answer
-    unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
-    return PolicyAnswer(action=action, finished=finished, unusable=unusable)
+    if unusable is not None and action.is_cpu:
+        found.refuse(unusable.numpy())
+    return found
 
 
 def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
@@ -190,7 +188,7 @@ def checked_action(action: object, environment: Environment) -> torch.Tensor:
 def action_tensor(action: object) -> torch.Tensor:
     """Return an answer of `get_action` as a tensor of any shape; `PolicyError` if it holds no real numbers."""
     if isinstance(action, np.ndarray) and action.dtype.kind in "fiub":
-        # The copy has a memory layout and a dtype that torch accepts, whatever view the array is.
+        # The copy has a memory layout and a dtype that torch accepts, for any view.
         return torch.from_numpy(action.astype(np.float32, order="C"))
     if isinstance(action, torch.Tensor):
         return action
@@ -224,10 +222,6 @@ class RolloutLimits:
     # next.
     episode_timeout_s: float | None = None
 
-    def allow_step(self, num_steps: int) -> bool:
-        """Whether another control step may follow `num_steps` of them."""
-        return self.max_steps is None or num_steps < self.max_steps
-
 
 NO_LIMITS = RolloutLimits()
 
@@ -244,7 +238,7 @@ RANKS_LOST = "ranks_lost"
 """Termination of an episode over which ranks died, one after the other."""
 
 BAD_START = "bad_start"
-"""Termination of an episode whose reset gave what cannot be shown to a policy."""
+"""Termination of an episode whose first observation cannot be shown to a policy."""
 
 BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST, RANKS_LOST, SOLVED_AT_START, BAD_START})
 """Terminations that do not follow from an episode's actions, so that to play these again does not repeat them."""
@@ -267,7 +261,7 @@ def failed(termination: str, error: str) -> Ending:
 
 def ending_of(step: Step, env_id: int) -> Ending:
     """Return the end of the episode in env slot `env_id` that ended with `step`."""
-    # A diverged env slot is an error, whatever the task made of its state.
+    # A diverged env slot is an error, also if the task found its state good.
     if bool(step.diverged[env_id]):
         return failed("diverged", step.errors.get(env_id, "the physics diverged"))
     terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])

@@ -27,7 +27,7 @@ from isaaclab_arena.nested import with_leaves
 # Check the observation of one env slot that a client sends, and combine those of several into a batch.
 
 SlotObservation: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
-"""Group, then term: what one env slot shows, without the dimension of env slots."""
+"""The observation of one env slot by group, then term, without the dimension of env slots."""
 
 
 class ObservationRefusedError(PolicyError):
@@ -197,7 +197,7 @@ def settled(first: Built, build: Callable[[int], Built]) -> tuple[Built, int | N
 # Build a job's policy to act in the env slots of clients, together where it can, else by one object for each.
 
 ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]] | None]
-"""Returns which terms of an observation spec clients send, by group; None for all."""
+"""Returns the terms of an observation spec that clients send, by group; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class SlotAnswer:
     """The policy's answer for one env slot."""
 
     action: np.ndarray  # shape: (action_dim,), float32
-    # The action and those that follow whatever the env slot observes. Shape: (n, action_dim), float32.
+    # The action, and those that follow it for any observation of the env slot. Shape: (n, action_dim), float32.
     planned: np.ndarray
     looks_next: bool  # whether the policy reads the pictures of the next observation
 
@@ -536,8 +536,8 @@ class HostSession:
         self._host.begin(self.env_id)
         self.looks_next = self._host.policy.looks_first
 
-    def ask(self, observation: Mapping[str, Any]) -> "Future[SlotAnswer]":
-        """Submit an observation, see `checked_observation`, and return the future of its answer for `answered`."""
+    def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
+        """Return the answer to an observation, see `checked_observation`. An error of the policy ends the episode."""
         if not self._is_playing:
             raise PolicyError("no episode is under way in this session; begin one first")
         # `ObservationRefusedError` leaves the episode under way: the client may send another observation.
@@ -545,23 +545,15 @@ class HostSession:
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
             raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")
-        answer = self._host.submit(self.env_id, self._begun, checked)
+        waiting = self._host.submit(self.env_id, self._begun, checked)
         self._begun = None
-        return answer
-
-    def answered(self, answer: "Future[SlotAnswer]") -> SlotAnswer:
-        """Wait for an answer and return it. An error of the policy ends the episode."""
         try:
-            found = answer.result()
+            answer = waiting.result()
         except Exception:
             self.end_episode()
             raise
-        self.looks_next = found.looks_next
-        return found
-
-    def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
-        """Return the answer to an observation; see `ask` and `answered`."""
-        return self.answered(self.ask(observation))
+        self.looks_next = answer.looks_next
+        return answer
 
     def end_episode(self) -> None:
         """End the episode, if one is under way."""

@@ -396,58 +396,40 @@ _LOG = logging.getLogger(__name__)
 ROBOMIMIC_ENV_TYPE = 2  # Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordingOptions:
-    """Options of recording."""
-
-    write_dataset: bool = True  # False: arrays are not recorded; results of episodes always are
-    observations: RecordedObservations = RecordedObservations.STATE
-    compression: Compression = Compression.NONE
+HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
+"""Takes the job's directory, and the arguments of `EpisodeCommits.commit`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedJob:
-    """The job whose episodes a recorder writes."""
+@dataclass(eq=False)
+class EpisodeRecorder(Observer):
+    """Write the episodes of one job, which may have several environments; see `begin_rebuild`."""
 
-    name: str
+    directory: Path  # of the job
+    _: dataclasses.KW_ONLY
+    job: str
     rank: int  # rank of the recorder
     world_size: int  # number of ranks
     attempt: int  # start of the program on the run, from 1
     # Robomimic's description of the environment: ``env_name``, ``env_kwargs``.
     env_args: Mapping[str, Any] = field(default_factory=dict)
-    # Identity of the run: versions, configuration hash, policy.
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)  # of the run: versions, configuration hash, policy
     contents: Contents | None = None  # evaluated contents; None if unknown
+    write_dataset: bool = True  # False: arrays are not recorded; results of episodes always are
+    observations: RecordedObservations = RecordedObservations.STATE
+    compression: Compression = Compression.NONE
+    # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
+    may_commit: Callable[[int], bool] = lambda _: True
+    hand_over: HandOver | None = None  # gives episodes to another process, which commits them
 
-
-HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
-"""Takes the job's directory, and what `EpisodeCommits.commit` takes."""
-
-
-class EpisodeRecorder(Observer):
-    """Write the episodes of one job, which may have several environments; see `begin_rebuild`."""
-
-    def __init__(
-        self,
-        job_directory: Path,
-        job: RecordedJob,
-        options: RecordingOptions,
-        *,
-        may_commit: Callable[[int], bool] = lambda _: True,
-        hand_over: HandOver | None = None,  # gives episodes to another process, which commits them
-    ) -> None:
+    def __post_init__(self) -> None:
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
         # episode has a complete file, also after a crash. `consolidate` turns the files into one dataset.
-        check_compression(options.compression)
-        self._directory, self._job, self._options = job_directory, job, options
-        self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
-        self.sees_pictures = options.write_dataset and options.observations is RecordedObservations.ALL
-        # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
-        self._may_commit = may_commit
-        self._contents = None if job.contents is None else json_line(job.contents)
-        self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
-        self._commit_file = commits = None if hand_over else EpisodeCommits(job_directory, job.rank)
-        self._commit = commits.commit if commits else partial(cast(HandOver, hand_over), job_directory)
+        check_compression(self.compression)
+        self.sees_pictures = self.write_dataset and self.observations is RecordedObservations.ALL
+        self._contents = None if self.contents is None else json_line(self.contents)
+        self._dataset_name = layout.dataset_file_name(self.job, self.rank, self.world_size)
+        self._commit_file = commits = None if self.hand_over else EpisodeCommits(self.directory, self.rank)
+        self._commit = commits.commit if commits else partial(cast(HandOver, self.hand_over), self.directory)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}
@@ -462,10 +444,10 @@ class EpisodeRecorder(Observer):
     ) -> None:
         """Keep the initial states of the episodes."""
         if environment not in self._underway:
-            observations, is_on = self._options.observations, self._options.write_dataset
             # Called once: it may hash the whole model.
-            provenance = json_line({**environment.provenance(), **self._job.provenance})
-            self._underway[environment] = EpisodeArrays(environment, observations) if is_on else None, provenance
+            provenance = json_line({**environment.provenance(), **self.provenance})
+            arrays = EpisodeArrays(environment, self.observations) if self.write_dataset else None
+            self._underway[environment] = arrays, provenance
         first_slot, started_s = self._first_slots.get(environment, 0), time.perf_counter()
         self._started_s.update({first_slot + start.env_id: started_s for start in starts})
         for start in starts:
@@ -497,7 +479,7 @@ class EpisodeRecorder(Observer):
             underway.forget(record.env_id)
         # From here on the slot has its number among all slots of the job.
         record = dataclasses.replace(record, env_id=self._first_slots.get(environment, 0) + record.env_id)
-        if not self._may_commit(record.episode.episode_index):
+        if not self.may_commit(record.episode.episode_index):
             del self._started_s[record.env_id]
             self._first_seen.pop(record.env_id, None)
             return
@@ -509,8 +491,8 @@ class EpisodeRecorder(Observer):
         self._finished_in_env[record.env_id] = finished + 1
         line = commit_line(
             record,
-            rank=self._job.rank,
-            attempt=self._job.attempt,
+            rank=self.rank,
+            attempt=self.attempt,
             episode_in_env=finished,
             timestamp=now(local=True),
             wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
@@ -528,14 +510,14 @@ class EpisodeRecorder(Observer):
         more = {"control_dt": environment.control_dt, "provenance": provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
-        env_args = {"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args}
+        env_args = {"type": ROBOMIMIC_ENV_TYPE, **self.env_args}
         attributes = attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: text}
         episode = RecordedEpisode(
             episode_index=line.episode_index, arrays=arrays, attributes=attributes, env_args=env_args
         )
-        compression = self._options.compression
+        compression = self.compression
         self._commit(line, text, lambda path: write_episode(path, episode, compression, crc=crc))
-        self._parts.append(self._episodes_directory / name)
+        self._parts.append(self.directory / layout.EPISODES_DIRECTORY / name)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
         """Release the previous environments, and number the env slots of the new ones consecutively."""
@@ -546,11 +528,11 @@ class EpisodeRecorder(Observer):
         """Turn the episode files into ``dataset_<job>….hdf5``, and remove them. They remain on a StorageError."""
         if not self._parts:
             return Consolidation(episode_indices=(), damaged=())
-        done = consolidate(self._parts, self._directory / self._dataset_name)
+        done = consolidate(self._parts, self.directory / self._dataset_name)
         self._parts = []
         for _, reason in done.damaged:
             _LOG.warning("left out of %s: %s", self._dataset_name, reason)
-        remove_if_empty(self._episodes_directory)
+        remove_if_empty(self.directory / layout.EPISODES_DIRECTORY)
         return done
 
     def close(self) -> None:

@@ -4,13 +4,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from threading import Condition, Thread
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import av
 import numpy as np
@@ -305,7 +305,7 @@ Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 class EpisodeVideo:
     """The videos of one episode. Each frame is written with the next one, so the last one can show the outcome."""
 
-    # The loop calls the public methods, which wait only for room for a task. A video with a frame that could not be
+    # The loop calls `queue` and `discard`, which wait only for room for a task. A video with a frame that could not be
     # drawn or written never gets its final name.
     episode: str  # in words
     job: str
@@ -319,47 +319,44 @@ class EpisodeVideo:
     _samples: FrameSamples = field(default_factory=FrameSamples)
     _bars: dict[int, np.ndarray] = field(default_factory=dict)
 
+    def queue(self, task: Callable[..., None], *of: Any) -> None:
+        """Queue a task of this film, `add` or `finish`. After a task that fails the video is given up."""
+
+        def do() -> None:
+            if not self._is_wanted:
+                return
+            try:
+                task(*of)
+            except BaseException:
+                self._is_wanted = False
+                with suppress(StorageError):
+                    self._discard_files()
+                raise
+
+        self.do(do)
+
     def add(self, draw: Draw) -> None:
-        """Queue a frame."""
-
-        def add() -> None:
-            self._write_latest()
-            self._latest = draw()
-            self._samples.add(self._latest[next(iter(self.files))])
-
-        self.do(partial(self._try, add))
+        """Draw a frame, and write the one before it."""
+        self._write_latest()
+        self._latest = draw()
+        self._samples.add(self._latest[next(iter(self.files))])
 
     def finish(self, record: EpisodeRecord, sheet: list[Strip] | None) -> None:
         """Complete the videos and their posters of the last frame, and append a strip to the contact sheet, if any."""
-
-        def finish() -> None:
-            self._bars = {}
-            self._write_latest(f": {record.outcome or 'not measured'}")
-            for camera, file in self.files.items():
-                # The poster is written first: a finished video always has one.
-                write_poster(poster_file(file.path), self._latest[camera])
-                file.finish()
-            if sheet is not None:
-                frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
-                sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
-
-        self.do(partial(self._try, finish))
+        self._bars = {}
+        self._write_latest(f": {record.outcome or 'not measured'}")
+        for camera, file in self.files.items():
+            # The poster is written first: a finished video always has one.
+            write_poster(poster_file(file.path), self._latest[camera])
+            file.finish()
+        if sheet is not None:
+            frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]
+            sheet.append((record, [thumbnail(each, _STRIP_HEIGHT) for each in frames]))
 
     def discard(self) -> None:
         """Delete the videos; queued frames are not drawn any more."""
         self._is_wanted = False
         self.do(self._discard_files)
-
-    def _try(self, task: Callable[[], None]) -> None:
-        if not self._is_wanted:
-            return
-        try:
-            task()
-        except BaseException:
-            self._is_wanted = False
-            with suppress(StorageError):
-                self._discard_files()
-            raise
 
     def _discard_files(self) -> None:
         for file in self.files.values():
@@ -385,35 +382,29 @@ class FilmPlace:
     rebuild: int | None = None  # None for a job with a single rebuild
 
 
+@dataclass(eq=False)
 class VideoRecorder(Observer):
     """Film the episodes of one job, from the frame before the first step to the one after the last."""
 
-    def __init__(
-        self,
-        job_directory: Path,
-        job: str,
-        options: VideoOptions,
-        *,
-        names_rebuilds: bool = False,
-        num_threads: int = 1,
-        places: Mapping[int, FilmPlace] | None = None,
-    ) -> None:
-        # Films only read the simulation: policy, recording and results do not change. The loop copies the state;
-        # threads draw and encode it. Their errors are raised by the next call.
-        self._directory, self._job, self._options = job_directory, job, options
-        self._names_rebuilds = names_rebuilds
-        # `places` maps an episode to its slot, for films of a finished run; by default the slot it runs in now.
-        self._places = places or {}
-        self._rebuild = 0
-        self._first_slots: Mapping[Environment, int] = {}
-        self._threads = FilmThreads(num_threads)
-        self._films: dict[Environment, dict[int, EpisodeVideo]] = {}
-        self._sheet: list[Strip] = []
-        self._num_strips = 0
-        self._said_no_cameras = False
+    # Films only read the simulation: policy, recording and results do not change. The loop copies the state; threads
+    # draw and encode it. Their errors are raised by the next call.
+    directory: Path  # of the job
+    job: str
+    options: VideoOptions
+    _: KW_ONLY
+    threads: FilmThreads = field(default_factory=partial(FilmThreads, 1))
+    # Slots by episode, for films of a finished run; by default the slot in which an episode runs now.
+    places: Mapping[int, FilmPlace] = field(default_factory=dict)
+    _rebuild: int | None = None
+    _first_slots: Mapping[Environment, int] = field(default_factory=dict)
+    _films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict)
+    _sheet: list[Strip] = field(default_factory=list)
+    _num_strips: int = 0
+    _said_no_cameras: bool = False
 
-    def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
-        """Set the rebuild and the environments of the next episodes, and discard the videos of running ones."""
+    def begin_rebuild(self, environments: Sequence[Environment], rebuild: int | None = None) -> None:
+        """Discard the videos of running episodes, and set the environments of the next ones, if any."""
+        # `rebuild` is part of the names of films; None for a job with a single rebuild.
         self._rebuild = rebuild
         self._first_slots = first_slots(environments)
         while self._films:
@@ -424,9 +415,9 @@ class VideoRecorder(Observer):
     def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
         """Return the env slots to render if a film can only use images that a step has rendered, else none."""
         # Any step may be the last, and the last one always has a frame, so these slots render after every step.
-        if not self._options.camera or not environment.films_only_drawn:
+        if not self.options.camera or not environment.films_only_drawn:
             return ()
-        beginning = [start.env_id for start in starting if self._options.films(start.episode)]
+        beginning = [start.env_id for start in starting if self.options.films(start.episode)]
         return [*self._films.get(environment, ()), *beginning]
 
     def on_episode_start(
@@ -434,37 +425,36 @@ class VideoRecorder(Observer):
     ) -> None:
         """Open the videos and add the first frame."""
         del observation
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         # The viewport comes first.
-        cameras = [name for name in environment.filmable if name == VIEWPORT and self._options.viewport]
-        cameras += [name for name in environment.filmable if name != VIEWPORT and self._options.camera]
+        cameras = [name for name in environment.filmable if name == VIEWPORT and self.options.viewport]
+        cameras += [name for name in environment.filmable if name != VIEWPORT and self.options.camera]
         if not cameras and not self._said_no_cameras:
             self._said_no_cameras = True
             message = "job '%s' has no videos: its environment has no such cameras%s"
-            _LOG.warning(message, self._job, environment.filming_hint)
+            _LOG.warning(message, self.job, environment.filming_hint)
 
-        filmed = [start for start in starts if cameras and self._options.films(start.episode)]
-        steps_per_frame = max(1, round(1 / (self._options.frames_per_second * environment.control_dt)))
-        rebuild = self._rebuild if self._names_rebuilds else None
+        filmed = [start for start in starts if cameras and self.options.films(start.episode)]
+        steps_per_frame = max(1, round(1 / (self.options.frames_per_second * environment.control_dt)))
         for start in filmed:
             index = start.episode.episode_index
             env_id = self._first_slots.get(environment, 0) + start.env_id
-            place = self._places.get(index, FilmPlace(env_id=env_id, rebuild=rebuild))
+            place = self.places.get(index, FilmPlace(env_id=env_id, rebuild=self._rebuild))
             files = {}
             for camera in cameras:
                 shown = None if camera == VIEWPORT else camera
                 name = layout.video_file_name(shown, env_id=place.env_id, episode_index=index, rebuild=place.rebuild)
                 # A film plays in real time: its rate follows from the control steps per frame.
                 files[camera] = VideoFile(
-                    self._directory / layout.VIDEOS_DIRECTORY / name,
+                    self.directory / layout.VIDEOS_DIRECTORY / name,
                     frames_per_second=1 / (steps_per_frame * environment.control_dt),
-                    title=f"{self._job}, episode {index}, {camera}",
+                    title=f"{self.job}, episode {index}, {camera}",
                 )
             film = EpisodeVideo(
                 episode=f"episode {index}",
-                job=self._job,
+                job=self.job,
                 files=files,
-                do=self._threads.for_a_film(),
+                do=self.threads.for_a_film(),
                 steps_per_frame=steps_per_frame,
             )
             self._films.setdefault(environment, {})[start.env_id] = film
@@ -473,7 +463,7 @@ class VideoRecorder(Observer):
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add a frame if the step is due for one."""
         del transition
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
         films = self._films.get(environment, {})
         for film in films.values():
@@ -483,12 +473,12 @@ class VideoRecorder(Observer):
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
-        self._threads.raise_failure()
+        self.threads.raise_failure()
         films = self._films.get(environment, {})
         film = films.get(record.env_id)
         if film is None:
             return
-        keeps = not self._options.only_failures or record.success is not True
+        keeps = not self.options.only_failures or record.success is not True
         if keeps and not film.shows_latest_step:
             self._film(environment, [record.env_id])
         del films[record.env_id]
@@ -496,7 +486,7 @@ class VideoRecorder(Observer):
             film.discard()
             return
         self._num_strips += 1
-        film.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
+        film.queue(film.finish, record, self._sheet if self._num_strips <= MAX_EPISODES else None)
 
     def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
         """Return the final paths of the videos in an env slot, none if it is not filmed."""
@@ -509,15 +499,11 @@ class VideoRecorder(Observer):
         if film is not None:
             film.discard()
 
-    def end_filming(self) -> None:
-        """Delete the videos of running episodes and release the environments; other videos are still completed."""
-        self.begin_rebuild(self._rebuild, ())
-
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
-        self.end_filming()
+        self.begin_rebuild(())
         try:
-            self._threads.close()
+            self.threads.close()
         finally:
             if self._sheet:
                 images = []
@@ -536,7 +522,7 @@ class VideoRecorder(Observer):
                     column, row = divmod(index, num_strips)
                     top, left = row * (height + _GAP), column * (width + _GAP)
                     sheet[top : top + height, left : left + width] = image
-                write_png(self._directory / layout.CONTACT_SHEET_FILE, sheet)
+                write_png(self.directory / layout.CONTACT_SHEET_FILE, sheet)
                 self._sheet = []
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
@@ -546,4 +532,4 @@ class VideoRecorder(Observer):
         films = self._films[environment]
         cameras = tuple(films[env_ids[0]].files)
         for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
-            films[env_id].add(draw)
+            films[env_id].queue(films[env_id].add, draw)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from yaml.resolver import BaseResolver
 
 from isaaclab_arena.environments.tasks.grasping import REACH
-from isaaclab_arena.evaluation.job import is_installed, modules_of_class, modules_of_object, provenance_on, source_files
+from isaaclab_arena.evaluation.job import ContentReader, modules_of, provenance_on, source_files
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, ShrugPolicy
 
 
@@ -57,7 +59,7 @@ def package(tmp_path, monkeypatch) -> Iterator[Path]:
 
 def test_a_class_is_its_module_and_all_that_this_imports_from_beside_it(package):
     policy = importlib.import_module("package_of_a_stranger.policy").Policy
-    found = source_files(modules_of_class(policy))
+    found = source_files(modules_of(policy))
     assert list(found) == [
         "beside_it",
         "package_of_a_stranger",
@@ -73,13 +75,13 @@ def test_a_class_is_its_module_and_all_that_this_imports_from_beside_it(package)
 def test_what_an_import_cannot_be_read_from_counts_by_itself(package):
     module = importlib.import_module("package_of_a_stranger.policy")
     (package / "policy.py").write_text("this is no Python (")
-    assert list(source_files(modules_of_class(module.Policy))) == ["package_of_a_stranger.policy"]
+    assert list(source_files(modules_of(module.Policy))) == ["package_of_a_stranger.policy"]
 
 
 def test_classes_of_this_package_have_no_source_of_their_own():
-    assert modules_of_class(ZeroActionPolicy) == []
-    assert modules_of_object(REACH) == []
-    assert modules_of_class(ShrugPolicy) == ["tests.fakes"]
+    assert modules_of(ZeroActionPolicy) == []
+    assert modules_of(REACH) == []
+    assert modules_of(ShrugPolicy) == ["tests.fakes"]
 
 
 def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
@@ -88,12 +90,17 @@ def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
 
     builder = CoinBuilder()
     builder.make_task = make_task  # pyright: ignore[reportAttributeAccessIssue]  as builders have it
-    assert modules_of_object(builder) == ["tests.fakes", __name__]
+    assert modules_of(builder) == ["tests.fakes", __name__]
+
+
+class ReadsYaml(ShrugPolicy, BaseResolver):
+    """Derives from a class of an installed package."""
 
 
 def test_installed_packages_are_told_from_ones_own_files():
-    assert is_installed(torch.__name__)
-    assert not is_installed("tests.fakes")
+    found = ContentReader().read(coin_job(policy_class=ReadsYaml)).policy
+    assert {"package yaml", "module tests.fakes", f"module {__name__}"} <= found.keys()
+    assert not any(name.startswith("module yaml") or name == "package tests" for name in found)
 
 
 class Lingering:

@@ -202,7 +202,7 @@ def test_a_policy_without_memory_ends_the_host_and_whoever_asked_is_told():
         session = host.open()
         session.start_episode(Episode(job="coins", episode_index=0, seed=3))
         with pytest.raises(PolicyError, match="no longer served"):
-            session.ask(showing(13.0)).result(timeout=60.0)
+            session.act(showing(13.0))
         host.close()
         assert host.failure == "13 gigabytes"
 
@@ -212,7 +212,8 @@ def test_a_query_that_waits_when_the_host_is_closed_is_told_so():
         session, other = host.open(), host.open()
         for each in (session, other):
             each.start_episode(Episode(job="coins", episode_index=0, seed=3))
-        waiting = session.ask(showing(1.0))
+        shown = checked_observation(showing(1.0), host.policy.environment.observation_spec)
+        waiting = host.submit(session.env_id, begun(0), shown)
         host.close()
         with pytest.raises(PolicyError, match="no longer served"):
             waiting.result(timeout=60.0)

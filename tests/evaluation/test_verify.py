@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.rerun import (
 )
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.verification import draw_sample, prepare_sample
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
@@ -182,8 +182,7 @@ class ShortPolicy(PushPolicy):
 
 
 def record(directory, environment, policy, number, observations=RecordedObservations.ALL) -> list[RecordedEpisode]:
-    job = RecordedJob(name="push", rank=0, world_size=1, attempt=1)
-    recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=observations))
+    recorder = EpisodeRecorder(directory, job="push", rank=0, world_size=1, attempt=1, observations=observations)
     rollout(environment, policy, episodes(number), [recorder])
     recorder.consolidate()
     recorder.close()

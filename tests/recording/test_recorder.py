@@ -1,6 +1,5 @@
 """Episodes that are recorded and committed."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,9 +20,7 @@ from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording.recorder import (
     HELD_STEPS,
     EpisodeRecorder,
-    RecordedJob,
     RecordedObservations,
-    RecordingOptions,
     first_slots,
 )
 from isaaclab_arena.results.stopping import alike_starts
@@ -45,9 +42,14 @@ from tests.fakes_environment import (
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU, PretendGpu
 
-JOB = RecordedJob(
-    name="push", rank=0, world_size=1, attempt=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"}
-)
+JOB: dict[str, Any] = {
+    "job": "push",
+    "rank": 0,
+    "world_size": 1,
+    "attempt": 1,
+    "env_args": {"env_name": "push"},
+    "provenance": {"torch": "2.13"},
+}
 
 
 class AnotherPushPolicy(PushPolicy):
@@ -66,14 +68,13 @@ def record(
     first=0,
     number=12,
     job=JOB,
-    options=None,
     policy=None,
     consolidate=True,
     made: Callable[..., Any] = ScriptedEnvironment,
     watches=None,
     **environment,
 ):
-    recorder = EpisodeRecorder(directory, job, options or RecordingOptions())
+    recorder = EpisodeRecorder(directory, **job)
     log = ActionLog()
     built = made(num_envs, **environment)
     rollout(
@@ -133,8 +134,8 @@ def drawn_on_demand(num_envs: int, **environment) -> DrawnOnDemand:
 def test_the_same_bits_are_recorded_where_only_announced_pictures_are_drawn(tmp_path, observations):
     checksums = []
     for watches in ([Observer()], []):
-        directory, options = tmp_path / str(len(watches)), RecordingOptions(observations=observations)
-        record(directory, cameras=True, made=drawn_on_demand, options=options, policy=NeverLooks(), watches=watches)
+        directory, job = tmp_path / str(len(watches)), JOB | {"observations": observations}
+        record(directory, cameras=True, made=drawn_on_demand, job=job, policy=NeverLooks(), watches=watches)
         checksums.append([line.checksum for line in read_commits(directory, "push").lines])
         seen = read_episode(directory / "dataset_push.hdf5", 0).arrays
         assert ("camera_obs/front" in seen) == (observations is RecordedObservations.ALL)
@@ -193,7 +194,7 @@ def test_an_episode_whose_physics_diverged_is_recorded_as_an_error(tmp_path):
     ],
 )
 def test_only_the_chosen_observations_are_recorded(tmp_path, observations, expected):
-    record(tmp_path, options=RecordingOptions(observations=observations), cameras=True, number=2)
+    record(tmp_path, job=JOB | {"observations": observations}, cameras=True, number=2)
     arrays = read_episode(tmp_path / "dataset_push.hdf5", 1).arrays
     assert {name for name in arrays if name.startswith(("obs", "camera_obs"))} == expected
     if "camera_obs/front" in arrays:
@@ -202,7 +203,7 @@ def test_only_the_chosen_observations_are_recorded(tmp_path, observations, expec
 
 
 def test_without_a_dataset_there_are_only_commit_lines(tmp_path):
-    record(tmp_path, options=RecordingOptions(write_dataset=False))
+    record(tmp_path, job=JOB | {"write_dataset": False})
     assert files_below(tmp_path) == {"episode_results_rank0.jsonl"}
     lines = read_commits(tmp_path, "push").lines
     assert len(lines) == 12
@@ -230,7 +231,7 @@ def test_until_consolidation_each_episode_is_a_file_of_its_own(tmp_path):
 
 
 def test_compression_reaches_the_dataset(tmp_path):
-    record(tmp_path, options=RecordingOptions(compression=Compression.GZIP), number=2)
+    record(tmp_path, job=JOB | {"compression": Compression.GZIP}, number=2)
     verify_episodes(tmp_path / "dataset_push.hdf5", [1])
 
 
@@ -243,13 +244,13 @@ def test_an_episode_file_holds_the_line_that_commits_it(tmp_path):
 
 
 def test_lines_say_in_which_attempt_an_episode_ran(tmp_path):
-    record(tmp_path, number=2, job=dataclasses.replace(JOB, attempt=3))
+    record(tmp_path, number=2, job=JOB | {"attempt": 3})
     assert [line.attempt for line in read_commits(tmp_path, "push").lines] == [3, 3]
 
 
 def left_by_a_dead_process(directory, **options):
     """Record two episodes and lose the lines that commit them; return the files and the lines."""
-    record(directory, number=2, consolidate=False, job=dataclasses.replace(JOB, rank=1), **options)
+    record(directory, number=2, consolidate=False, job=JOB | {"rank": 1}, **options)
     commits = directory / "episode_results_rank1.jsonl"
     lines = sorted(commits.read_text(encoding="utf-8").splitlines())
     commits.unlink()
@@ -299,9 +300,7 @@ def test_an_episode_that_came_out_differently_is_kept_and_both_results_are_seen(
 
 @pytest.mark.parametrize("write_dataset", [True, False])
 def test_an_episode_that_became_another_ranks_is_dropped(tmp_path, write_dataset):
-    recorder = EpisodeRecorder(
-        tmp_path, JOB, RecordingOptions(write_dataset=write_dataset), may_commit=lambda index: index != 2
-    )
+    recorder = EpisodeRecorder(tmp_path, **JOB, write_dataset=write_dataset, may_commit=lambda index: index != 2)
     rollout(ScriptedEnvironment(2), PushPolicy(), episodes(5), [recorder])
     recorder.consolidate()
     recorder.close()
@@ -312,7 +311,7 @@ def test_an_episode_that_became_another_ranks_is_dropped(tmp_path, write_dataset
 
 def test_a_later_attempt_adds_its_episodes_to_the_dataset(tmp_path):
     record(tmp_path, number=3)
-    record(tmp_path, first=3, number=5, job=dataclasses.replace(JOB, attempt=2))
+    record(tmp_path, first=3, number=5, job=JOB | {"attempt": 2})
     assert list_episodes(tmp_path / "dataset_push.hdf5") == list(range(5))
     verify_episodes(tmp_path / "dataset_push.hdf5", range(5))
     assert [line.attempt for line in read_commits(tmp_path, "push").lines] == [1, 1, 1, 2, 2]
@@ -326,7 +325,7 @@ def test_a_later_attempt_adds_its_episodes_to_the_dataset(tmp_path):
 def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path):
     environment = ScriptedEnvironment(2)
     environment.max_episode_length = 10**12
-    recorder = EpisodeRecorder(tmp_path, JOB, RecordingOptions())
+    recorder = EpisodeRecorder(tmp_path, **JOB)
     rollout(environment, PushPolicy(), episodes(3), [recorder])
     assert recorder.consolidate().episode_indices == (0, 1, 2)
 
@@ -412,8 +411,7 @@ def waits_of(
 ) -> list[int]:
     """Number of CPU waits between two recorded control steps."""
     waits = WaitsOfRecording(gpu)
-    options = RecordingOptions(observations=kept)
-    recorder = EpisodeRecorder(directory, RecordedJob(name="job", rank=0, world_size=1, attempt=1), options)
+    recorder = EpisodeRecorder(directory, job="job", rank=0, world_size=1, attempt=1, observations=kept)
     observers: Sequence[Observer] = [recorder, waits]
     limits = RolloutLimits(max_steps=steps)
     rollout(env, RandomActionPolicy(), map(episode, range(NUM_ENVS)), observers, limits=limits)

@@ -92,15 +92,16 @@ def film(
     *,
     num_episodes: int = 6,
     num_envs: int = 2,
-    names_rebuilds: bool = False,
+    rebuild: int | None = None,
     num_threads: int = 1,
     environment: FilmedEnvironment | None = None,
     **options,
 ) -> Records:
     records = Records()
     wanted = VideoOptions(**{"frames_per_second": EVERY_STEP, **options})
-    recorder = VideoRecorder(directory, "push", wanted, names_rebuilds=names_rebuilds, num_threads=num_threads)
+    recorder = VideoRecorder(directory, "push", wanted, threads=FilmThreads(num_threads))
     environment = environment or FilmedEnvironment(num_envs)
+    recorder.begin_rebuild([environment], rebuild)
     rollout(environment, PushPolicy(None), episodes(num_episodes), [recorder, records])
     recorder.close()
     return records
@@ -142,7 +143,7 @@ def test_a_poster_is_small_whatever_it_shows(tmp_path):
 
 
 def test_a_rebuild_is_named_where_there_are_several(tmp_path):
-    film(tmp_path, num_episodes=1, camera=True, names_rebuilds=True)
+    film(tmp_path, num_episodes=1, camera=True, rebuild=0)
     assert "videos/robot-cam-rebuild0-env0-front_rgb-episode-0.mp4" in files_below(tmp_path)
 
 

@@ -117,7 +117,7 @@ def report(argv: Sequence[str]) -> int:
 # Entries are text, so that a format imports only its own modules.
 _FORMATS = {
     "arena": "isaaclab_arena.results.exports:export_arena",
-    "robomimic": "isaaclab_arena.evaluation.gym_ids:export_robomimic",
+    "robomimic": "isaaclab_arena.evaluation.robomimic:export_robomimic",
     "lerobot": "isaaclab_arena.results.exports:export_lerobot",
     "rerun": "isaaclab_arena.results.exports:export_rerun",
     "wandb": "isaaclab_arena.tracking.watched_run:export_wandb",

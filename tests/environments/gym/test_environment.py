@@ -404,7 +404,7 @@ def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn
         directory = tmp_path / str(len(watches))
         environment = build(SPARING, num_envs=2, success_key="near", **place)
         recorder = VideoRecorder(directory, "seen", VideoOptions(camera=True, **options))
-        recorder.begin_rebuild(0, [environment])
+        recorder.begin_rebuild([environment])
         wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(6)]
         rollout(environment, LooksNowAndThen(), wanted, [recorder, *watches])
         recorder.close()

@@ -8,7 +8,6 @@ import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.batching import (
-    MAX_CALLS,
     answers_follow_from_examples,
     made_up,
     probe_policy,
@@ -23,6 +22,9 @@ from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, L
 from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+
+MAX_CALLS = 5
+"""Most calls for a batch of one size: two arrangements of two steps, and one of one step."""
 
 # Only an environment whose episodes repeat themselves when they are played again is promised to give the same bits.
 

@@ -17,7 +17,7 @@ from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
 from tests.pretend_backend import pretended_environments, there
@@ -41,14 +41,14 @@ def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.devic
     backend = {"backend": "mujoco" if device == CPU else "warp"}
     env = builds(there(name), num_envs=NUM_ENVS, device=device, **{**backend, **options})
     env.max_episode_length = EPISODE_STEPS
-    job = RecordedJob(name=f"{name}-{device.type}", rank=0, world_size=1, attempt=1)
-    recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=RecordedObservations.ALL))
+    job, seen = f"{name}-{device.type}", RecordedObservations.ALL
+    recorder = EpisodeRecorder(directory, job=job, rank=0, world_size=1, attempt=1, observations=seen)
     policy.check_environment(env)
     done = rollout(env, policy, [episode(index) for index in range(NUM_EPISODES)], [recorder])
     assert done.finished_episodes == NUM_EPISODES
     recorder.consolidate()
     recorder.close()
-    dataset = directory / f"dataset_{job.name}.hdf5"
+    dataset = directory / f"dataset_{job}.hdf5"
     return {index: read_episode(dataset, index).arrays for index in list_episodes(dataset)}
 
 
