@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import Count, NotNegative, read_options
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.paths import not_a_plain_file
 
@@ -71,8 +71,7 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
         problems.append(Problem("the model takes no instruction"))
     if not keys.get("action"):
         problems.append(Problem("the model has no actions"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ModelInterface(
         video_keys=keys.get("video", ()),
         state_keys=keys.get("state", ()),
@@ -205,8 +204,7 @@ def check_args(args: ClosedloopPolicyArgs) -> None:
     if args.temporal_ensemble_coeff is not None and args.temporal_ensemble_coeff < 0:
         message = f"must not be negative, got {args.temporal_ensemble_coeff:g}"
         problems.append(Problem(message, key="temporal_ensemble_coeff"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
@@ -267,7 +265,7 @@ def read_settings(
     """Read a YAML file of the fields of `settings_class`, `given` ones replaced; ConfigError with every problem."""
     document = read_document(path)
     if not isinstance(document, dict):
-        raise ConfigError(Problem("must be a mapping from key to value", file=str(path)))
+        raise ConfigError("must be a mapping from key to value", file=str(path))
     try:
         settings = read_options(settings_class, {**document, **given}, owner=owner)
     except ConfigError as error:
@@ -331,8 +329,7 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
         for joint, position in positions.items()
         if isinstance(position, bool) or not isinstance(position, int)
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     # Each position from 0 must be there exactly once.
     ordered = sorted(positions, key=positions.__getitem__)
     for due, joint in enumerate(ordered):
@@ -340,13 +337,13 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
             message = (
                 f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
             )
-            raise ConfigError(Problem(message, file=file, key=joint))
+            raise ConfigError(message, file=file, key=joint)
     return tuple(ordered)
 
 
 def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
-        raise ConfigError(Problem("must be a mapping with at least one entry", file=file, key=key))
+        raise ConfigError("must be a mapping with at least one entry", file=file, key=key)
     return value
 
 
@@ -357,8 +354,7 @@ def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
         if not are_names or len(set(joints)) != len(joints):
             message = "must be a list of joint names without repetition"
             problems.append(Problem(message, file=file, key=f"{prefix}{group}"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
@@ -191,7 +191,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
             message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
             raise ConfigError(f"{message}: docs/how_to/external_environments.md says how to install it") from error
         except LookupError as error:
-            raise ConfigError(Problem(str(error), key="task")) from error
+            raise ConfigError(str(error), key="task") from error
         return torch.tensor(actions, device=env.device)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
@@ -82,17 +82,17 @@ def policy_directory(pretrained: str) -> Path:
         message = (
             f"'{pretrained}' is no directory; a policy of the hub is fetched with: hf download NAME --local-dir DIR"
         )
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     directory = next(
         (each for each in (path, *(path / name for name in _OF_A_TRAINING)) if (each / _CONFIG).is_file()), None
     )
     if directory is None:
         message = f"'{pretrained}' holds no policy of LeRobot: there is no {_CONFIG}, here or in {_OF_A_TRAINING[-1]}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     missing = [name for name in _NEEDED if not (directory / name).is_file()]
     if missing:
         message = f"'{directory}' lacks {' and '.join(missing)}{'' if _NEEDED[0] in missing else _OLD_LEROBOT}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     return directory
 
 
@@ -123,7 +123,7 @@ def read_features(directory: Path) -> Features:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
-        raise ConfigError(Problem(message, key=KEY)) from error
+        raise ConfigError(message, key=KEY) from error
 
 
 def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:
@@ -145,8 +145,7 @@ def refuse_another(said: Mapping[str, Any], features: Features, directory: Path)
         for name, value in due.items()
         if loaded[name] != value
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
@@ -158,7 +157,7 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     path = given_path(root or "") / "meta" / "info.json"
     if root is None or not path.is_file():
         if dataset is not None:
-            raise ConfigError(Problem(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset"))
+            raise ConfigError(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset")
         return TrainingData(terms={}, fps=None)
     document = _document(path)
     features = value_at(document, ("features",), otherwise={})
@@ -203,7 +202,7 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 found = read_small_file(directory / state_file) if isinstance(state_file, str) else {}
             except ValueError as error:
                 message = f"'{directory / state_file}', the statistics of a processor, {error}"
-                raise ConfigError(Problem(message, key=KEY)) from error
+                raise ConfigError(message, key=KEY) from error
             endless = [
                 key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
             ]
@@ -220,8 +219,7 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 problems.append(Problem(message, key=KEY))
             elif lacking:
                 notes.append(f"{path} is to normalise {lacking}, and has no statistics for that: it stays as it is")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return tuple(notes)
 
 
@@ -229,7 +227,7 @@ def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(Problem(f"'{path}' cannot be read: {error}", key=KEY)) from error
+        raise ConfigError(f"'{path}' cannot be read: {error}", key=KEY) from error
 
 
 def _terms(names: object) -> tuple[str, ...]:
@@ -344,10 +342,10 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     try:
         found = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
     except (RequestError, WorkerError) as error:
-        raise ConfigError(Problem(f"'{interpreter}' cannot be asked: {error}", key="python")) from error
+        raise ConfigError(f"'{interpreter}' cannot be asked: {error}", key="python") from error
     if "lerobot" not in found:
         message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
-        raise ConfigError(Problem(message, key="python"))
+        raise ConfigError(message, key="python")
     return found
 
 
@@ -452,7 +450,7 @@ class LeRobotNetwork:
             # The size of the memory in the trial may differ after a restart.
             self._elsewhere.meet({name: value for name, value in said.items() if name != "memory_bytes"})
         except WorkerError as error:
-            raise ConfigError(Problem(f"'{directory}' cannot be loaded: {error}", key=KEY)) from error
+            raise ConfigError(f"'{directory}' cannot be loaded: {error}", key=KEY) from error
         except (RequestError, ArenaError) as error:
             if worker is not None:
                 worker.close()
@@ -460,6 +458,6 @@ class LeRobotNetwork:
                 raise
             message = f"LeRobot in '{options.interpreter}' cannot load '{directory}': {error}"
             _LOG.info("%s\n%s", message, error.traceback)
-            raise ConfigError(Problem(message, key=KEY)) from error
+            raise ConfigError(message, key=KEY) from error
         about = {name: said[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
         return worker, Description(**about, device_type=self._device.type)

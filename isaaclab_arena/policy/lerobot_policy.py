@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, on_cpu, resolve_policy_device
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -140,8 +140,7 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
             f"meant, say fps: {rate:g}"
         )
         problems.append(Problem(message, key="fps"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     others = frozenset(name for name, shape in features.pictures.items() if shown[cameras[name]].shape != shape)
     return Inputs(cameras=cameras, terms=terms, in_colours=others)
 
@@ -245,7 +244,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             if said.remembers:
                 raise _several_steps_of_one_that_remembers(config)
             message = f"is {self._length}, and the policy was saved with {said.num_actions}"
-            raise ConfigError(Problem(message, key="n_action_steps"))
+            raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
@@ -441,11 +440,11 @@ def _device(config: LeRobotPolicyCfg) -> torch.device:
 
 def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:
     message = f"is {config.n_action_steps}, and a policy that remembers is asked in every control step; leave it out"
-    return ConfigError(Problem(message, key="n_action_steps"))
+    return ConfigError(message, key="n_action_steps")
 
 
 def _refuse_memory(*, is_kept: bool) -> None:
     """Refuse by ConfigError a policy with memory where others would play its chunks."""
     if is_kept:
         message = "remembers its answers, and so is asked in every control step, which cannot be late"
-        raise ConfigError(Problem(message, key=f"policy_config_dict.{KEY}"))
+        raise ConfigError(message, key=f"policy_config_dict.{KEY}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.errors import ConfigError, PolicyError, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -164,12 +164,12 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
         try:
             actions = read_actions(file, index)
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key=_KEY)) from error
+            raise ConfigError(str(error), key=_KEY) from error
         if actions.ndim != 2 or len(actions) == 0:
             message = (
                 f"the actions of {demo_name(index)} in {file} have shape {actions.shape}, not (num_steps, action_dim)"
             )
-            raise ConfigError(Problem(message, key=_KEY))
+            raise ConfigError(message, key=_KEY)
         if config.device is not None:
             checked_device(config.device)
 
@@ -179,7 +179,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
         file, index = _recordings(config).first
         misfit = _misfit(read_actions(file, index), index, file, env)
         if misfit is not None:
-            raise ConfigError(Problem(misfit, key=_KEY))
+            raise ConfigError(misfit, key=_KEY)
         return _connections(file, index, env)
 
     @classmethod
@@ -269,11 +269,11 @@ def _recordings(config: ReplayPolicyCfg) -> _Recordings:
         played = played_episodes(config.episodes, files, source=source, name=demo_name)
         return _Recordings(files=files, only=None, played=played)
     if config.episodes is not None:
-        raise ConfigError(Problem("is given too, and plays one in every episode; give one of them", key="episode_name"))
+        raise ConfigError("is given too, and plays one in every episode; give one of them", key="episode_name")
     index = demo_index(config.episode_name)
     if index is None or index not in files:
         message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
-        raise ConfigError(Problem(message, key="episode_name"))
+        raise ConfigError(message, key="episode_name")
     return _Recordings(files=files, only=index, played={})
 
 
@@ -290,9 +290,9 @@ def played_episodes(
     missing = [index for index in wanted if index not in found]
     if missing:
         message = f"'{source}' holds no {name(missing[0])}; it holds {in_words(found, name)}"
-        raise ConfigError(Problem(message, key="episodes"))
+        raise ConfigError(message, key="episodes")
     if not wanted or len({*wanted}) < len(wanted):
-        raise ConfigError(Problem(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes"))
+        raise ConfigError(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes")
     return dict(enumerate(wanted))
 
 
@@ -302,7 +302,5 @@ def checked_device(name: str) -> torch.device:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            Problem(
-                f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
-            )
+            f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
         ) from error

@@ -248,7 +248,7 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
     named = {name for name in (config.policy_device, config.device) if name is not None}
     if len(named) > 1:
         message = f"is '{config.device}', but policy_device is '{config.policy_device}'; give one of them"
-        raise ConfigError(Problem(message, key="device"))
+        raise ConfigError(message, key="device")
     # The message names the option that the user wrote.
     key = "device" if config.policy_device is None and config.policy_device_id is None else None
     name = next(iter(named), None)
@@ -267,15 +267,15 @@ def load_trained(
     network = network or _with_key(FILE_KEY, lambda: load_network(file, told, device))
     if config.stochastic and not network.knows_std:
         message = "actions can only be drawn from the Gaussian of a checkpoint; this network has none"
-        raise ConfigError(Problem(message, key="stochastic"))
+        raise ConfigError(message, key="stochastic")
     settings = told or AgentSettings()
     clip = settings.clip_actions if config.clip_actions is None else config.clip_actions
     if clip is not None and clip <= 0:
-        raise ConfigError(Problem(f"must be above 0, got {clip:g}", key="clip_actions"))
+        raise ConfigError(f"must be above 0, got {clip:g}", key="clip_actions")
     scaling = config.action_scaling or settings.action_scaling
     if scaling not in set(ActionScaling):
         message = f"no such scaling '{scaling}'{did_you_mean(scaling, ActionScaling)}"
-        raise ConfigError(Problem(message, key="action_scaling"))
+        raise ConfigError(message, key="action_scaling")
     return TrainedPolicy(
         file=file,
         network=network,

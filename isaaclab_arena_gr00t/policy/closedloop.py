@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -215,7 +215,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
             # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
             message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
-            raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
+            raise ConfigError(message, file=self.args.policy_config_yaml_path) from error
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the model sees and sets; see `PolicyBase.connections`."""
@@ -369,4 +369,4 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 def _refuse_averages(args: ClosedloopPolicyArgs) -> None:
     if args.temporal_ensemble_coeff is not None:
         message = "averages the answers to several queries, which cannot be late; leave it out"
-        raise ConfigError(Problem(message, key="policy_config_dict.temporal_ensemble_coeff"))
+        raise ConfigError(message, key="policy_config_dict.temporal_ensemble_coeff")

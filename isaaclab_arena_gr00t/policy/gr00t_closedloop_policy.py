@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
@@ -204,8 +204,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Refuse a missing checkpoint or a wrong YAML file before the simulation starts: ConfigError."""
         if config.model_path is not None:
             problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
-            if problems:
-                raise ConfigError(problems)
+            refuse(problems)
         super().check_options(config)
 
     @classmethod
@@ -226,8 +225,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 policy_device(args, settings.policy_device)
             except ConfigError as error:
                 problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:
@@ -261,7 +259,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         except (ValueError, KeyError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
             message = f"the model in '{settings.model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
-            raise ConfigError(Problem(message, file=file, key="model_path")) from error
+            raise ConfigError(message, file=file, key="model_path") from error
         logger.info("the model in %s runs on %s", settings.model_path, self.device)
         if self.args.compile_model:
             compile_model = getattr(model, "compile", None)
@@ -269,7 +267,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 message = (
                     "the installed package gr00t offers no compile(), as the one that comes along does; leave it out"
                 )
-                raise ConfigError(Problem(message, key="compile_model"))
+                raise ConfigError(message, key="compile_model")
             compile_model()
         return model
 
@@ -416,7 +414,7 @@ def embodiment_tag(name: str) -> Any:
             if tag.name.casefold() in names or str(tag.value).casefold() in names:
                 return tag
     known = [tag.name for tag in EmbodimentTag]
-    raise ConfigError(Problem(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag"))
+    raise ConfigError(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag")
 
 
 def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
@@ -92,8 +92,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             super().check_options(config)
         except ConfigError as error:
             problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""

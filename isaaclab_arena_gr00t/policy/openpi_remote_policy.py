@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, shortened
+from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -87,8 +87,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         problems = mistaken_options(config)
         if not config.images and not config.states:
             problems.append(Problem("name what the policy is shown, here or in states", key="images"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
@@ -120,8 +119,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
                 f"the environment's {action_dim}; say which to take" if columns is None else f"no column {max(columns)}"
             )
             problems.append(Problem(f"the server's action has {dims} numbers, {wanted}", key="action_columns"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Begin the episodes, each in a connection of its own if the job asks for it."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.distributed.devices import on_cpu
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
@@ -46,8 +46,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
         images, states = cls.inputs(config, env)
         problems = misfits(env, images, states, config.action_columns)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         # The action columns are those of the server that the environment takes, None for all in order.
         parts = {key: " + ".join(names) for key, names in states.items()}
         return Connections(pictures=images, states=parts, actions=set_entries(env, config.action_columns))
@@ -81,7 +80,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
             message = (
                 "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
             )
-            raise ConfigError(Problem(message, key="execute"))
+            raise ConfigError(message, key="execute")
         return ChunkTraits(played=length, predicted=length)
 
     def chunk_traits(self) -> ChunkTraits:

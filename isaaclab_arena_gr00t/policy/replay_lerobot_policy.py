@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
@@ -92,7 +92,7 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
     file = args.yaml_path
     if file is None:
         if args.dataset_path is None:
-            raise ConfigError(Problem("is missing; give it, or policy_config_yaml_path", key="dataset_path"))
+            raise ConfigError("is missing; give it, or policy_config_yaml_path", key="dataset_path")
         return LerobotReplayConfig(dataset_path=args.dataset_path)
     paths = ("dataset_path", "policy_joints_config_path", "action_joints_config_path")
     given = {} if args.dataset_path is None else {"dataset_path": str(Path(args.dataset_path).absolute())}
@@ -116,7 +116,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             self.dataset = open_dataset(given_path(self.settings.dataset_path))
         except StorageError as error:
             named_in = None if config.dataset_path is not None else config.yaml_path
-            raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
+            raise ConfigError(str(error), file=named_in, key="dataset_path") from error
 
         # Choose the trajectory of each episode; there is none to choose if one trajectory serves all episodes.
         index, problems = config.trajectory_index, []
@@ -128,8 +128,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             problems.append(Problem(message, key="trajectory_index"))
         if config.max_steps is not None and config.max_steps < 1:
             problems.append(Problem(f"must be at least 1, got {config.max_steps}", key="max_steps"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         played: dict[int, int] = {}
         if index is None:
             source, name = str(self.dataset.root), "trajectory {}".format
@@ -161,9 +160,9 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             wrong, doubts = dataset.held_against_tables(policy._played.values() if only is None else [only])
             remembered = dataset.remembered()
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+            raise ConfigError(str(error), key="dataset_path") from error
         if only in wrong:
-            raise ConfigError(Problem(wrong[only], key="dataset_path"))
+            raise ConfigError(wrong[only], key="dataset_path")
         # The seed and the environment of the recording tell whether the replay fits its environment.
         attributes = {
             number: remembered.get(number, {}).get("attributes", {})
@@ -218,9 +217,9 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         try:
             actions = self._stored(env, self.first)
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+            raise ConfigError(str(error), key="dataset_path") from error
         if actions.shape[1:] != env.action_spec.shape:
-            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
+            raise ConfigError(_misfit(self.dataset, actions, env), key="dataset_path")
 
     def _read(self, env: Environment, index: int) -> np.ndarray:
         actions = self._stored(env, index)
@@ -255,7 +254,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
                     )
                 if end - begin != len(places[key]):
                     message = f"the group '{key}' has {end - begin} numbers, the file names {len(places[key])} joints"
-                    raise ConfigError(Problem(message, key="policy_joints_config_path"))
+                    raise ConfigError(message, key="policy_joints_config_path")
                 actions[:, places[key]] = columns[column][:, begin:end]
         if not np.isfinite(actions).all():
             file = self.dataset.episodes[index].data_file
@@ -266,8 +265,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
         groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         return groups, places
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import Problem, refuse
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -108,8 +108,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         problems = mistaken_options(_addressed(config))
         if config.address is not None and not _is_address(config.address):
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     @classmethod
     def inputs(cls, config: Any, env: Environment) -> Inputs:
@@ -148,8 +147,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
                 "say which to take"
             )
             problems.append(Problem(message, key="action_columns"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
         # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
         if specs.get("observation_params"):

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from arena_wire.messages import WireError
 from arena_wire.zmtp import GREETING
-from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
@@ -197,7 +197,7 @@ class PolicyServerConnection:
                     raise
                 self._server.meet(line)
         except UnicodeError as error:
-            raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
+            raise ConfigError(f"'{self.address.host}' is no machine: {error}", key="remote_host") from error
         except (OSError, PolicyLostError):
             self.close()
             raise
@@ -275,7 +275,7 @@ class PolicyServerConnection:
             self.close()
             what = "another token than the one given here" if self.address.api_token else "a token"
             text = f"must name a file with the token of {self._server.name}, which wants {what}"
-            raise ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION)) from error
+            raise ConfigError(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION) from error
         except WireError as error:
             self.close()
             message = f"{self._server.name} sent something else than such a server does: {plain(error)}"

@@ -24,7 +24,7 @@ from websockets.sync import client
 from arena_wire import gr00t, messages
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
 from arena_wire.zmtp import RequestSocket
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import StatedModality
@@ -73,8 +73,7 @@ class ServerAddress:
 def server_address(options: ServerOptions) -> ServerAddress:
     """Return the address of the server; ConfigError with every wrong option."""
     problems = address_problems(options)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     file = options.remote_api_token_file
     return ServerAddress(
         host=options.remote_host,
@@ -118,12 +117,12 @@ def token_in(file: str, *, key: str = KEY_FILE_OPTION) -> str:
     try:
         text = Path(file).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=key)) from error
+        raise ConfigError(f"cannot read '{file}': {error.strerror}", key=key) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=key)) from error
+        raise ConfigError(f"'{file}' is no text: {error.reason}", key=key) from error
     if not text or not text.isprintable():
         found = "several lines, or signs that cannot be printed" if text else "nothing"
-        raise ConfigError(Problem(f"'{file}' must hold the server's token on one line, it holds {found}", key=key))
+        raise ConfigError(f"'{file}' must hold the server's token on one line, it holds {found}", key=key)
     return text
 
 

@@ -21,7 +21,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from arena_wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation.serving import (
     HostedPolicy,
     HostFullError,
@@ -153,8 +153,7 @@ def mapping_of(
         ]
         twice = sorted({name for name in used if used.count(name) > 1})
         problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ObservationMapping(
         images=images,
         states=states,
