@@ -5,7 +5,6 @@ keeps one for policies that ask for chunks, `ActionChunkScheduler` for a policy 
 Isaac Lab Arena's names.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
@@ -142,6 +141,9 @@ class ChunkPolicy(PolicyBase[OptionsT]):
     A subclass defines `PolicyBase.chunks` and `PolicyBase.chunk_traits`, and `look` if a query shows earlier steps.
     """
 
+    _num_played: int  # actions of a chunk that are played before the next query; each policy sets its own
+    _averaging: float | None = None  # see `ChunkPlayer`
+
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
         # Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
@@ -150,16 +152,6 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self._player: ChunkPlayer | None = None
         # Env slots up to which calls of the network are filled, None for `slots_per_call`.
         self._filled_up_to: int | None = None
-
-    @property
-    @abstractmethod
-    def _num_played(self) -> int:
-        """Actions of a chunk that are played before the next query."""
-
-    @property
-    def _averaging(self) -> float | None:
-        """See `ChunkPlayer`."""
-        return None
 
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         """Return the observations that a query shows: 0 is the one at that step, -1 the one before it."""
@@ -179,13 +171,13 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(_indices([start.env_id for start in starts]))
+        self._restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Stop queries for env slots that rest."""
         del env
         if self._player is not None:
-            self._player = self._player.rested(_indices(env_ids))
+            self._player = self._player.rested(torch.tensor(list(env_ids), dtype=torch.int64))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Drop the rest of the named env slots' chunks; with None also instructions and noise streams."""
@@ -205,9 +197,9 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         acting[list(env_ids)] = True
         # First store the observations that a later query needs, then ask for the chunks that are used up.
         self.look(env, observation, env_ids)
-        used_up = _numbers(player.needs_chunk() & acting)
-        if used_up:
-            player = player.refilled(_indices(used_up), self._next_chunks(env, observation, used_up))
+        used_up = torch.nonzero(player.needs_chunk() & acting).flatten()
+        if len(used_up):
+            player = player.refilled(used_up, self._next_chunks(env, observation, used_up.tolist()))
         action, self._player = player.popped(acting)
         return action.to(env.device, non_blocking=True)
 
@@ -231,7 +223,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         # played.
         player = self._player
         shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps(env)]
-        return [*starting, *_numbers(player.active & torch.stack(shown).any(dim=0))]
+        return [*starting, *torch.nonzero(player.active & torch.stack(shown).any(dim=0)).flatten().tolist()]
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""
@@ -352,7 +344,10 @@ class ActionChunkScheduler:
         self.action_dim = action_dim
         self.device = torch.device(device)
         self.dtype = dtype
-        self._player = self._used_up()
+        self._player = ChunkPlayer.empty(
+            num_envs, chunk_length=action_chunk_length, action_dim=action_dim, device=self.device, dtype=dtype
+        )
+        self.reset()
 
     @property
     def env_requires_new_chunk(self) -> torch.Tensor:
@@ -400,28 +395,11 @@ class ActionChunkScheduler:
     def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
         """Drop the rest of the named env slots' chunks, None for all. Shape of ``env_ids``: (n,), int64."""
         if env_ids is None:
-            self._player = self._used_up()
-        else:
-            self._player = self._player.restarted(torch.arange(self.num_envs, device=self.device)[env_ids])
-
-    def _used_up(self) -> ChunkPlayer:
-        empty = ChunkPlayer.empty(
-            self.num_envs,
-            chunk_length=self.action_chunk_length,
-            action_dim=self.action_dim,
-            device=self.device,
-            dtype=self.dtype,
-        )
-        return empty.restarted(torch.arange(self.num_envs, device=self.device))
+            # No number of an earlier chunk stays.
+            self._player = replace(self._player, chunks=torch.zeros_like(self._player.chunks))
+        slots = torch.arange(self.num_envs, device=self.device)
+        self._player = self._player.restarted(slots if env_ids is None else slots[env_ids])
 
 
 ActionChunkingState = ActionChunkScheduler
 """Its first name in Isaac Lab Arena."""
-
-
-def _indices(env_ids: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64)
-
-
-def _numbers(mask: torch.Tensor) -> list[int]:
-    return torch.nonzero(mask).flatten().tolist()

@@ -238,12 +238,12 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         # a chunk.
         self._max_batch = None if isinstance(self._network, LeRobotNetwork) else self._network.max_batch
         # A policy gives at most as many actions per query as it was saved with.
-        self._length = config.n_action_steps or said.num_actions
-        if self._length > said.num_actions:
+        self._num_played = config.n_action_steps or said.num_actions
+        if self._num_played > said.num_actions:
             self._network.close()
             if said.remembers:
                 raise _several_steps_of_one_that_remembers(config)
-            message = f"is {self._length}, and the policy was saved with {said.num_actions}"
+            message = f"is {self._num_played}, and the policy was saved with {said.num_actions}"
             raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
@@ -360,7 +360,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
         _refuse_memory(is_kept=self._said.remembers)
         shown = tuple(self._looks) if self._features.pictures else ()
-        return ChunkTraits(played=self._length, predicted=self._said.num_actions, picture_steps=shown)
+        return ChunkTraits(played=self._num_played, predicted=self._said.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Store the observations that a later query shows, for a policy that takes earlier observations too."""
@@ -408,10 +408,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self.reset()
         if not self._shares_network:
             self._network.close()
-
-    @property
-    def _num_played(self) -> int:
-        return self._length
 
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         del env

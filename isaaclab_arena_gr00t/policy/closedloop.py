@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
@@ -79,19 +80,29 @@ class ShownHistory:
             if state is not None:
                 self._state.push({_STATE: state}, stepping, stepping)
 
-    def shown(self, observation: Observation, env_ids: Sequence[int]) -> observations.Shown:
-        """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
+    def shown(
+        self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
+    ) -> dict[str, Any]:
+        """Return the question about `env_ids`, which may repeat; `observation` is the one that was pushed last."""
         slots = list(env_ids)
         if self._video is None:
-            video = {
-                key: values[:, None] for key, values in observations.pictures(observation, self.wiring, slots).items()
-            }
+            now = observations.pictures(observation, self.wiring, slots)
+            video = {key: values[:, None] for key, values in now.items()}
         else:
             video = self._video.frames(slots)
         if self._state is None:
             state = observations.state_values(observation, self.wiring, slots)
-            return observations.Shown(video=video, state=None if state is None else state[:, None])
-        return observations.Shown(video=video, state=self._state.frames(slots).get(_STATE))
+            state = None if state is None else state[:, None]
+        else:
+            state = self._state.frames(slots).get(_STATE)
+        asked = observations.model_observation(video, state, self.wiring, instructions)
+        if not as_tensors:
+            # One transfer brings all of them to the CPU.
+            places = [(modality, key) for modality in ("video", "state") for key in asked[modality]]
+            arrays = on_cpu([asked[modality][key] for modality, key in places])
+            for (modality, key), values in zip(places, arrays, strict=True):
+                asked[modality][key] = values.contiguous().numpy()
+        return asked
 
 
 # Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
@@ -108,26 +119,20 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     config_class: ClassVar[type | None] = ClosedloopPolicyArgs
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
+    _takes_tensors = False  # whether `query` takes tensors on the observation's device instead of arrays
+    # Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks.
+    _fills_calls = True
 
     def __init__(self, config: ArgsT) -> None:
         super().__init__(config)
         check_args(config)
         self.args = config
         self.policy_config = self.settings_of(config)
+        self._num_played, self._averaging = self.policy_config.action_chunk_length, config.temporal_ensemble_coeff
         self.count = QueryCount()
         self._files = read_joint_files(self.policy_config)
         self._history: ShownHistory | None = None
         self._wired: tuple[Environment, observations.Wiring] | None = None
-
-    @property
-    def _takes_tensors(self) -> bool:
-        """Whether `query` takes tensors on the observation's device instead of arrays."""
-        return False
-
-    @property
-    def _fills_calls(self) -> bool:
-        """Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks."""
-        return True
 
     # `query` gets ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps,
     # size), float32; ``language``: key to n lists of one text; and one noise seed per env slot.
@@ -204,12 +209,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             observation[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])
-        nothing = observations.model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
+        words = ["nothing"] * size
+        nothing = history.shown(observation, [0] * size, words, as_tensors=self._takes_tensors)
         try:
-            answer = self.query(nothing if self._takes_tensors else observations.as_arrays(nothing), [0] * size)
-            observations.action_chunks(
-                answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length
-            )
+            answer = self.query(nothing, [0] * size)
+            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=self._num_played)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
@@ -234,7 +238,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         # Count what a query of all env slots would cost, for the log.
         self.count.slots_of_all += env.num_envs
-        return self._chunks(env, observation, env_ids, length=self._num_played)
+        # A subclass may withdraw or replace `chunks`, for callers that play chunks themselves.
+        return ClosedloopPolicy.chunks(self, env, observation, env_ids, length=self._num_played)
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
@@ -246,22 +251,16 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def chunk_traits(self) -> ChunkTraits:
         """Return the chunk lengths and the steps of a query's pictures; ConfigError if predictions are averaged."""
         _refuse_averages(self.args)
-        settings, model = self.policy_config, model_interface(self.modality_config(), self.dimensions())
+        model = model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
-            played=settings.action_chunk_length,
-            predicted=settings.action_horizon,
+            played=self._num_played,
+            predicted=self.policy_config.action_horizon,
             picture_steps=model.video_steps if model.video_keys else (),
         )
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Add the inputs of some env slots; call it once in every control step that they make."""
         self._history_for(env).push(observation, env_ids)
-
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
-    ) -> torch.Tensor:
-        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
-        return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
 
     def close(self) -> None:
         """Log the number of queries saved by asking for single env slots, and release the environment."""
@@ -283,16 +282,18 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         if self._history is not None:
             self._history.restart(env_ids)
 
-    def _chunks(
+    def chunks(
         self,
         env: Environment,
         observation: Observation,
         env_ids: Sequence[int],
         going_on: Continuation | None = None,
         *,
-        length: int,
+        length: int | None = None,
     ) -> torch.Tensor:
-        """Return new chunks for some env slots. Shape: (len(env_ids), length, action_dim)."""
+        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), length, action_dim)."""
+        # None of ``length`` is for all predicted actions.
+        length = self.policy_config.action_horizon if length is None else length
         wiring, history = self._wiring_of(env), self._history_for(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
@@ -307,10 +308,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            shown = observations.model_observation(
-                history.shown(observation, slots), wiring, [*map(self._instruction, slots)]
-            )
-            shown = shown if self._takes_tensors else observations.as_arrays(shown)
+            words = [self._instruction(slot) for slot in slots]
+            shown = history.shown(observation, slots, words, as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
@@ -341,16 +340,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Return the seed of an env slot's next query, from its episode's stream, else from the YAML file's seed."""
         return super()._draw_seed(env_id, self.policy_config.seed if entropy is None else entropy)
 
-    @property
-    def _num_played(self) -> int:
-        return self.policy_config.action_chunk_length
-
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         return self._wiring_of(env).video_steps
-
-    @property
-    def _averaging(self) -> float | None:
-        return self.args.temporal_ensemble_coeff
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history

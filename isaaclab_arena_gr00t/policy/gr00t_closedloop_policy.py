@@ -82,8 +82,8 @@ class ServedModel:
         self._network = network
         # Options of a query that the served model heeds.
         self.honoured_options = (NOISE_SEEDS, CONTINUED) if network.about["can_continue"] else (NOISE_SEEDS,)
-        self._own_slots = network.about["slots_per_call"] or network.max_batch
-        self.slots_per_call: int = self._own_slots
+        self.own_slots: int = network.about["slots_per_call"] or network.max_batch
+        self.slots_per_call = self.own_slots  # env slots up to which calls are padded
         self.plan_because: str | None = network.about["plan_because"]
 
     def get_modality_config(self) -> Mapping[str, Modality]:
@@ -93,10 +93,6 @@ class ServedModel:
     def get_dimensions(self) -> Dimensions | None:
         """Return the size of each state and action key, None if the model does not state them."""
         return self._network.about["dimensions"]
-
-    def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Pad every later call to `num_slots` env slots, None for the server's number."""
-        self.slots_per_call = num_slots or self._own_slots
 
     def get_action(
         self, observation: Mapping[str, Any], options: Mapping[str, Any]
@@ -158,7 +154,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         self.device = torch.device(self._resolve_policy_device(config))
         # None after `close`.
         self.policy: Any = self.load_policy() if model is None else model
-        self._draws_by_slot = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
+        honoured = getattr(self.policy, "honoured_options", ())
+        self._draws_by_slot = NOISE_SEEDS in honoured
+        self._can_continue = self._draws_by_slot and CONTINUED in honoured
+        # A subclass with a `query` of its own gets arrays; so do model packages but the included one.
+        has_own_query = type(self).query is not Gr00tClosedloopPolicy.query
+        self._takes_tensors = not has_own_query and getattr(self.policy, "takes_tensors", False)
+        self._fills_calls = not isinstance(self.policy, ServedModel)
 
         # State why an answer does not follow from its env slot alone.
         because = None
@@ -271,11 +273,6 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             compile_model()
         return model
 
-    @property
-    def _takes_tensors(self) -> bool:
-        """Whether the model package takes tensors, as the included one does; False if a subclass defines `query`."""
-        return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
-
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
         return self._continued_query(observation, noise_seeds, None)
@@ -295,10 +292,6 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def chunk_traits(self) -> ChunkTraits:
         """Return the traits of chunks; they can continue others if the model package has an option for it."""
         return dataclasses.replace(super().chunk_traits(), can_continue=self._can_continue)
-
-    @property
-    def _can_continue(self) -> bool:
-        return CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
 
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any] | None
@@ -351,16 +344,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         options_class = cls.config_class or Gr00tClosedloopPolicyArgs
         return cls(read_options(options_class, options, owner=cls.__name__), model=ServedModel(network))
 
-    @property
-    def _fills_calls(self) -> bool:
-        """Whether this policy pads calls, rather than a policy server."""
-        return not isinstance(self.policy, ServedModel)
-
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Pad every later query to `num_slots` env slots, None for the number of the options."""
         super().fill_calls_up_to(num_slots)
         if isinstance(self.policy, ServedModel):
-            self.policy.fill_calls_up_to(num_slots)
+            self.policy.slots_per_call = num_slots or self.policy.own_slots
 
     def dimensions(self) -> Dimensions | None:
         """Return the size of each state and action key, None if the package (such as NVIDIA's) does not state them."""

@@ -34,6 +34,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         super().__init__(config)
         self._connections = connections
         self._chunk_length = played_length(config)
+        self._num_played = self._chunk_length or 1
 
     @classmethod
     def inputs(cls, config: Any, env: Environment) -> Inputs:
@@ -93,10 +94,6 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         """Ask the server about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
         del going_on
         return torch.stack(self._next_chunks(env, observation, env_ids))
-
-    @property
-    def _num_played(self) -> int:
-        return self._chunk_length or 1
 
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         options: Any = self.config
