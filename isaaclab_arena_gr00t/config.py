@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -252,11 +253,17 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     return config
 
 
-def named_by_option(error: ConfigError, file: str) -> ConfigError:
-    """Return the problems of a YAML file as problems of the job option that names the file."""
+@contextmanager
+def named_by_option(option: str, file: str | None = None) -> Iterator[None]:
+    """Name the job's option for the problems of a ``with`` block that a YAML file has: all of them if it is `file`."""
     # The key is the option of the job file; the message has file and key of the YAML file.
-    located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
-    return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
+    try:
+        yield
+    except ConfigError as error:
+        located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
+        raise ConfigError(
+            [Problem(str(each), key=option) if each.file or file is not None else each for each in located]
+        ) from error
 
 
 def read_settings(

@@ -180,10 +180,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def check_options(cls, config: Any) -> None:
         """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
         check_args(config)
-        try:
+        with named_by_option(YAML_OPTION, config.policy_config_yaml_path):
             cls._check_settings(cls.settings_of(config), config)
-        except ConfigError as error:
-            raise named_by_option(error, config.policy_config_yaml_path) from error
 
     @classmethod
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:

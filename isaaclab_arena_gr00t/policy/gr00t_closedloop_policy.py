@@ -21,6 +21,7 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Entries, NetworkElsewhere
 from isaaclab_arena_gr00t.config import (
+    YAML_OPTION,
     Dimensions,
     Gr00tClosedloopPolicyArgs,
     Gr00tClosedloopPolicyConfig,
@@ -238,12 +239,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if stated is None:
             return None
         file = config.policy_config_yaml_path
-        try:
+        with named_by_option(YAML_OPTION, file):
             model = model_interface(stated.modalities, stated.dimensions)
             return wired(env, model, settings, read_joint_files(settings), file=file).connections(env, source=file)
-        except ConfigError as error:
-            # The key is the option of the job file that names the YAML file.
-            raise named_by_option(error, file) from error
 
     def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
         """Return the model's device from `policy_device`; Isaac Lab Arena's name, so subclasses may override it."""

@@ -4,19 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena_gr00t.policy.remote_chunks import (
-    RemoteChunks,
-    misfits,
-    mistaken_options,
-    played_length,
-    shown_inputs,
-)
+from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
 from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions, server_address
 
@@ -92,7 +88,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
         options, (action_dim,) = self.config, env.action_spec.shape
-        columns, num_steps = options.action_columns, played_length(options) or 1
+        columns, num_steps = options.action_columns, self._num_played
         problems = misfits(env, options.images, options.states, columns)
 
         # openpi prescribes no names. Compare those that the job gives, and those that servers are known to use.
@@ -129,13 +125,11 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             connection.close()
             connection.begin()
 
-    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+    def question(
+        self, env: Environment, env_id: int, pictures: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
         """Return pictures, states and instruction of an env slot."""
-        options = self.config
-        pictures, states = shown_inputs(
-            observation, env_id, images=options.images, states=options.states, image_size=options.image_size
-        )
-        return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
+        return {**pictures, **states, self.config.prompt_key: self._words_for(env, env_id)}
 
     @staticmethod
     def answered_actions(answer: Mapping[str, Any]) -> object:

@@ -38,9 +38,13 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
 
     @classmethod
     def inputs(cls, config: Any, env: Environment) -> Inputs:
-        """Return the camera and the observations of each of the server's keys."""
-        del env
-        return config.images, config.states
+        """Return the camera and the observations of each of the server's keys, None for those of the same names."""
+        spec: Any = env.observation_spec
+        images, states = config.images, config.states
+        if images is None:
+            # Depth and segmentation are cameras too.
+            images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
+        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
 
     @classmethod
     def check_fit(cls, config: Any, env: Environment) -> Connections:
@@ -57,8 +61,10 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         return self.check_fit(self.config, env)
 
     @abstractmethod
-    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
-        """Return the question about an env slot."""
+    def question(
+        self, env: Environment, env_id: int, pictures: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """Return the question about an env slot: its pictures, its states and its instruction."""
 
     @staticmethod
     def answered_actions(answer: Mapping[str, Any]) -> object:
@@ -99,7 +105,18 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         options: Any = self.config
         (action_dim,) = env.action_spec.shape
         columns, length, policy = options.action_columns, self._chunk_length, self.server
-        questions = ((env_id, self.shown(env, observation, env_id)) for env_id in env_ids)
+        images, states = self.inputs(options, env)
+        size = options.image_size
+        # Each question is on its way before the next one is made.
+        questions = (
+            (
+                env_id,
+                self.question(
+                    env, env_id, *shown_inputs(observation, env_id, images=images, states=states, image_size=size)
+                ),
+            )
+            for env_id in env_ids
+        )
         chunks = []
         for answer in self._connections.ask(OBSERVATION, questions):
             # Refuse actions of a wrong shape, then those of wrong types, columns and values.

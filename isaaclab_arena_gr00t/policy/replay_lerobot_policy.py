@@ -1,7 +1,6 @@
 """A policy that replays the actions of a LeRobot dataset."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,7 +18,7 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena_gr00t.config import read_joint_files, read_settings
+from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import groups_of
 from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
@@ -57,6 +56,11 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
     def yaml_path(self) -> str | None:
         """The YAML file, given under either name."""
         return self.policy_config_yaml_path or self.config_yaml_path
+
+    @property
+    def yaml_option(self) -> str:
+        """The option under which the YAML file is given."""
+        return "config_yaml_path" if self.policy_config_yaml_path is None else "policy_config_yaml_path"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +143,13 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
         """Refuse a dataset that cannot be played, before the simulation starts; ConfigError names the option."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             cls(config)
 
     @classmethod
     def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> Connections:
         """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             policy = cls(config)
             policy.check_environment(env)
             return policy.connections(env)
@@ -153,7 +157,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
     @classmethod
     def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
         """Return the dataset's description; ConfigError if its only trajectory is unreadable."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             policy = cls(config)
         dataset, only = policy.dataset, config.trajectory_index
         try:
@@ -267,18 +271,6 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
         refuse(problems)
         return groups, places
-
-
-@contextmanager
-def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
-    """Name the job option of a wrong YAML file; the message names the place in the file."""
-    option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(
-            [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
-        ) from error
 
 
 def _misfit(dataset: StoredDataset, actions: np.ndarray, env: Environment) -> str:

@@ -165,10 +165,6 @@ class PolicyServerConnection:
         if channel is not None:
             channel.close()
 
-    @property
-    def _may_connect_again(self) -> bool:
-        return not (self.codec.remembers and self._has_answered)
-
     def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         try:
@@ -209,21 +205,11 @@ class PolicyServerConnection:
             if self._owes_answer:
                 # The last question was interrupted. Its late answer would be taken for the answer to this one.
                 self.close()
-            if self._channel is None and self._may_connect_again:
+            if self._channel is None and not (self.codec.remembers and self._has_answered):
                 self._send_beginning()
             self._send(message, owes_answer=True)
         except OSError as error:
             self._loss = error
-
-    def _repeat(self) -> None:
-        """Repeat the last question as soon as the server is there."""
-        try:
-            self._send_beginning()
-            if self._shown is not None:
-                self._send(self._shown, owes_answer=True)
-        except OSError as error:
-            self.close()
-            raise self._silent(error) from error
 
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
         """Close after a lost or late answer; ServerUnreachableError if the question may not be asked once more."""
@@ -231,7 +217,7 @@ class PolicyServerConnection:
         if is_repeated:
             raise self._silent(error) from error
         reason = self._reason(error)
-        if not self._may_connect_again:
+        if self.codec.remembers and self._has_answered:
             raise ServerUnreachableError(
                 f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
                 "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
@@ -328,9 +314,15 @@ def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mappin
                 answers[place] = asked[place]._received(until_s)
             except OSError as error:
                 asked[place]._lose(error, is_repeated=is_repeated)
-        for place, connection in enumerate(asked):
-            if place not in answers:
-                connection._repeat()
+        # Repeat a lost or late question as soon as its server is there.
+        for connection in (connection for place, connection in enumerate(asked) if place not in answers):
+            try:
+                connection._send_beginning()
+                if connection._shown is not None:
+                    connection._send(connection._shown, owes_answer=True)
+            except OSError as error:
+                connection.close()
+                raise connection._silent(error) from error
     return [answers[place] for place in range(len(asked))]
 
 
