@@ -69,18 +69,15 @@ class MessageReader:
         self.is_too_large = False  # whether the current or last message is dropped; may be set
         self._max_bytes = max_bytes
         self._steps = self._read()
-        self.num_wanted = self._advance(next(self._steps))[1]  # most bytes for the next call of `feed`
+        next(self._steps)
+        self.num_wanted = _GREETING_BYTES  # most bytes for the next call of `feed`
 
     def feed(self, data: bytes) -> Event | None:
         """Take 1 to `num_wanted` received bytes, and return what they complete; ProtocolError if they are invalid."""
-        event, self.num_wanted = self._advance(self._steps.send(data))
-        return event
-
-    def _advance(self, step: Event | int) -> tuple[Event | None, int]:
-        if isinstance(step, int):
-            return None, step
-        following = next(self._steps)
-        return step, following if isinstance(following, int) else 1
+        step = self._steps.send(data)
+        following = step if isinstance(step, int) else next(self._steps)
+        self.num_wanted = following if isinstance(following, int) else 1
+        return None if isinstance(step, int) else step
 
     def _read(self) -> Generator[Event | int, bytes, None]:
         greeting = yield from _exactly(_GREETING_BYTES)

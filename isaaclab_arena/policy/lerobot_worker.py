@@ -393,7 +393,7 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
     """Map each attribute path of a policy's modules and their objects to a comparable form of its value."""
     # Objects of other packages than the modules' own are compared by identity only.
     modules = dict(policy.named_modules())
-    packages = {_package(module) for module in modules.values()}
+    packages = {type(module).__module__.partition(".")[0] for module in modules.values()}
     states: dict[_Path, object] = {}
     seen: set[int] = set()
 
@@ -402,7 +402,8 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
             own = (*path, name)
             states[own] = _form(value)
             is_object = not isinstance(value, (type, torch.nn.Module, torch.Tensor)) and hasattr(value, "__dict__")
-            if is_object and _package(value) in packages and id(value) not in seen:
+            package = type(value).__module__.partition(".")[0]
+            if is_object and package in packages and id(value) not in seen:
                 seen.add(id(value))
                 states[own] = type(value)
                 look_at(vars(value), own)
@@ -445,10 +446,6 @@ def _owner(policy: typing.Any, path: _Path) -> typing.Any:
     for name in path[1:-1]:
         owner = getattr(owner, name)
     return owner
-
-
-def _package(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
 
 
 # Draw the noise of each batch entry from its own seed, so that it does not depend on the batch.
@@ -494,25 +491,22 @@ class NoiseOfEntries(TorchFunctionMode):
             return self._drawn(_LIKE[function], like.shape, *wanted)
         if function in _SIZED:
             size = given.get("size", args[0] if len(args) == 1 else args)
-            return self._drawn(_SIZED[function], _shape(size), given.get("dtype"), given.get("device"))
+            return self._drawn(_SIZED[function], size, given.get("dtype"), given.get("device"))
         if function is torch.normal:
             mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)
             size = given.get("size", args[2] if len(args) > 2 else None)
             if size is None:
                 size = (mean if isinstance(mean, torch.Tensor) else std).shape
-            return self._drawn(torch.randn, _shape(size), given.get("dtype"), given.get("device")) * std + mean
+            return self._drawn(torch.randn, size, given.get("dtype"), given.get("device")) * std + mean
         raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
 
-    def _drawn(self, draw: typing.Any, shape: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
+    def _drawn(self, draw: typing.Any, size: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
+        shape = (size,) if isinstance(size, int) else tuple(size)
         if len(shape) == 0 or shape[0] != len(self._generators):
-            raise RuntimeError(f"the policy draws noise of shape {tuple(shape)} for {len(self._generators)} entries")
+            raise RuntimeError(f"the policy draws noise of shape {shape} for {len(self._generators)} entries")
         # Torch does not apply the mode while it handles a call, so these draws do not recurse.
-        drawn = torch.stack([draw(tuple(shape[1:]), generator=each, dtype=dtype) for each in self._generators])
+        drawn = torch.stack([draw(shape[1:], generator=each, dtype=dtype) for each in self._generators])
         return drawn if device is None else drawn.to(device)
-
-
-def _shape(size: typing.Any) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else tuple(size)
 
 
 # A LeRobot policy with its processors, asked for chunks of actions.

@@ -293,7 +293,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         # None of ``length`` is for all predicted actions.
         length = self.policy_config.action_horizon if length is None else length
         wiring, history = self._wiring_of(env), self._history_for(env)
-        seeds = [self._draw_seed(env_id) for env_id in env_ids]
+        # A seed comes from the episode's stream, without one from the YAML file's seed.
+        seeds = [self._draw_seed(env_id, self.policy_config.seed) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
         size = size if self._fills_calls else len(env_ids)
 
@@ -306,7 +307,15 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            words = [self._instruction(slot) for slot in slots]
+            words = [
+                self._instructions.get(slot) or self.task_description or self.policy_config.language_instruction
+                for slot in slots
+            ]
+            if not all(words):
+                raise PolicyError(
+                    f"env slot {slots[words.index('')]} has no instruction; give language_instruction in the job or in "
+                    f"{self.args.policy_config_yaml_path}"
+                )
             shown = history.shown(observation, slots, words, as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
@@ -324,19 +333,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             parts.append(chunks[: len(places)])
             self.count.slots_needed += len(places)
         return torch.cat(parts)
-
-    def _instruction(self, env_id: int) -> str:
-        words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
-        if not words:
-            raise PolicyError(
-                f"env slot {env_id} has no instruction; give language_instruction in the job or in "
-                f"{self.args.policy_config_yaml_path}"
-            )
-        return words
-
-    def _draw_seed(self, env_id: int, entropy: int | None = None) -> int:
-        """Return the seed of an env slot's next query, from its episode's stream, else from the YAML file's seed."""
-        return super()._draw_seed(env_id, self.policy_config.seed if entropy is None else entropy)
 
     def _shown_steps(self, env: Environment) -> Sequence[int]:
         return self._wiring_of(env).video_steps

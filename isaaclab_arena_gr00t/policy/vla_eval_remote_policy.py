@@ -91,8 +91,9 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = mistaken_options(_addressed(config))
-        if config.address is not None and not _is_address(config.address):
+        addressed = _addressed(config)
+        problems = mistaken_options(addressed)
+        if config.address is not None and addressed is config:
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
         refuse(problems)
 
@@ -182,20 +183,15 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
 
 def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
-    """Return the options with host and port from ``address``, if it is given and valid."""
-    if config.address is None or not _is_address(config.address):
-        return config
-    parts = urlsplit(config.address)
-    return replace(config, remote_host=parts.hostname or "", remote_port=parts.port or config.remote_port)
-
-
-def _is_address(text: str) -> bool:
+    """Return the options with host and port from ``address``, and unchanged if that is not given or invalid."""
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(config.address or "")
         has_port = parts.port is None or parts.port > 0
     except ValueError:
-        return False
-    return parts.scheme == "ws" and bool(parts.hostname) and has_port and not parts.path.strip("/") and not parts.query
+        return config
+    if parts.scheme != "ws" or not parts.hostname or not has_port or parts.path.strip("/") or parts.query:
+        return config
+    return replace(config, remote_host=parts.hostname, remote_port=parts.port or config.remote_port)
 
 
 def _entry(part: object, name: str, default: Any) -> Any:

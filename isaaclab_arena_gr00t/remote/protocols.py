@@ -564,8 +564,10 @@ class VlaEvalCodec(Codec):
         return messages.write_message(plain, partial(_vla_eval_encoded, picture_format=picture_format))
 
     @staticmethod
-    def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
+    def unpack(data: str | bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
         """Return the message in the bytes; WireError if invalid or too large. PNG and JPEG stay `EncodedPicture`."""
+        if isinstance(data, str):
+            raise WireError("vla-eval's protocol sends no text")
         outline(data, limits)
         plain = messages.read_message(data, _vla_eval_decoded)
         if not isinstance(plain, dict) or not {"type", "payload", "seq"} <= plain.keys():

@@ -410,7 +410,7 @@ class VlaEvalTalks:
         for data in connection:
             answer: protocols.Message | None = None
             try:
-                message = self._message(data)
+                message = protocols.VlaEvalCodec.unpack(data, self.limits)
             except WireError as error:
                 connection.send(protocols.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
                 continue
@@ -443,11 +443,6 @@ class VlaEvalTalks:
                 answer = _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
             if answer is not None:
                 connection.send(protocols.VlaEvalCodec.pack(answer))
-
-    def _message(self, data: str | bytes) -> protocols.Message:
-        if isinstance(data, str):
-            raise WireError("vla-eval's protocol sends no text")
-        return protocols.VlaEvalCodec.unpack(data, self.limits)
 
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})
