@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena import workers
 from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem, refuse
@@ -18,17 +19,6 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers import (
-    PolicyElsewhere,
-    RequestError,
-    WorkerError,
-    WorkerProcess,
-    ask_kept_worker,
-    patience_s,
-    stop_kept_workers,
-    taken_worker,
-    which_worker,
-)
 
 # Read the facts on a policy from its directory, without LeRobot.
 
@@ -340,8 +330,8 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     """Return the versions of Python and LeRobot's packages in the policy's interpreter; ConfigError without LeRobot."""
     interpreter, variables = options.interpreter, options.environment_variables
     try:
-        found = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
-    except (RequestError, WorkerError) as error:
+        found = workers.ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
+    except (workers.RequestError, workers.WorkerError) as error:
         raise ConfigError(f"'{interpreter}' cannot be asked: {error}", key="python") from error
     if "lerobot" not in found:
         message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
@@ -358,12 +348,13 @@ class LeRobotNetwork:
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         # ``directory`` is that of LeRobot's ``save_pretrained``. ConfigError: the policy cannot be loaded.
         self._directory, self._device, self._options = directory, device, options
-        self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
+        self._elsewhere = workers.PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
         # The worker that answered the request for versions has started already, so take it.
-        told = taken_worker(which_worker(ANSWERS, options.interpreter, options.environment_variables), _VERSIONS)
+        which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
+        told = workers.taken_worker(which, _VERSIONS)
         # All questions to the other kept workers have been asked.
-        stop_kept_workers()
-        self._worker: WorkerProcess | None = None
+        workers.stop_kept_workers()
+        self._worker: workers.WorkerProcess | None = None
         self._worker, self.description = self._started(told)
         self.about: Mapping[str, Any] = {"slots_per_call": None, **asdict(self.description)}
 
@@ -408,15 +399,15 @@ class LeRobotNetwork:
                 self._worker, _ = self._started()
             try:
                 request = {"request": "predict", "words": words, "seeds": noise_seeds}
-                return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
-            except WorkerError:
+                return self._worker.ask(request, workers.patience_s(self._options.timeout_s), shown)[1]
+            except workers.WorkerError:
                 # The failure stopped the worker.
                 self._worker = None
                 raise
 
         try:
-            answer = self._elsewhere.asked(asked_once, (WorkerError,), comes_back=lambda error: error.died)
-        except RequestError as error:
+            answer = self._elsewhere.asked(asked_once, (workers.WorkerError,), comes_back=lambda error: error.died)
+        except workers.RequestError as error:
             raise PolicyError(f"{self._elsewhere.name} failed: {error}\n{error.traceback}") from error
         except ConfigError as error:
             raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
@@ -433,7 +424,7 @@ class LeRobotNetwork:
             raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
         return answer
 
-    def _started(self, started: WorkerProcess | None = None) -> tuple[WorkerProcess, Description]:
+    def _started(self, started: workers.WorkerProcess | None = None) -> tuple[workers.WorkerProcess, Description]:
         """Return a worker that has loaded the policy; ConfigError if it cannot be loaded, or is another one now."""
         options, directory = self._options, self._directory
         settings = {
@@ -444,14 +435,14 @@ class LeRobotNetwork:
         load = {"request": "load", "packages": PACKAGES, **place, "settings": settings}
         worker = None
         try:
-            worker = started or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
-            said, _ = worker.ask(load, patience_s(options.start_timeout_s))
+            worker = started or workers.WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+            said, _ = worker.ask(load, workers.patience_s(options.start_timeout_s))
             refuse_another(said, read_features(directory), directory)
             # The size of the memory in the trial may differ after a restart.
             self._elsewhere.meet({name: value for name, value in said.items() if name != "memory_bytes"})
-        except WorkerError as error:
+        except workers.WorkerError as error:
             raise ConfigError(f"'{directory}' cannot be loaded: {error}", key=KEY) from error
-        except (RequestError, ArenaError) as error:
+        except (workers.RequestError, ArenaError) as error:
             if worker is not None:
                 worker.close()
             if isinstance(error, ArenaError):

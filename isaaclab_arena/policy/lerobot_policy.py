@@ -27,26 +27,9 @@ from isaaclab_arena.interfaces.specs import (
     picture_layout,
     pictures_of,
 )
+from isaaclab_arena.policy import lerobot_network as lerobot
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
-from isaaclab_arena.policy.lerobot_network import (
-    ACTIONS,
-    KEY,
-    MEMORIES,
-    NOTHING,
-    SEEDS,
-    SHOWN,
-    WORDS,
-    Description,
-    Features,
-    LeRobotNetwork,
-    LeRobotPolicyCfg,
-    TrainingData,
-    check_statistics,
-    policy_directory,
-    read_features,
-    read_training_data,
-    versions_there,
-)
+from isaaclab_arena.policy.lerobot_network import LeRobotNetwork, LeRobotPolicyCfg
 
 # Find the environment's observations for a LeRobot policy's inputs, and the misfits.
 
@@ -78,7 +61,7 @@ class Inputs:
         return {**pictures, **states}
 
     def connections(
-        self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
+        self, options: LeRobotPolicyCfg, data: lerobot.TrainingData, env: Environment, notes: Sequence[str] = ()
     ) -> Connections:
         """Return the policy's connections with an environment, and the contradictions with its files as notes."""
         # Columns that the dataset does not name leave the action without names.
@@ -100,7 +83,9 @@ class Inputs:
         )
 
 
-def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, env: Environment) -> Inputs:
+def fitted(
+    features: lerobot.Features, data: lerobot.TrainingData, options: LeRobotPolicyCfg, env: Environment
+) -> Inputs:
     """Match a policy's inputs with an environment's observations (specs only); ConfigError lists every misfit."""
     spec: Any = env.observation_spec
     shown, observed = spec.get(CAMERAS, {}), spec.get(_STATES, {})
@@ -146,7 +131,7 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
 
 
 def _cameras(
-    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, str]
+    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Problem]]:
     """Return the camera of each picture, and every misfit: the one the job names, else that of the same name."""
     if features.pictures and not specs:
@@ -180,7 +165,7 @@ def _cameras(
 
 
 def _terms(
-    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
+    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
     """Return the observations that form each input, and every misfit: those named, else the only one of its size."""
     formed: dict[str, tuple[str, ...]] = {}
@@ -223,17 +208,17 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkElsewhere | None = None) -> None:
         super().__init__(config)
-        directory = policy_directory(config.pretrained)
+        directory = lerobot.policy_directory(config.pretrained)
         self._options = config
-        self._features = read_features(directory)
+        self._features = lerobot.read_features(directory)
         # The observations that a query shows: 0 is the one at that step, -1 the one before it.
         self._looks = range(1 - self._features.num_observations, 1)
-        self._data = read_training_data(directory, config.dataset)
+        self._data = lerobot.read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
         self._network = network or LeRobotNetwork(directory, _device(config), config)
         about = {name: value for name, value in self._network.about.items() if name != "slots_per_call"}
-        said = self._said = Description(**about)
+        said = self._said = lerobot.Description(**about)
         # Env slots of a call unless options fix them: in a policy server all calls have one size. None: as many as need
         # a chunk.
         self._max_batch = None if isinstance(self._network, LeRobotNetwork) else self._network.max_batch
@@ -259,30 +244,32 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
         """Refuse wrong files or interpreters before simulation; ConfigError with the option in ``key``."""
-        directory = policy_directory(config.pretrained)
-        features = read_features(directory)
-        check_statistics(directory)
+        directory = lerobot.policy_directory(config.pretrained)
+        features = lerobot.read_features(directory)
+        lerobot.check_statistics(directory)
         if features.remembers and (config.n_action_steps or 1) > 1:
             raise _several_steps_of_one_that_remembers(config)
-        read_training_data(directory, config.dataset)
+        lerobot.read_training_data(directory, config.dataset)
         _device(config)
-        versions_there(config)
+        lerobot.versions_there(config)
 
     @classmethod
     def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> Connections:
         """Return the connections with an environment; ConfigError if it lacks an input or takes other actions."""
-        directory = policy_directory(config.pretrained)
-        features, data = read_features(directory), read_training_data(directory, config.dataset)
-        return fitted(features, data, config, env).connections(config, data, env, check_statistics(directory))
+        directory = lerobot.policy_directory(config.pretrained)
+        features = lerobot.read_features(directory)
+        data = lerobot.read_training_data(directory, config.dataset)
+        return fitted(features, data, config, env).connections(config, data, env, lerobot.check_statistics(directory))
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the policy's files and the versions of LeRobot's packages; see `PolicyBase.content_sources`."""
         config = LeRobotPolicyCfg(**options)
-        directory = policy_directory(config.pretrained)
-        stated = {f"package {name} of {config.interpreter}": said for name, said in versions_there(config).items()}
+        directory = lerobot.policy_directory(config.pretrained)
+        versions = lerobot.versions_there(config)
+        stated = {f"package {name} of {config.interpreter}": version for name, version in versions.items()}
         name = Path(config.pretrained).name
-        return ContentSources(files={f"{KEY} {name}": directory}, stated=stated, checkpoint=str(directory))
+        return ContentSources(files={f"{lerobot.KEY} {name}": directory}, stated=stated, checkpoint=str(directory))
 
     @classmethod
     def foreign_code(cls, config: LeRobotPolicyCfg) -> Sequence[Problem]:
@@ -304,7 +291,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def connections(self, env: Environment) -> Connections:
         """Return the policy's inputs and the entries that its action sets; see `PolicyBase.connections`."""
-        notes = check_statistics(policy_directory(self._options.pretrained))
+        notes = lerobot.check_statistics(lerobot.policy_directory(self._options.pretrained))
         return self._inputs_of(env).connections(self._options, self._data, env, notes)
 
     def slots_per_call(self, num_envs: int) -> int | None:
@@ -352,7 +339,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
-        features = read_features(policy_directory(config.pretrained))
+        features = lerobot.read_features(lerobot.policy_directory(config.pretrained))
         _refuse_memory(is_kept=features.remembers)
         return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
@@ -388,15 +375,15 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         else:
             shown = self._history.frames(env_ids)
         arrays = [np.ascontiguousarray(part.numpy()) for part in on_cpu(list(shown.values()))]
-        entries: dict[str, Any] = {f"{SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
-        entries |= {WORDS: words, SEEDS: np.array(seeds, np.int64)}
+        entries: dict[str, Any] = {f"{lerobot.SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
+        entries |= {lerobot.WORDS: words, lerobot.SEEDS: np.array(seeds, np.int64)}
         if self._said.remembers:
-            memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
+            memories = [self._memories.get(env_id, lerobot.NOTHING) for env_id in env_ids]
             is_here = isinstance(self._network, LeRobotNetwork)
-            entries[MEMORIES] = memories if is_here else self._said.padded(memories)
+            entries[lerobot.MEMORIES] = memories if is_here else self._said.padded(memories)
         answers = self._network.ask(entries, slots_per_call=size or len(words))
-        self._memories.update(zip(env_ids, answers.get(MEMORIES, ()), strict=False))
-        actions, columns = answers[ACTIONS], self._options.action_columns
+        self._memories.update(zip(env_ids, answers.get(lerobot.MEMORIES, ()), strict=False))
+        actions, columns = answers[lerobot.ACTIONS], self._options.action_columns
         return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -443,4 +430,4 @@ def _refuse_memory(*, is_kept: bool) -> None:
     """Refuse by ConfigError a policy with memory where others would play its chunks."""
     if is_kept:
         message = "remembers its answers, and so is asked in every control step, which cannot be late"
-        raise ConfigError(message, key=f"policy_config_dict.{KEY}")
+        raise ConfigError(message, key=f"policy_config_dict.{lerobot.KEY}")

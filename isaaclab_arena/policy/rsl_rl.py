@@ -3,11 +3,12 @@
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,24 +24,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
-from isaaclab_arena.models.network import (
-    ActionScaler,
-    ActionScaling,
-    Answer,
-    Memory,
-    PolicyNetwork,
-    forgotten,
-    remembered,
-)
-from isaaclab_arena.models.rsl_rl_checkpoint import (
-    AgentSettings,
-    checkpoint_file,
-    find_agent_file,
-    is_torchscript,
-    load_network,
-    read_agent_settings,
-    trained_environment,
-)
+from isaaclab_arena.models import network as networks
+from isaaclab_arena.models import rsl_rl_checkpoint
 
 # Choose a network's observations and their order.
 
@@ -133,7 +118,7 @@ _OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
 class SharedNetwork:
     """A policy's network as a `Network`: its memory of an episode is part of the entry and of the answer."""
 
-    def __init__(self, network: PolicyNetwork, device: torch.device) -> None:
+    def __init__(self, network: networks.PolicyNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
         self.about: Mapping[str, Any] = {
             "slots_per_call": None,
@@ -151,7 +136,7 @@ class SharedNetwork:
         return {name: tensor.cpu().numpy() for name, tensor in {**outputs, **_by_entry(answer.memory)}.items()}
 
 
-class NetworkOnServer(PolicyNetwork):
+class NetworkOnServer(networks.PolicyNetwork):
     """The stand-in for a network in a policy server. Its memory stays on the rank."""
 
     def __init__(self, network: NetworkElsewhere) -> None:
@@ -160,30 +145,30 @@ class NetworkOnServer(PolicyNetwork):
         self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
         self.knows_std = network.about["knows_std"]
 
-    def new_memory(self, batch_size: int) -> Memory:
+    def new_memory(self, batch_size: int) -> networks.Memory:
         """Return zeros for each part of the network's memory."""
         sizes = self._network.about["memory"]
         return tuple(torch.zeros(num_layers, batch_size, hidden_size) for num_layers, hidden_size in sizes)
 
-    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+    def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
         asked = {_OBSERVATION: observation, **_by_entry(memory)}
         entries = {name: tensor.contiguous().numpy() for name, tensor in asked.items()}
         said = self._network.ask(entries, slots_per_call=len(observation))
         tensors = {name: torch.from_numpy(values) for name, values in said.items()}
-        return Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
+        return networks.Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
 
     def close(self) -> None:
         """Announce that no request will follow now."""
         self._network.close()
 
 
-def _by_entry(memory: Memory) -> dict[str, torch.Tensor]:
+def _by_entry(memory: networks.Memory) -> dict[str, torch.Tensor]:
     """Return the parts of a memory by name, entries first. Shape of each: (batch, num_layers, hidden_size)."""
     return {f"memory.{index}": part.transpose(0, 1) for index, part in enumerate(memory)}
 
 
-def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
+def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> networks.Memory:
     return tuple(tensors[f"memory.{index}"].transpose(0, 1).contiguous() for index in range(num_parts))
 
 
@@ -191,8 +176,6 @@ def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
 
 FILE_KEY = "checkpoint_path"
 _AGENT_KEY = "agent_cfg_path"
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -226,7 +209,7 @@ class RslRlPolicyCfg(PolicyCfg):
     device: str | None = None
     observation_groups: tuple[str, ...] | None = None
     observation_terms: dict[str, tuple[str, ...]] | None = None
-    action_scaling: ActionScaling | None = None
+    action_scaling: networks.ActionScaling | None = None
     clip_actions: float | None = None
     stochastic: bool = False
 
@@ -236,10 +219,10 @@ class TrainedPolicy:
     """A network, and the settings of its actions."""
 
     file: Path  # the file that it was loaded from
-    network: PolicyNetwork
+    network: networks.PolicyNetwork
     observation_groups: tuple[str, ...]  # groups of the network's input, concatenated
     observation_terms: Mapping[str, Sequence[str]]  # the terms of each group, in order
-    action_scaling: ActionScaling  # the meaning of the network's output to the environment
+    action_scaling: networks.ActionScaling  # the meaning of the network's output to the environment
     clip_actions: float | None  # limit of the absolute output, None for no limit
 
 
@@ -252,44 +235,50 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
     # The message names the option that the user wrote.
     key = "device" if config.policy_device is None and config.policy_device_id is None else None
     name = next(iter(named), None)
-    _with_key(key, lambda: check_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
-    return _with_key(key, lambda: resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
+    with _named_by_option(key):
+        check_policy_device(policy_device_id=config.policy_device_id, policy_device=name)
+        return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name)
 
 
 def load_trained(
-    config: RslRlPolicyCfg, device: torch.device, *, network: PolicyNetwork | None = None
+    config: RslRlPolicyCfg, device: torch.device, *, network: networks.PolicyNetwork | None = None
 ) -> TrainedPolicy:
     """Load the network and its settings from files and options; ConfigError with ``key`` of the wrong option."""
     # Options of the job take precedence over the training's configuration. A given ``network`` is not loaded again.
-    file = checkpoint_file(config.checkpoint_path, config.checkpoint)
-    agent_file = find_agent_file(file) if config.agent_cfg_path is None else Path(config.agent_cfg_path)
-    told = None if agent_file is None else _with_key(_AGENT_KEY, lambda: read_agent_settings(agent_file))
-    network = network or _with_key(FILE_KEY, lambda: load_network(file, told, device))
+    file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+    named = config.agent_cfg_path
+    agent_file = rsl_rl_checkpoint.find_agent_file(file) if named is None else Path(named)
+    with _named_by_option(_AGENT_KEY):
+        told = None if agent_file is None else rsl_rl_checkpoint.read_agent_settings(agent_file)
+    if network is None:
+        with _named_by_option(FILE_KEY):
+            network = rsl_rl_checkpoint.load_network(file, told, device)
     if config.stochastic and not network.knows_std:
         message = "actions can only be drawn from the Gaussian of a checkpoint; this network has none"
         raise ConfigError(message, key="stochastic")
-    settings = told or AgentSettings()
+    settings = told or rsl_rl_checkpoint.AgentSettings()
     clip = settings.clip_actions if config.clip_actions is None else config.clip_actions
     if clip is not None and clip <= 0:
         raise ConfigError(f"must be above 0, got {clip:g}", key="clip_actions")
     scaling = config.action_scaling or settings.action_scaling
-    if scaling not in set(ActionScaling):
-        message = f"no such scaling '{scaling}'{did_you_mean(scaling, ActionScaling)}"
+    if scaling not in set(networks.ActionScaling):
+        message = f"no such scaling '{scaling}'{did_you_mean(scaling, networks.ActionScaling)}"
         raise ConfigError(message, key="action_scaling")
     return TrainedPolicy(
         file=file,
         network=network,
         observation_groups=tuple(config.observation_groups or settings.observation_groups),
         observation_terms=settings.observation_terms if config.observation_terms is None else config.observation_terms,
-        action_scaling=ActionScaling(scaling),
+        action_scaling=networks.ActionScaling(scaling),
         clip_actions=clip,
     )
 
 
-def _with_key(key: str | None, act: Callable[[], Result]) -> Result:
-    """Call `act`, and report its ConfigError under the job's option `key`."""
+@contextmanager
+def _named_by_option(key: str | None) -> Iterator[None]:
+    """Report ConfigErrors of a ``with`` block under the job's option `key`, unchanged for None."""
     try:
-        return act()
+        yield
     except ConfigError as error:
         if key is None:
             raise
@@ -313,7 +302,7 @@ class _Meeting:
 
     environment: Environment
     inputs: NetworkInputs
-    scaler: ActionScaler
+    scaler: networks.ActionScaler
 
 
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
@@ -339,7 +328,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, digest, self.device)
         self._trained = trained
-        self._memory: Memory | None = None
+        self._memory: networks.Memory | None = None
         self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
         self._meeting: _Meeting | None = None
@@ -364,16 +353,16 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
         """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
-        file = checkpoint_file(config.checkpoint_path, config.checkpoint)
-        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else find_agent_file(file)
-        environment = {} if agent_file is None else trained_environment(agent_file)
+        file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else rsl_rl_checkpoint.find_agent_file(file)
+        environment = {} if agent_file is None else rsl_rl_checkpoint.trained_environment(agent_file)
         return Description(source=str(file), environment=environment)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the checkpoint and the training's configuration; see `PolicyBase.content_sources`."""
-        file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
-        agent_file = options.get("agent_cfg_path") or find_agent_file(file)
+        file = rsl_rl_checkpoint.checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
+        agent_file = options.get("agent_cfg_path") or rsl_rl_checkpoint.find_agent_file(file)
         # An ONNX file may keep its tensors in a file beside it.
         beside = file.with_name(f"{file.name}.data")
         files = {f"{FILE_KEY} {file.name}": file}
@@ -384,8 +373,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
         """Return a problem if the file is a program: TorchScript can read and write files."""
-        path = checkpoint_file(config.checkpoint_path, config.checkpoint)
-        if not is_torchscript(path):
+        path = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        if not rsl_rl_checkpoint.is_torchscript(path):
             return ()
         return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
 
@@ -466,7 +455,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             self._generators.clear()
             return
         if self._memory is not None:
-            self._memory = forgotten(self._memory, env_ids)
+            self._memory = networks.forgotten(self._memory, env_ids)
         for env_id in env_ids.tolist():
             self._generators.pop(env_id, None)
 
@@ -495,7 +484,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if self._memory is None or self._num_envs != env.num_envs:
             self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
-        self._memory = remembered(self._memory, answer.memory, env_ids)
+        self._memory = networks.remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
         if answer.std is not None and self._options.stochastic:
             # Each episode draws from its own stream, and only in the env slots that act.
@@ -522,7 +511,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             self._meeting = _Meeting(
                 environment=env,
                 inputs=network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms),
-                scaler=ActionScaler(
+                scaler=networks.ActionScaler(
                     env.action_spec, trained.action_scaling, clip=trained.clip_actions, device=env.device
                 ),
             )

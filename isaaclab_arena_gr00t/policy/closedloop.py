@@ -18,21 +18,8 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import pictures_of
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
+from isaaclab_arena_gr00t import config as gr00t_config
 from isaaclab_arena_gr00t import observations
-from isaaclab_arena_gr00t.config import (
-    JOINT_FILES,
-    PRESENT,
-    YAML_OPTION,
-    ClosedloopPolicyArgs,
-    Dimensions,
-    Gr00tClosedloopPolicyConfig,
-    Modality,
-    check_args,
-    model_interface,
-    named_by_option,
-    read_joint_files,
-    read_policy_config,
-)
 
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
@@ -57,8 +44,8 @@ class ShownHistory:
     def __init__(self, wiring: observations.Wiring, num_envs: int) -> None:
         self.wiring = wiring
         # An input of the present step only needs no history.
-        self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
-        self._state = None if wiring.state_steps == PRESENT else FrameHistory(wiring.state_steps, num_envs)
+        self._video = None if wiring.video_steps == gr00t_config.PRESENT else FrameHistory(wiring.video_steps, num_envs)
+        self._state = None if wiring.state_steps == gr00t_config.PRESENT else FrameHistory(wiring.state_steps, num_envs)
         self.num_envs = num_envs
 
     def restart(self, env_ids: torch.Tensor) -> None:
@@ -107,7 +94,7 @@ class ShownHistory:
 
 # Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
 
-ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
+ArgsT = TypeVar("ArgsT", bound=gr00t_config.ClosedloopPolicyArgs)
 
 
 class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
@@ -117,7 +104,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     # a chunk, each with its own instruction and history. The noise seed comes from the episode's own stream, so that
     # the actions of an episode do not depend on the others in the query.
 
-    config_class: ClassVar[type | None] = ClosedloopPolicyArgs
+    config_class: ClassVar[type | None] = gr00t_config.ClosedloopPolicyArgs
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
     _takes_tensors = False  # whether `query` takes tensors on the observation's device instead of arrays
     # Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks.
@@ -125,12 +112,12 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def __init__(self, config: ArgsT) -> None:
         super().__init__(config)
-        check_args(config)
+        gr00t_config.check_args(config)
         self.args = config
         self.policy_config = self.settings_of(config)
         self._num_played, self._averaging = self.policy_config.action_chunk_length, config.temporal_ensemble_coeff
         self.count = QueryCount()
-        self._files = read_joint_files(self.policy_config)
+        self._files = gr00t_config.read_joint_files(self.policy_config)
         self._history: ShownHistory | None = None
         self._wired: tuple[Environment, observations.Wiring] | None = None
 
@@ -149,10 +136,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
     @abstractmethod
-    def modality_config(self) -> Mapping[str, Modality]:
+    def modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs: ``video``, ``state``, ``action`` and ``language``."""
 
-    def dimensions(self) -> Dimensions | None:
+    def dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key; None if unknown, then `check_environment` tries a query."""
         return None
 
@@ -164,30 +151,30 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
     @classmethod
-    def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:
+    def settings_of(cls, config: Any) -> gr00t_config.Gr00tClosedloopPolicyConfig:
         """Return the settings of a job's YAML file; ConfigError with every problem of the file."""
-        return read_policy_config(config.policy_config_yaml_path)
+        return gr00t_config.read_policy_config(config.policy_config_yaml_path)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the YAML file and the joint files that it names; see `PolicyBase.content_sources`."""
         settings = cls.settings_of(cls.config_class(**options)) if cls.config_class is not None else None
-        paths = {YAML_OPTION: options[YAML_OPTION]}
-        paths |= {key: getattr(settings, key) for key in JOINT_FILES}
+        paths = {gr00t_config.YAML_OPTION: options[gr00t_config.YAML_OPTION]}
+        paths |= {key: getattr(settings, key) for key in gr00t_config.JOINT_FILES}
         return ContentSources(files={f"{key} {Path(path).name}": Path(path) for key, path in paths.items() if path})
 
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
-        check_args(config)
-        with named_by_option(YAML_OPTION, config.policy_config_yaml_path):
+        gr00t_config.check_args(config)
+        with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
             cls._check_settings(cls.settings_of(config), config)
 
     @classmethod
-    def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
+    def _check_settings(cls, settings: gr00t_config.Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse wrong settings that show without model and environment; `args` of the job take precedence."""
         del args
-        read_joint_files(settings)
+        gr00t_config.read_joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
@@ -249,7 +236,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def chunk_traits(self) -> ChunkTraits:
         """Return the chunk lengths and the steps of a query's pictures; ConfigError if predictions are averaged."""
         _refuse_averages(self.args)
-        model = model_interface(self.modality_config(), self.dimensions())
+        model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
             played=self._num_played,
             predicted=self.policy_config.action_horizon,
@@ -345,13 +332,13 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def _wiring_of(self, env: Environment) -> observations.Wiring:
         if self._wired is None or self._wired[0] is not env:
-            model = model_interface(self.modality_config(), self.dimensions())
+            model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
             file = self.args.policy_config_yaml_path
             self._wired = (env, observations.wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
 
 
-def _refuse_averages(args: ClosedloopPolicyArgs) -> None:
+def _refuse_averages(args: gr00t_config.ClosedloopPolicyArgs) -> None:
     if args.temporal_ensemble_coeff is not None:
         message = "averages the answers to several queries, which cannot be late; leave it out"
         raise ConfigError(message, key="policy_config_dict.temporal_ensemble_coeff")

@@ -20,19 +20,8 @@ from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Entries, NetworkElsewhere
-from isaaclab_arena_gr00t.config import (
-    YAML_OPTION,
-    Dimensions,
-    Gr00tClosedloopPolicyArgs,
-    Gr00tClosedloopPolicyConfig,
-    Modality,
-    StatedModality,
-    checkpoint_problems,
-    model_interface,
-    named_by_option,
-    read_joint_files,
-    stated_embodiments,
-)
+from isaaclab_arena_gr00t import config as gr00t_config
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.observations import wired
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
@@ -87,11 +76,11 @@ class ServedModel:
         self.slots_per_call = self.own_slots  # env slots up to which calls are padded
         self.plan_because: str | None = network.about["plan_because"]
 
-    def get_modality_config(self) -> Mapping[str, Modality]:
+    def get_modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs."""
-        return {name: StatedModality(**said) for name, said in self._network.about["modalities"].items()}
+        return {name: gr00t_config.StatedModality(**said) for name, said in self._network.about["modalities"].items()}
 
-    def get_dimensions(self) -> Dimensions | None:
+    def get_dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key, None if the model does not state them."""
         return self._network.about["dimensions"]
 
@@ -206,15 +195,16 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
         """Refuse a missing checkpoint or a wrong YAML file before the simulation starts: ConfigError."""
         if config.model_path is not None:
-            problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
-            refuse(problems)
+            searched = "and is looked for in the working directory"
+            refuse(gr00t_config.checkpoint_problems(config.model_path, searched=searched))
         super().check_options(config)
 
     @classmethod
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
         super()._check_settings(settings, args)
-        problems, known = checkpoint_problems(settings.model_path), stated_embodiments(settings.model_path)
+        problems = gr00t_config.checkpoint_problems(settings.model_path)
+        known = gr00t_config.stated_embodiments(settings.model_path)
         try:
             tag = str(embodiment_tag(settings.embodiment_tag).value)
             if known and tag not in known:
@@ -235,13 +225,14 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Refuse an environment that lacks inputs of the model: ConfigError; None if the checkpoint lists no inputs."""
         settings = cls.settings_of(config)
         tag = str(embodiment_tag(settings.embodiment_tag).value)
-        stated = stated_embodiments(settings.model_path).get(tag)
+        stated = gr00t_config.stated_embodiments(settings.model_path).get(tag)
         if stated is None:
             return None
         file = config.policy_config_yaml_path
-        with named_by_option(YAML_OPTION, file):
-            model = model_interface(stated.modalities, stated.dimensions)
-            return wired(env, model, settings, read_joint_files(settings), file=file).connections(env, source=file)
+        with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, file):
+            model = gr00t_config.model_interface(stated.modalities, stated.dimensions)
+            joints = gr00t_config.read_joint_files(settings)
+            return wired(env, model, settings, joints, file=file).connections(env, source=file)
 
     def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
         """Return the model's device from `policy_device`; Isaac Lab Arena's name, so subclasses may override it."""
@@ -250,7 +241,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def load_policy(self) -> Any:
         """Load the ``Gr00tPolicy`` onto this rank's device; ConfigError if the checkpoint is missing or unfit."""
         settings, file = self.policy_config, self.args.policy_config_yaml_path
-        problems = checkpoint_problems(settings.model_path)
+        problems = gr00t_config.checkpoint_problems(settings.model_path)
         if problems:
             raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
         tag, model_class = embodiment_tag(settings.embodiment_tag), _package_policy()
@@ -309,7 +300,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             action, _ = self.policy.get_action(observation)
         return action
 
-    def modality_config(self) -> Mapping[str, Modality]:
+    def modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs."""
         return self.policy.get_modality_config()
 
@@ -348,7 +339,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if isinstance(self.policy, ServedModel):
             self.policy.slots_per_call = num_slots or self.policy.own_slots
 
-    def dimensions(self) -> Dimensions | None:
+    def dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key, None if the package (such as NVIDIA's) does not state them."""
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()

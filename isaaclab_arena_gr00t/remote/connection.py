@@ -13,18 +13,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote.protocols import (
-    KEY_FILE_OPTION,
-    AnswerError,
-    Channel,
-    Codec,
-    Gr00tCodec,
-    OpenpiCodec,
-    ServerAddress,
-    UnauthorisedError,
-    VlaEvalCodec,
-    identity_line,
-)
+from isaaclab_arena_gr00t.remote import protocols
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
@@ -33,13 +22,13 @@ _SPEAKS_FIRST_S = 0.2
 _READY = b"HTTP/1.1 200"
 
 
-def what_listens(address: ServerAddress) -> type[Codec] | None:
+def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
     # GR00T's servers speak first. The requests only ask for readiness, so a server of any kind keeps its state.
-    kinds: tuple[tuple[str, bytes, type[Codec]], ...] = (
-        ("", GREETING[:1], Gr00tCodec),
-        ("/healthz", _READY, OpenpiCodec),
-        ("/health", _READY, VlaEvalCodec),
+    kinds: tuple[tuple[str, bytes, type[protocols.Codec]], ...] = (
+        ("", GREETING[:1], protocols.Gr00tCodec),
+        ("/healthz", _READY, protocols.OpenpiCodec),
+        ("/health", _READY, protocols.VlaEvalCodec),
     )
     with suppress(OSError, UnicodeError):
         for path, due, codec in kinds:
@@ -84,13 +73,13 @@ class PolicyServerConnection:
     # answered in it, a lost connection ends the episode. A connection with an unread answer is never used again,
     # because most protocols do not number their answers.
 
-    def __init__(self, address: ServerAddress, codec: Codec, *, stated: str | None = None) -> None:
+    def __init__(self, address: protocols.ServerAddress, codec: protocols.Codec, *, stated: str | None = None) -> None:
         self.address = address
         self.codec = codec
         # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
-        self._channel: Channel | None = None
+        self._channel: protocols.Channel | None = None
         self._beginning: Message | None = None
         self._shown: Message | None = None
         self._loss: OSError | None = None
@@ -177,18 +166,18 @@ class PolicyServerConnection:
 
                 # Read the server's introduction, and compare it with the earlier one.
                 try:
-                    line = identity_line(self.codec.introduced(said))
-                except (WireError, AnswerError):
+                    line = protocols.identity_line(self.codec.introduced(said))
+                except (WireError, protocols.AnswerError):
                     # A server for one client at a time is free to say what it is.
                     self.close()
-                    other: type[Codec] | None = None
+                    other: type[protocols.Codec] | None = None
                     if self.codec.scheme and not isinstance(said, str):
                         # The first message on a websocket shows the protocol.
                         with suppress(WireError):
-                            message = OpenpiCodec.unpack(said)
+                            message = protocols.OpenpiCodec.unpack(said)
                             if isinstance(message, dict):
                                 is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = VlaEvalCodec if is_message else OpenpiCodec
+                                other = protocols.VlaEvalCodec if is_message else protocols.OpenpiCodec
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
@@ -257,20 +246,20 @@ class PolicyServerConnection:
         # A connection after an error cannot be trusted any more.
         try:
             yield
-        except UnauthorisedError as error:
+        except protocols.UnauthorisedError as error:
             self.close()
             what = "another token than the one given here" if self.address.api_token else "a token"
             text = f"must name a file with the token of {self._server.name}, which wants {what}"
-            raise ConfigError(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION) from error
+            raise ConfigError(f"{text}; it says: {plain(error)}", key=protocols.KEY_FILE_OPTION) from error
         except WireError as error:
             self.close()
             message = f"{self._server.name} sent something else than such a server does: {plain(error)}"
             raise PolicyError(message) from error
-        except AnswerError as error:
+        except protocols.AnswerError as error:
             self.close()
             raise PolicyError(f"{self._server.name} {plain(error)}") from error
 
-    def _refuse_another(self, other: type[Codec] | None) -> None:
+    def _refuse_another(self, other: type[protocols.Codec] | None) -> None:
         """Raise PolicyError, with the policy to use, if `other` is another protocol than this connection's."""
         if other is not None and not isinstance(self.codec, other):
             self.close()
@@ -328,13 +317,13 @@ def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mappin
 
 # Hold one connection to a policy server for each env slot.
 
-CodecT = TypeVar("CodecT", bound=Codec)
+CodecT = TypeVar("CodecT", bound=protocols.Codec)
 
 
 class SlotConnections(Generic[CodecT]):
     """The connections of one policy to one server, one per env slot."""
 
-    def __init__(self, address: ServerAddress, make_codec: Callable[[], CodecT]) -> None:
+    def __init__(self, address: protocols.ServerAddress, make_codec: Callable[[], CodecT]) -> None:
         # The first connection shows at once if the server is missing or of another kind; see `wait_until_ready`.
         self.codec = make_codec()
         first = PolicyServerConnection(address, self.codec)
