@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import Count, NotNegative, read_options
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_at, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.paths import not_a_plain_file
 
@@ -248,8 +248,7 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
             problems.append(Problem(message, key=key))
         elif wrong is not None:
             problems.append(Problem(f"'{named}' {wrong}", key=key))
-    if problems:
-        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in problems])
+    refuse(placed(problems, file=str(path)))
     return config
 
 
@@ -273,10 +272,8 @@ def read_settings(
     document = read_document(path)
     if not isinstance(document, dict):
         raise ConfigError("must be a mapping from key to value", file=str(path))
-    try:
+    with problems_at(file=str(path)):
         settings = read_options(settings_class, {**document, **given}, owner=owner)
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in error.problems]) from error
     # A path is relative to the directory of the YAML file or, if nothing is there, to the working directory.
     named = {key: getattr(settings, key) for key in paths}
     beside: dict[str, Any] = {key: str(Path(path).parent / name) for key, name in named.items() if name}

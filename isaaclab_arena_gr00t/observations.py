@@ -1,6 +1,5 @@
 """An environment's observations for a GR00T model, and its answers as actions."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import PolicyError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.specs import ArraySpec, Pictures, in_colours, no_camera, picture_layout
@@ -126,8 +125,7 @@ def wired(
             for key, size in sizes.items()
             if key in found.get(kind, {}) and len(found[kind][key]) != size
         ]
-    if problems:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+    refuse(placed(problems, file=file))
     return Wiring(
         cameras=cameras,
         image_size=config.target_image_size[:2],

@@ -16,7 +16,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -143,12 +143,7 @@ class NetworkOnServer(networks.PolicyNetwork):
         # One call covers all entries of a batch, so an answer has the same bits as without a server.
         self._network = network
         self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
-        self.knows_std = network.about["knows_std"]
-
-    def new_memory(self, batch_size: int) -> networks.Memory:
-        """Return zeros for each part of the network's memory."""
-        sizes = self._network.about["memory"]
-        return tuple(torch.zeros(num_layers, batch_size, hidden_size) for num_layers, hidden_size in sizes)
+        self.knows_std, self.memory_sizes = network.about["knows_std"], network.about["memory"]
 
     def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
@@ -296,15 +291,6 @@ logger = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Meeting:
-    """The inputs and the action scaling of a network in one environment."""
-
-    environment: Environment
-    inputs: NetworkInputs
-    scaler: networks.ActionScaler
-
-
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     """Acts as a trained network does, without the library that trained it."""
 
@@ -331,7 +317,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._memory: networks.Memory | None = None
         self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
-        self._meeting: _Meeting | None = None
+        # The inputs and the action scaling of the network in one environment.
+        self._meeting: tuple[Environment, NetworkInputs, networks.ActionScaler] | None = None
 
     @classmethod
     def check_options(cls, config: RslRlPolicyCfg) -> None:
@@ -344,11 +331,9 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return the connections with an environment; ConfigError at the checkpoint's key for a misfit."""
         # The check asks about one env slot of zeros, so the CPU is enough.
         policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
-        try:
+        with _named_by_option(FILE_KEY):
             policy.refuse_misfit(env)
             return policy.connections(env)
-        except ConfigError as error:
-            raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
 
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
@@ -381,7 +366,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def check_environment(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; warn if it shows other groups."""
         self.refuse_misfit(env)
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         trained_on = tuple(self._trained.observation_groups)
         shown = tuple(name for name, _ in inputs.groups)
         if trained_on != shown:
@@ -395,7 +380,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def connections(self, env: Environment) -> Connections:
         """Return the network's inputs and the entries that its output sets; see `PolicyBase.connections`."""
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         terms = [term if name == DEFAULT_GROUP else f"{name}.{term}" for name, group in inputs.groups for term in group]
         stated, shown = self._trained.network.stated_terms, [term for _, group in inputs.groups for term in group]
         # The file states the same terms in another order, which sizes alone do not show.
@@ -411,7 +396,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def refuse_misfit(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; see `check_environment`."""
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         network, shape = self._trained.network, env.action_spec.shape
         problems = inputs.problems(network.num_inputs)
         if not problems:
@@ -436,8 +421,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             elif given != shape:
                 message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {shape[0]}"
                 problems.append(Problem(message))
-        if problems:
-            raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
+        refuse(placed(problems, file=str(self._trained.file)))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Reset the memory of env slots whose episode begins, and take over the episodes' random streams."""
@@ -479,8 +463,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         """Return every env slot's action, but update the memory of the acting ones only."""
-        meeting = self._meeting_with(env)
-        seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
+        inputs, scaler = self._meeting_with(env)
+        seen = inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_envs != env.num_envs:
             self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
@@ -492,12 +476,13 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             for slot in self._generators.keys() & env_ids:
                 noise[slot] = self._generators[slot].standard_normal(output.shape[1], np.float32)
             output = output + answer.std.to(env.device) * torch.from_numpy(noise).to(output.device)
-        return meeting.scaler(output)
+        return scaler(output)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return None (all env slots) for a network that sees pictures, and no env slots for any other."""
         del starting
-        return None if any(name == CAMERAS for name, _ in self._meeting_with(env).inputs.groups) else ()
+        inputs, _ = self._meeting_with(env)
+        return None if any(name == CAMERAS for name, _ in inputs.groups) else ()
 
     def close(self) -> None:
         """Release the environment and the memory, and close the network."""
@@ -505,14 +490,10 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._meeting = None
         self._trained.network.close()
 
-    def _meeting_with(self, env: Environment) -> "_Meeting":
-        if self._meeting is None or self._meeting.environment is not env:
-            trained = self._trained
-            self._meeting = _Meeting(
-                environment=env,
-                inputs=network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms),
-                scaler=networks.ActionScaler(
-                    env.action_spec, trained.action_scaling, clip=trained.clip_actions, device=env.device
-                ),
-            )
-        return self._meeting
+    def _meeting_with(self, env: Environment) -> tuple[NetworkInputs, networks.ActionScaler]:
+        if self._meeting is None or self._meeting[0] is not env:
+            trained, spec = self._trained, env.action_spec
+            inputs = network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms)
+            scaler = networks.ActionScaler(spec, trained.action_scaling, clip=trained.clip_actions, device=env.device)
+            self._meeting = env, inputs, scaler
+        return self._meeting[1:]

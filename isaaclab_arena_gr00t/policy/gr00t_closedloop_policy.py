@@ -14,7 +14,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_into, refuse
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
@@ -205,19 +205,15 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         super()._check_settings(settings, args)
         problems = gr00t_config.checkpoint_problems(settings.model_path)
         known = gr00t_config.stated_embodiments(settings.model_path)
-        try:
+        with problems_into(problems):
             tag = str(embodiment_tag(settings.embodiment_tag).value)
             if known and tag not in known:
                 message = f"'{settings.model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}"
                 problems.append(Problem(message, key="embodiment_tag"))
-        except ConfigError as error:
-            problems += error.problems
         # The effect of a subclass on the device is known only once a policy exists.
         if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
-            try:
+            with problems_into(problems):
                 policy_device(args, settings.policy_device)
-            except ConfigError as error:
-                problems += error.problems
         refuse(problems)
 
     @classmethod
@@ -241,9 +237,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def load_policy(self) -> Any:
         """Load the ``Gr00tPolicy`` onto this rank's device; ConfigError if the checkpoint is missing or unfit."""
         settings, file = self.policy_config, self.args.policy_config_yaml_path
-        problems = gr00t_config.checkpoint_problems(settings.model_path)
-        if problems:
-            raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+        refuse(placed(gr00t_config.checkpoint_problems(settings.model_path), file=file))
         tag, model_class = embodiment_tag(settings.embodiment_tag), _package_policy()
         try:
             model = model_class(embodiment_tag=tag, model_path=settings.model_path, device=str(self.device))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, refuse
+from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
@@ -88,10 +88,8 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             message = f"'{config.scheduler}' is not offered: {why}"
             problems.append(Problem(message, key="scheduler"))
         problems += address_problems(config)
-        try:
+        with problems_into(problems):
             super().check_options(config)
-        except ConfigError as error:
-            problems += error.problems
         refuse(problems)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:

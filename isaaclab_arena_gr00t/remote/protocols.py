@@ -24,7 +24,7 @@ from websockets.sync import client
 from arena_wire import gr00t, messages
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
 from arena_wire.zmtp import RequestSocket
-from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import StatedModality
@@ -105,10 +105,8 @@ def address_problems(options: ServerOptions) -> list[Problem]:
         )
         problems.append(Problem(message, key="remote_api_token"))
     if options.remote_api_token_file is not None:
-        try:
+        with problems_into(problems):
             token_in(options.remote_api_token_file)
-        except ConfigError as error:
-            problems += error.problems
     return problems
 
 
