@@ -185,16 +185,8 @@ _DEVICE_STEP = "device_processor"
 _WEIGHTS = "model.safetensors"
 
 
-class Loaded(typing.NamedTuple):
-    """A policy, and its saved pre- and postprocessor."""
-
-    policy: typing.Any
-    before: typing.Any
-    after: typing.Any
-
-
-def loaded(directory: str, device: str) -> Loaded:
-    """Load a policy with its processors from a directory of LeRobot's ``save_pretrained``, on e.g. ``cuda:1``."""
+def loaded(directory: str, device: str) -> tuple[typing.Any, typing.Any, typing.Any]:
+    """Load a policy with its pre- and postprocessor, which ``save_pretrained`` wrote, on e.g. ``cuda:1``."""
     kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
     if kind in _TRIED:
         try:
@@ -220,7 +212,9 @@ def saved_steps(directory: str, processor: str) -> set[str]:
     return {step.get("registry_name") for step in saved["steps"]}
 
 
-def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collection[str]) -> Loaded:
+def _loaded(
+    directory: str, device: str, kind: str, not_needed: typing.Collection[str]
+) -> tuple[typing.Any, typing.Any, typing.Any]:
     if not_needed:
         importlib.import_module(_USED_UNIMPORTED)
     with deferred_imports(not_needed):
@@ -231,14 +225,14 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     config.device = device
     # LeRobot refuses an override of a step that the saved processor lacks.
     has_device_step = _DEVICE_STEP in saved_steps(directory, "policy_preprocessor")
-    processors = factory.make_pre_post_processors(
+    before, after = factory.make_pre_post_processors(
         config,
         pretrained_path=directory,
         preprocessor_overrides={_DEVICE_STEP: {"device": device}} if has_device_step else {},
     )
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
-    return Loaded(policy, *processors)
+    return policy, before, after
 
 
 # Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.

@@ -7,14 +7,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
-from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions, server_address
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,8 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True, pictures="announced", remote=True)
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
-        self.check_options(config)
-        address, remembers = server_address(config), config.connection_per_episode
-        connections = SlotConnections(address, lambda: OpenpiCodec(remembers=remembers))
-        super().__init__(config, connections)
-        self._server = connections.codec
-
-    @classmethod
-    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
-        host, port = (
-            options.get(name, getattr(OpenpiRemotePolicyCfg, name)) for name in ("remote_host", "remote_port")
-        )
-        return ContentSources(unknown=(f"server {host}:{port}",))
+        super().__init__(config, lambda: OpenpiCodec(remembers=config.connection_per_episode))
+        self._server = self._connections.codec
 
     @classmethod
     def check_options(cls, config: Any) -> None:

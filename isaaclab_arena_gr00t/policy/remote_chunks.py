@@ -1,8 +1,10 @@
 """The common parts of policies that ask a server: their inputs, their chunks of actions, and checks of answers."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -10,13 +12,14 @@ import torch
 from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems, server_address
 
 OptionsT = TypeVar("OptionsT")
 
@@ -30,9 +33,10 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     server: ClassVar[str]
     """Name of the server in messages."""
 
-    def __init__(self, config: OptionsT, connections: SlotConnections[Any]) -> None:
+    def __init__(self, config: OptionsT, make_codec: Callable[[], Any]) -> None:
+        self.check_options(config)
         super().__init__(config)
-        self._connections = connections
+        self._connections = SlotConnections[Any](server_address(addressed(config)), make_codec)
         self._chunk_length = played_length(config)
         self._num_played = self._chunk_length or 1
 
@@ -45,6 +49,13 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
             # Depth and segmentation are cameras too.
             images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
         return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
+        config_class: Any = cls.config_class
+        config = addressed(config_class(**options))
+        return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
 
     @classmethod
     def check_fit(cls, config: Any, env: Environment) -> Connections:
@@ -143,6 +154,18 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         return chunks
 
 
+def addressed(config: Any) -> Any:
+    """Return the options with host and port from their ``address``, and unchanged without a valid one."""
+    try:
+        parts = urlsplit(getattr(config, "address", None) or "")
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return config
+    if parts.scheme != "ws" or not parts.hostname or not has_port or parts.path.strip("/") or parts.query:
+        return config
+    return replace(config, remote_host=parts.hostname, remote_port=parts.port or config.remote_port)
+
+
 def played_length(config: Any) -> int | None:
     """Return the number of actions that a job plays of each answer, None for all of them."""
     return None if config.execute == "all" else config.action_chunk_length
@@ -214,4 +237,4 @@ def mistaken_options(config: Any) -> list[Problem]:
     columns = config.action_columns
     if columns is not None and (not columns or min(columns) < 0):
         problems.append(Problem("must be numbers from 0", key="action_columns"))
-    return [*problems, *address_problems(config)]
+    return [*problems, *address_problems(addressed(config))]

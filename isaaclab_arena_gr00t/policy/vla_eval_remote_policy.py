@@ -2,23 +2,20 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import Problem, refuse
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
+from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, addressed, misfits, mistaken_options
 from isaaclab_arena_gr00t.remote import protocols
-from isaaclab_arena_gr00t.remote.connection import SlotConnections
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -74,26 +71,16 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False, pictures="announced", remote=True)
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
-        self.check_options(config)
-        address, picture_format = protocols.server_address(_addressed(config)), config.picture_format
-        connections = SlotConnections(address, lambda: protocols.VlaEvalCodec(picture_format))
-        super().__init__(config, connections)
-        self._specs = connections.codec.specs
+        super().__init__(config, lambda: protocols.VlaEvalCodec(config.picture_format))
+        self._specs = self._connections.codec.specs
         # Env slots whose session has a running episode.
         self._running: set[int] = set()
 
     @classmethod
-    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
-        config = _addressed(VlaEvalRemotePolicyCfg(**options))
-        return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
-
-    @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        addressed = _addressed(config)
-        problems = mistaken_options(addressed)
-        if config.address is not None and addressed is config:
+        problems = mistaken_options(config)
+        if config.address is not None and addressed(config) is config:
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
         refuse(problems)
 
@@ -180,18 +167,6 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
                 place = place.setdefault(part, {})
             place[last] = array
         return {**nested, "images": pictures, "task_description": self._words_for(env, env_id)}
-
-
-def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
-    """Return the options with host and port from ``address``, and unchanged if that is not given or invalid."""
-    try:
-        parts = urlsplit(config.address or "")
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return config
-    if parts.scheme != "ws" or not parts.hostname or not has_port or parts.path.strip("/") or parts.query:
-        return config
-    return replace(config, remote_host=parts.hostname, remote_port=parts.port or config.remote_port)
 
 
 def _entry(part: object, name: str, default: Any) -> Any:

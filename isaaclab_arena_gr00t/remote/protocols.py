@@ -661,13 +661,10 @@ def _vla_eval_encoded(value: Any, picture_format: PictureFormat) -> Any:
 
 
 def _vla_eval_decoded(value: dict[Any, Any]) -> Any:
+    if _PICTURE not in value and "__ndarray__" not in value:
+        return value
     if _PICTURE not in value:
-        is_array = "__ndarray__" in value
-        return (
-            messages.array_of(value.get("data"), messages.dtype_of(value.get("dtype")), value.get("shape"))
-            if is_array
-            else value
-        )
+        return messages.array_of(value.get("data"), messages.dtype_of(value.get("dtype")), value.get("shape"))
     form, data, shape = value.get("format"), value.get("data"), value.get("shape")
     if form == "raw":
         return messages.array_of(data, messages.dtype_of(value.get("dtype", "|u1")), shape)
