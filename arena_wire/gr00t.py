@@ -27,7 +27,7 @@ class ArrayFormat(Enum):
 
 
 class Received(NamedTuple):
-    """What has come."""
+    """A message that has arrived."""
 
     message: Any  # arrays in it are writable and own their memory
     arrays: ArrayFormat | None  # array format of the sender, None if the message does not show it

@@ -16,7 +16,7 @@ from typing import Any
 from arena_wire.messages import WireError
 
 MAX_FRAMES = 16
-"""Frames of a message at most: the request's own, an empty one before it, and what proxies put in front."""
+"""Frames of a message at most: the request's own, an empty one before it, and those of proxies in front."""
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING_BYTES = 64
@@ -26,7 +26,7 @@ _LARGE_FRAME_BYTES = 64 * 1024
 _MAX_ENVELOPE_FRAME_BYTES = 256
 _MECHANISM = b"NULL".ljust(20, b"\0")
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + _MECHANISM + bytes(32)
-"""What both sides say first, wherever they are."""
+"""The first bytes of both sides."""
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
@@ -54,7 +54,7 @@ class Message:
     frames: tuple[bytes | bytearray, ...]  # if it is too large, only the first small ones, which lead back to a client
     num_bytes: int  # of all frames together
     num_frames: int
-    is_whole: bool  # whether it was small enough to be kept
+    is_whole: bool  # True if it was small enough to be kept
 
 
 Event = Command | MessageBegins | Message
@@ -66,14 +66,14 @@ class MessageReader:
     def __init__(self, max_bytes: int) -> None:
         self.num_held = 0  # bytes of the unfinished message that are kept
         self.has_greeted = False
-        self.is_too_large = False  # whether the current or last message is dropped; may be set
+        self.is_too_large = False  # True if the current or last message is dropped; may be set
         self._max_bytes = max_bytes
         self._steps = self._read()
         next(self._steps)
         self.num_wanted = _GREETING_BYTES  # most bytes for the next call of `feed`
 
     def feed(self, data: bytes) -> Event | None:
-        """Take 1 to `num_wanted` received bytes, and return what they complete; ProtocolError if they are invalid."""
+        """Take 1 to `num_wanted` received bytes, and return the completed event; ProtocolError if they are invalid."""
         step = self._steps.send(data)
         following = step if isinstance(step, int) else next(self._steps)
         self.num_wanted = following if isinstance(following, int) else 1
@@ -241,7 +241,7 @@ class RequestSocket:
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a request."""
         deadline = time.monotonic() + timeout_s
-        # What came after the last answer would be taken for the answer to this request.
+        # Bytes after the last answer would be taken for the answer to this request.
         arrived = select.poll()
         arrived.register(self._socket, select.POLLIN)
         while arrived.poll(0):
@@ -271,7 +271,7 @@ class RequestSocket:
         self._socket.close()
 
     def _next(self, deadline: float) -> Event | None:
-        """Receive some bytes, answer a ping, and return what they complete."""
+        """Receive some bytes, answer a ping, and return the completed event."""
         self._socket.settimeout(_left_s(deadline))
         try:
             data = self._socket.recv(self._reader.num_wanted)

@@ -1,4 +1,4 @@
-"""What files say of a GR00T policy: its settings, its joints, its checkpoint, and its model's inputs and outputs."""
+"""The files of a GR00T policy: its settings, its joints, its checkpoint, and its model's inputs and outputs."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The networks of policies: their interface, rsl_rl's actors, TorchScript and ONNX, and what makes outputs actions."""
+"""The networks of policies: their interface, rsl_rl's actors, TorchScript and ONNX, and the scaling of actions."""
 
 import math
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""Chunks of actions, one per env slot: what is left of each, which env slots need another, and the next action of all.
+"""Chunks of actions, one per env slot: the rest of each, the env slots that need another, and the next action of all.
 
 A `ChunkPlayer` is a value: a step in an env slot's life gives a new one and leaves the old one as it was. `ChunkPolicy`
 keeps one for policies that ask for chunks, `ActionChunkScheduler` for a policy that has no env slots at rest, under

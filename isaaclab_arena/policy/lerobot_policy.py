@@ -1,4 +1,4 @@
-"""The policy that acts as one of LeRobot's does: what it is shown, and what does not fit."""
+"""The policy that acts as one of LeRobot's does: its inputs from an environment, and their misfits."""
 
 import logging
 from collections.abc import Mapping, Sequence

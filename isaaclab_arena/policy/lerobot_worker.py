@@ -164,7 +164,7 @@ def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
 # Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
 
 _TRIED = frozenset({"act", "diffusion"})
-"""Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
+"""Types that act without LeRobot's imports for others, by trial. For any other type all is imported."""
 
 _NOT_NEEDED = (
     "accelerate",
@@ -195,7 +195,7 @@ def loaded(directory: str, device: str) -> tuple[typing.Any, typing.Any, typing.
             others = [path.name for path in policies.iterdir() if path.is_dir() and path.name != kind]
             not_needed = (*_NOT_NEEDED, *(f"lerobot.policies.{name}" for name in others))
             return _loaded(directory, device, kind, not_needed)
-        except Exception:  # noqa: BLE001  whatever it is, LeRobot as it is either does it, or says what is wrong
+        except Exception:  # noqa: BLE001  LeRobot as it is either succeeds after any error, or names the fault
             # Retry with all of LeRobot imported. The modules of the first attempt may hold stand-ins, so forget them.
             traceback.print_exc()
             for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
@@ -548,7 +548,7 @@ class Network:
     """A policy with its saved pre- and postprocessor, on one device."""
 
     def __init__(self, directory: str, device: str, settings: dict) -> None:
-        # ``settings``: torch's ``threads``, and whether its algorithms are ``deterministic``.
+        # ``settings``: torch's number of ``threads``, and True or False for ``deterministic`` algorithms.
         torch.set_num_threads(settings["threads"])
         if settings["deterministic"]:
             # Setting False, which is the default, would import torch's compiler.

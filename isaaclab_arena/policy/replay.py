@@ -88,7 +88,7 @@ class RecordedActions(PolicyBase[OptionsT]):
         return len(self._played) if self._only is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether there is a recorded sequence for an episode of the job."""
+        """Return True if a recorded sequence is there for an episode of the job."""
         return self._only is not None or episode_index in self._played
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:

@@ -38,7 +38,7 @@ class NetworkInputs:
 
     # Each group with its terms, all in the order of the network's input, which may take a group more than once.
     groups: Sequence[tuple[str, Mapping[str, ArraySpec]]]
-    missing: tuple[Problem, ...] = ()  # what the network was trained on and the environment lacks
+    missing: tuple[Problem, ...] = ()  # one for each observation of the training that the environment lacks
 
     @property
     def size(self) -> int:

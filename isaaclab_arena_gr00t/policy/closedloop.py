@@ -106,8 +106,8 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     config_class: ClassVar[type | None] = gr00t_config.ClosedloopPolicyArgs
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
-    _takes_tensors = False  # whether `query` takes tensors on the observation's device instead of arrays
-    # Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks.
+    _takes_tensors = False  # True if `query` takes tensors on the observation's device instead of arrays
+    # True if this policy pads queries itself, rather than a server that gathers the queries of several ranks.
     _fills_calls = True
 
     def __init__(self, config: ArgsT) -> None:
@@ -221,7 +221,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        # Count what a query of all env slots would cost, for the log.
+        # The log compares the queries with queries of all env slots.
         self.count.slots_of_all += env.num_envs
         # A subclass may withdraw or replace `chunks`, for callers that play chunks themselves.
         return ClosedloopPolicy.chunks(self, env, observation, env_ids, length=self._num_played)

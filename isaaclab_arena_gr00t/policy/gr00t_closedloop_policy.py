@@ -262,7 +262,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
-        """Return the traits of chunks; the model package states whether they can continue others."""
+        """Return the traits of chunks; they can continue others if the model package says so."""
         may_continue = True
         if cls.load_policy is Gr00tClosedloopPolicy.load_policy:
             # Load a package without `HONOURED_OPTIONS` to read those of its policy.

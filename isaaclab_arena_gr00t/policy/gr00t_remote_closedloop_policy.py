@@ -96,7 +96,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
         if self._takes_flat_keys:
             return self._asked(observation, noise_seeds, is_flat=True)
-        # The first query shows whether the server takes nested or flat keys.
+        # The first query shows the form of keys that the server takes, nested or flat.
         try:
             action = self._asked(observation, noise_seeds)
         except PolicyError as error:

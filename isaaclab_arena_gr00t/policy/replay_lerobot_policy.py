@@ -167,7 +167,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             raise ConfigError(str(error), key="dataset_path") from error
         if only in wrong:
             raise ConfigError(wrong[only], key="dataset_path")
-        # The seed and the environment of the recording tell whether the replay fits its environment.
+        # A replay fits an environment with the recording's seed and options.
         attributes = {
             number: remembered.get(number, {}).get("attributes", {})
             for number in (policy.first, *policy._played.values())

@@ -59,7 +59,7 @@ _LEAST_WAIT_S = 0.001
 _LONGEST_WORDS = 500
 
 Message = tuple[str, Mapping[str, Any] | None]
-"""Its kind, and what it holds."""
+"""Its kind and its content."""
 
 
 class ServerUnreachableError(PolicyLostError):
@@ -168,7 +168,7 @@ class PolicyServerConnection:
                 try:
                     line = protocols.identity_line(self.codec.introduced(said))
                 except (WireError, protocols.AnswerError):
-                    # A server for one client at a time is free to say what it is.
+                    # A server for one client at a time is free now to show its protocol.
                     self.close()
                     other: type[protocols.Codec] | None = None
                     if self.codec.scheme and not isinstance(said, str):

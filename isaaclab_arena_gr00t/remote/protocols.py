@@ -1,4 +1,4 @@
-"""Policy servers: their addresses, the channels to them, and what the messages of GR00T, openpi and vla-eval say."""
+"""Policy servers: their addresses, the channels to them, and the messages of GR00T, openpi and vla-eval."""
 
 import hashlib
 import io
@@ -306,7 +306,7 @@ Channel: TypeAlias = Websocket | RequestSocket
 
 
 class Codec(ABC):
-    """One protocol on one connection: what is said, as bytes. It neither waits nor repeats."""
+    """One protocol on one connection: its messages as bytes. It neither waits nor repeats."""
 
     # Name of its servers in messages, the policy that asks them, the prefix of an address, and the end of the message
     # that no server answers, with the command that starts one.
@@ -314,7 +314,7 @@ class Codec(ABC):
     policy_type: ClassVar[str]
     scheme: ClassVar[str] = ""
     advice: ClassVar[str] = ""
-    # Whether an answer states its question's number. Without numbers an early answer would be taken for a later one.
+    # True if an answer states its question's number. Without numbers an early answer would be taken for a later one.
     numbers_answers: ClassVar[bool] = False
     # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the
     # episode cannot go on in another connection.

@@ -110,7 +110,7 @@ class ServeOptions:
         )
 
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return True if only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -58,7 +58,7 @@ class ListenOptions:
     max_message_bytes: int = 64 * 1024 * 1024
 
 
-# Answer over HTTP whether a policy is served: ``GET /health``, which needs no token.
+# Answer ``GET /health`` over HTTP, which needs no token.
 
 PATHS = ("/health", "/healthz")
 
@@ -72,7 +72,7 @@ def health_answer(stated: Mapping[str, Any], *, is_served: bool) -> tuple[HTTPSt
 # Map the pictures and states of a client's observation to the terms of an environment.
 
 STATES = "policy"
-"""The group of an observation that holds what is no picture."""
+"""The group of an observation without pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +276,7 @@ class WebsocketServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the policy is served."""
+        """True while the policy is served."""
         return not self._host.is_closed
 
     @property
