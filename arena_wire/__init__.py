@@ -1,1 +1,1 @@
-"""The base of both ends of a policy server's wire: ZeroMQ's frames, and msgpack messages with arrays, read with care."""
+"""A base of both ends of a policy server's wire: ZeroMQ's frames, and msgpack messages with arrays, read carefully."""
