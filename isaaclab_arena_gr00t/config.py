@@ -365,13 +365,8 @@ def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
 # Check and describe a checkpoint before loading it.
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatedEmbodiment:
-    """One embodiment in a checkpoint's files."""
-
-    modalities: Mapping[str, StatedModality]  # ``video``, ``state``, ``action`` and ``language``, as far as present
-    # Size of each key of ``state`` and ``action``, None if the files do not contain it.
-    dimensions: Mapping[str, Mapping[str, int]] | None
+StatedEmbodiment: TypeAlias = tuple[Mapping[str, StatedModality], Dimensions | None]
+"""The modalities of one embodiment in a checkpoint's files, as far as present, and its sizes, None if not there."""
 
 
 def checkpoint_problems(
@@ -432,4 +427,4 @@ def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None)
         kind: {key: len(statistics[kind][key]["min"]) for key in found[kind].modality_keys}
         for kind in ("state", "action")
     }
-    return StatedEmbodiment(modalities=found, dimensions=dimensions)
+    return found, dimensions

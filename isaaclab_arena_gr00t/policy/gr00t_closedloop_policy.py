@@ -226,7 +226,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             return None
         file = config.policy_config_yaml_path
         with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, file):
-            model = gr00t_config.model_interface(stated.modalities, stated.dimensions)
+            model = gr00t_config.model_interface(*stated)
             joints = gr00t_config.read_joint_files(settings)
             return wired(env, model, settings, joints, file=file).connections(env, source=file)
 
