@@ -120,12 +120,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         size = options.image_size
         # Each question is on its way before the next one is made.
         questions = (
-            (
-                env_id,
-                self.question(
-                    env, env_id, *shown_inputs(observation, env_id, images=images, states=states, image_size=size)
-                ),
-            )
+            (env_id, self.question(env, env_id, *shown_inputs(observation, env_id, images, states, size)))
             for env_id in env_ids
         )
         chunks = []
@@ -205,7 +200,6 @@ def misfits(
 def shown_inputs(
     observation: Observation,
     env_id: int,
-    *,
     images: Mapping[str, str],
     states: Mapping[str, Sequence[str]],
     image_size: tuple[int, int] | None,
