@@ -152,10 +152,8 @@ def message_pieces(frames: Sequence[bytes | bytearray]) -> list[bytes | bytearra
 
 
 def split_envelope(frames: Sequence[bytes | bytearray]) -> tuple[list[bytes], list[bytes | bytearray]]:
-    """Return the frames of a client's address, with the empty frame after them, and the frames of its message.
-
-    Without an empty frame, as from a socket that is not a REQ, there is no address.
-    """
+    """Return the frames of a client's address, with the empty frame after them, and the frames of its message."""
+    # Without an empty frame, as from a socket that is not a REQ, there is no address.
     for number, frame in enumerate(frames):
         if not frame:
             return [bytes(part) for part in frames[: number + 1]], list(frames[number + 1 :])
@@ -200,19 +198,13 @@ class ConnectionLostError(OSError):
 
 
 class RequestSocket:
-    """A client's REQ socket, for one request at a time, with one limit of time and one of size for a whole answer.
+    """A client's REQ socket, for one request at a time, with one limit of time and one of size for a whole answer."""
 
-    It belongs to one thread. After any error it must be closed, because a late answer would be taken for that to the
-    next request. ``timeout_s`` limits a handshake, a sent request or a whole answer [s].
-
-    Raises:
-        TimeoutError: If it took longer.
-        ConnectionLostError: If the server does not speak ZeroMQ, does not answer like a REP socket, or closed the
-            connection.
-        WireError: If an answer has more than ``max_bytes``, or came unasked.
-        OSError: If no server listens there.
-        UnicodeError: If the host is not a valid host name.
-    """
+    # It belongs to one thread. After any error it must be closed, because a late answer would be taken for that to the
+    # next request. ``timeout_s`` limits a handshake, a sent request or a whole answer [s]; TimeoutError after that.
+    # ConnectionLostError: the server speaks no ZeroMQ, does not answer like a REP socket, or closed the connection.
+    # WireError: an answer has more than ``max_bytes``, or came unasked. OSError: no server listens there. UnicodeError:
+    # the host is no valid host name.
 
     def __init__(self, host: str, port: int, *, timeout_s: float, max_bytes: int) -> None:
         deadline = time.monotonic() + timeout_s

@@ -43,19 +43,12 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    """The address of a server, and limits on its clients.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
-        api_token: Token that clients must send, None for none.
-        max_message_bytes: Largest message of a client.
-    """
+    """The address of a server, and limits on its clients."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
-    api_token: str | None = field(default=None, repr=False)
-    max_message_bytes: int = 64 * 1024 * 1024
+    port: int = 8000  # 0 for a free one
+    api_token: str | None = field(default=None, repr=False)  # the token that clients must send, None for none
+    max_message_bytes: int = 64 * 1024 * 1024  # of a client
 
 
 # Answer ``GET /health`` over HTTP, which needs no token.
