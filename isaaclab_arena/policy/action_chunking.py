@@ -143,6 +143,8 @@ class ChunkPolicy(PolicyBase[OptionsT]):
 
     _num_played: int  # actions of a chunk that are played before the next query; each policy sets its own
     _averaging: float | None = None  # see `ChunkPlayer`
+    # The observations that a query shows: 0 is the one at that step, -1 the one before it.
+    _shown_steps: Sequence[int] = (0,)
 
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
@@ -152,11 +154,6 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self._player: ChunkPlayer | None = None
         # Env slots up to which calls of the network are filled, None for `slots_per_call`.
         self._filled_up_to: int | None = None
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        """Return the observations that a query shows: 0 is the one at that step, -1 the one before it."""
-        del env
-        return (0,)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Do nothing: a query shows the present step alone."""
@@ -222,7 +219,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         # A step of 0 is a query's own, -15 the one 15 steps before it. The next query comes when the rest of a chunk is
         # played.
         player = self._player
-        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps(env)]
+        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps]
         return [*starting, *torch.nonzero(player.active & torch.stack(shown).any(dim=0)).flatten().tolist()]
 
     def _words_for(self, env: Environment, env_id: int) -> str:

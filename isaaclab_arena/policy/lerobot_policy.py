@@ -211,8 +211,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         directory = lerobot.policy_directory(config.pretrained)
         self._options = config
         self._features = lerobot.read_features(directory)
-        # The observations that a query shows: 0 is the one at that step, -1 the one before it.
-        self._looks = range(1 - self._features.num_observations, 1)
+        self._shown_steps = range(1 - self._features.num_observations, 1)
         self._data = lerobot.read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
@@ -346,12 +345,12 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
         _refuse_memory(is_kept=self._said.remembers)
-        shown = tuple(self._looks) if self._features.pictures else ()
+        shown = tuple(self._shown_steps) if self._features.pictures else ()
         return ChunkTraits(played=self._num_played, predicted=self._said.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Store the observations that a later query shows, for a policy that takes earlier observations too."""
-        if len(self._looks) == 1:
+        if len(self._shown_steps) == 1:
             return
         inputs, seen = self._inputs_of(env), list(env_ids)
         if inputs.cameras:
@@ -359,7 +358,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             announced = set(pictures_of(observation[CAMERAS][next(iter(inputs.cameras.values()))]).env_ids)
             seen = [env_id for env_id in env_ids if env_id in announced]
         if self._history is None or self._history.num_envs != env.num_envs:
-            self._history = FrameHistory(self._looks, env.num_envs)
+            self._history = FrameHistory(self._shown_steps, env.num_envs)
         self._history.push(inputs.seen(observation, seen) if seen else {}, seen, env_ids)
 
     def chunks(
@@ -395,10 +394,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self.reset()
         if not self._shares_network:
             self._network.close()
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        del env
-        return self._looks
 
     def _restart(self, env_ids: torch.Tensor) -> None:
         super()._restart(env_ids)

@@ -243,6 +243,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             picture_steps=model.video_steps if model.video_keys else (),
         )
 
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose next observation a query shows."""
+        self._shown_steps = self._wiring_of(env).video_steps
+        return super().pictures_to_see(env, starting)
+
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Add the inputs of some env slots; call it once in every control step that they make."""
         self._history_for(env).push(observation, env_ids)
@@ -320,9 +325,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             parts.append(chunks[: len(places)])
             self.count.slots_needed += len(places)
         return torch.cat(parts)
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        return self._wiring_of(env).video_steps
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
