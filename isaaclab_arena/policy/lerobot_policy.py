@@ -209,7 +209,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkElsewhere | None = None) -> None:
         super().__init__(config)
         directory = lerobot.policy_directory(config.pretrained)
-        self._options = config
         self._features = lerobot.read_features(directory)
         self._shown_steps = range(1 - self._features.num_observations, 1)
         self._data = lerobot.read_training_data(directory, config.dataset)
@@ -280,18 +279,18 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def check_environment(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that lacks an input of the policy or takes other actions."""
         self._inputs_of(env)
-        if self._options.fps is None and self._data.fps is None:
+        if self.config.fps is None and self._data.fps is None:
             _LOG.warning(
                 "%s: its number of control steps per second is unknown, and the environment makes %g; fps "
                 "says that this is right, dataset where it stands",
-                self._options.pretrained,
+                self.config.pretrained,
                 1 / env.control_dt,
             )
 
     def connections(self, env: Environment) -> Connections:
         """Return the policy's inputs and the entries that its action sets; see `PolicyBase.connections`."""
-        notes = lerobot.check_statistics(lerobot.policy_directory(self._options.pretrained))
-        return self._inputs_of(env).connections(self._options, self._data, env, notes)
+        notes = lerobot.check_statistics(lerobot.policy_directory(self.config.pretrained))
+        return self._inputs_of(env).connections(self.config, self._data, env, notes)
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return the number of env slots in every call, None for as many as need a chunk."""
@@ -299,8 +298,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         said = self._said
         if not said.takes_batches:
             return 1
-        if self._options.slots_per_call is not None:
-            return self._options.slots_per_call
+        if self.config.slots_per_call is not None:
+            return self.config.slots_per_call
         if torch.are_deterministic_algorithms_enabled():
             return num_envs
         return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else self._max_batch
@@ -311,7 +310,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def with_own_memory(self) -> "LeRobotPolicy":
         """Return a policy that shares the process."""
-        sharing = type(self)(self._options, network=self._network)
+        sharing = type(self)(self.config, network=self._network)
         sharing.fill_calls_up_to(self._filled_up_to)
         return sharing
 
@@ -382,7 +381,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             entries[lerobot.MEMORIES] = memories if is_here else self._said.padded(memories)
         answers = self._network.ask(entries, slots_per_call=size or len(words))
         self._memories.update(zip(env_ids, answers.get(lerobot.MEMORIES, ()), strict=False))
-        actions, columns = answers[lerobot.ACTIONS], self._options.action_columns
+        actions, columns = answers[lerobot.ACTIONS], self.config.action_columns
         return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -407,7 +406,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def _inputs_of(self, env: Environment) -> Inputs:
         if self._inputs is None or self._inputs[0] is not env:
-            self._inputs = env, fitted(self._features, self._data, self._options, env)
+            self._inputs = env, fitted(self._features, self._data, self.config, env)
         return self._inputs[1]
 
 

@@ -307,7 +307,6 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         # ``trained`` is given if another policy with the same options has loaded the network. ``device`` is None for
         # the device of the options. ConfigError: the file or the device does not exist, or the network is unknown.
         self.device = device or policy_device(config)
-        self._options = config
         if trained is None:
             trained = load_trained(config, self.device)
             with trained.file.open("rb") as stream:
@@ -428,7 +427,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if self._num_envs != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
-        if self._options.stochastic:
+        if self.config.stochastic:
             for start in starts:
                 self._generators[start.env_id] = start.episode.policy_generator()
 
@@ -445,7 +444,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def with_own_memory(self) -> "RslRlPolicy":
         """Return a policy with the same network for other env slots."""
-        return RslRlPolicy(self._options, trained=self._trained, device=self.device)
+        return RslRlPolicy(self.config, trained=self._trained, device=self.device)
 
     def network(self) -> SharedNetwork:
         """Return the network in the form that ranks can share; see `AsksNetwork`."""
@@ -470,7 +469,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         answer = self._trained.network.answer(seen, self._memory)
         self._memory = networks.remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
-        if answer.std is not None and self._options.stochastic:
+        if answer.std is not None and self.config.stochastic:
             # Each episode draws from its own stream, and only in the env slots that act.
             noise = np.zeros(output.shape, np.float32)
             for slot in self._generators.keys() & env_ids:

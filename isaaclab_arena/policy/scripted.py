@@ -393,7 +393,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     def _player_of(self, env: Environment) -> "_Player":
         simulated = env.unwrapped
         if self._player is None or self._player.env is not simulated:
-            self._player = _Player(simulated, speed=self.config.speed if self.config else 1.0)
+            self._player = _Player(simulated, speed=self.config.speed)
         return self._player
 
 
