@@ -1,1 +1,1 @@
-"""What both ends of a policy server's wire share: ZeroMQ's frames, and msgpack messages with arrays, read with care."""
+"""A base of both ends of a policy server's wire: ZeroMQ's frames, and msgpack messages with arrays, read carefully."""

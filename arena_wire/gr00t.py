@@ -27,7 +27,7 @@ class ArrayFormat(Enum):
 
 
 class Received(NamedTuple):
-    """What has come."""
+    """A message that has arrived."""
 
     message: Any  # arrays in it are writable and own their memory
     arrays: ArrayFormat | None  # array format of the sender, None if the message does not show it
@@ -44,10 +44,8 @@ def received(
     *,
     modality: Callable[..., Any] = dict,
 ) -> Received:
-    """Return the message in the bytes, and how its sender writes arrays; WireError if it is invalid or too large.
-
-    `modality` makes a modality of the lists ``delta_indices`` and ``modality_keys``.
-    """
+    """Return the message in the bytes, and how its sender writes arrays; WireError if it is invalid or too large."""
+    # `modality` makes a modality of the lists ``delta_indices`` and ``modality_keys``.
     messages.outline(data, limits)
     shown: set[ArrayFormat] = set()
 

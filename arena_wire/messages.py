@@ -43,22 +43,17 @@ DEFAULT_LIMITS = WireLimits()
 
 
 def write_message(message: Any, encoded: Callable[[Any], Any]) -> bytes:
-    """Return a message as bytes; WireError if it holds something that cannot travel.
-
-    `encoded` converts an object that msgpack does not support, or raises TypeError.
-    """
+    """Return a message as bytes; WireError if it holds something that cannot travel."""
+    # `encoded` converts an object that msgpack does not support, or raises TypeError.
     try:
-        data: bytes | None = msgpack.packb(message, default=encoded)
+        return msgpack.packb(message, default=encoded) or b""
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"the message cannot be sent: {error}") from error
-    return data or b""
 
 
 def read_message(data: bytes | bytearray, decoded: Callable[[dict[Any, Any]], Any]) -> Any:
-    """Return the message, or one value of it, in bytes that `outline` has checked; WireError for malformed content.
-
-    `decoded` returns the object that a map stands for, or the map itself if it is a plain one.
-    """
+    """Return the message, or one value of it, in bytes that `outline` has checked; WireError for malformed content."""
+    # `decoded` returns the object that a map stands for, or the map itself if it is a plain one.
     try:
         return msgpack.unpackb(data, object_hook=decoded)
     except WireError:
@@ -79,11 +74,9 @@ def in_words(value: object) -> str:
 
 
 def outline(data: bytes | bytearray, limits: WireLimits) -> Mapping[bytes, tuple[int, int]]:
-    """Map each key of the outermost map to the begin and the end of its value; empty if the message is not a map.
-
-    WireError if it exceeds the limits, has a type that is not allowed, or is not msgpack. The message is not decoded,
-    so refusing a client costs next to nothing.
-    """
+    """Map each key of the outermost map to the begin and the end of its value; empty if the message is not a map."""
+    # WireError if it exceeds the limits, has a type that is not allowed, or is not msgpack. The message is not decoded,
+    # so refusing a client costs next to nothing.
     if len(data) > limits.max_message_bytes:
         raise WireError(f"the message has {len(data)} bytes, at most {limits.max_message_bytes} are allowed")
     is_map, inner = False, []

@@ -16,7 +16,7 @@ from typing import Any
 from arena_wire.messages import WireError
 
 MAX_FRAMES = 16
-"""Frames of a message at most: the request's own, an empty one before it, and what proxies put in front."""
+"""Frames of a message at most: the request's own, an empty one before it, and those of proxies in front."""
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING_BYTES = 64
@@ -26,7 +26,7 @@ _LARGE_FRAME_BYTES = 64 * 1024
 _MAX_ENVELOPE_FRAME_BYTES = 256
 _MECHANISM = b"NULL".ljust(20, b"\0")
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + _MECHANISM + bytes(32)
-"""What both sides say first, wherever they are."""
+"""The first bytes of both sides."""
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
@@ -54,7 +54,7 @@ class Message:
     frames: tuple[bytes | bytearray, ...]  # if it is too large, only the first small ones, which lead back to a client
     num_bytes: int  # of all frames together
     num_frames: int
-    is_whole: bool  # whether it was small enough to be kept
+    is_whole: bool  # True if it was small enough to be kept
 
 
 Event = Command | MessageBegins | Message
@@ -66,21 +66,18 @@ class MessageReader:
     def __init__(self, max_bytes: int) -> None:
         self.num_held = 0  # bytes of the unfinished message that are kept
         self.has_greeted = False
-        self.is_too_large = False  # whether the current or last message is dropped; may be set
+        self.is_too_large = False  # True if the current or last message is dropped; may be set
         self._max_bytes = max_bytes
         self._steps = self._read()
-        self.num_wanted = self._advance(next(self._steps))[1]  # most bytes for the next call of `feed`
+        next(self._steps)
+        self.num_wanted = _GREETING_BYTES  # most bytes for the next call of `feed`
 
     def feed(self, data: bytes) -> Event | None:
-        """Take 1 to `num_wanted` received bytes, and return what they complete; ProtocolError if they are invalid."""
-        event, self.num_wanted = self._advance(self._steps.send(data))
-        return event
-
-    def _advance(self, step: Event | int) -> tuple[Event | None, int]:
-        if isinstance(step, int):
-            return None, step
-        following = next(self._steps)
-        return step, following if isinstance(following, int) else 1
+        """Take 1 to `num_wanted` received bytes, and return the completed event; ProtocolError if they are invalid."""
+        step = self._steps.send(data)
+        following = step if isinstance(step, int) else next(self._steps)
+        self.num_wanted = following if isinstance(following, int) else 1
+        return None if isinstance(step, int) else step
 
     def _read(self) -> Generator[Event | int, bytes, None]:
         greeting = yield from _exactly(_GREETING_BYTES)
@@ -155,10 +152,8 @@ def message_pieces(frames: Sequence[bytes | bytearray]) -> list[bytes | bytearra
 
 
 def split_envelope(frames: Sequence[bytes | bytearray]) -> tuple[list[bytes], list[bytes | bytearray]]:
-    """Return the frames of a client's address, with the empty frame after them, and the frames of its message.
-
-    Without an empty frame, as from a socket that is not a REQ, there is no address.
-    """
+    """Return the frames of a client's address, with the empty frame after them, and the frames of its message."""
+    # Without an empty frame, as from a socket that is not a REQ, there is no address.
     for number, frame in enumerate(frames):
         if not frame:
             return [bytes(part) for part in frames[: number + 1]], list(frames[number + 1 :])
@@ -203,19 +198,13 @@ class ConnectionLostError(OSError):
 
 
 class RequestSocket:
-    """A client's REQ socket, for one request at a time, with one limit of time and one of size for a whole answer.
+    """A client's REQ socket, for one request at a time, with one limit of time and one of size for a whole answer."""
 
-    It belongs to one thread. After any error it must be closed, because a late answer would be taken for that to the
-    next request. ``timeout_s`` limits a handshake, a sent request or a whole answer [s].
-
-    Raises:
-        TimeoutError: If it took longer.
-        ConnectionLostError: If the server does not speak ZeroMQ, does not answer like a REP socket, or closed the
-            connection.
-        WireError: If an answer has more than ``max_bytes``, or came unasked.
-        OSError: If no server listens there.
-        UnicodeError: If the host is not a valid host name.
-    """
+    # It belongs to one thread. After any error it must be closed, because a late answer would be taken for that to the
+    # next request. ``timeout_s`` limits a handshake, a sent request or a whole answer [s]; TimeoutError after that.
+    # ConnectionLostError: the server speaks no ZeroMQ, does not answer like a REP socket, or closed the connection.
+    # WireError: an answer has more than ``max_bytes``, or came unasked. OSError: no server listens there. UnicodeError:
+    # the host is no valid host name.
 
     def __init__(self, host: str, port: int, *, timeout_s: float, max_bytes: int) -> None:
         deadline = time.monotonic() + timeout_s
@@ -244,7 +233,7 @@ class RequestSocket:
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a request."""
         deadline = time.monotonic() + timeout_s
-        # What came after the last answer would be taken for the answer to this request.
+        # Bytes after the last answer would be taken for the answer to this request.
         arrived = select.poll()
         arrived.register(self._socket, select.POLLIN)
         while arrived.poll(0):
@@ -274,7 +263,7 @@ class RequestSocket:
         self._socket.close()
 
     def _next(self, deadline: float) -> Event | None:
-        """Receive some bytes, answer a ping, and return what they complete."""
+        """Receive some bytes, answer a ping, and return the completed event."""
         self._socket.settimeout(_left_s(deadline))
         try:
             data = self._socket.recv(self._reader.num_wanted)

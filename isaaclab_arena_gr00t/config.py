@@ -1,8 +1,9 @@
-"""What files say of a GR00T policy: its settings, its joints, its checkpoint, and its model's inputs and outputs."""
+"""The files of a GR00T policy: its settings, its joints, its checkpoint, and its model's inputs and outputs."""
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from isaaclab_arena.checkpoints import wrong_with_weights
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import Count, NotNegative, read_options
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_at, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.paths import not_a_plain_file
 
@@ -71,8 +72,7 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
         problems.append(Problem("the model takes no instruction"))
     if not keys.get("action"):
         problems.append(Problem("the model has no actions"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ModelInterface(
         video_keys=keys.get("video", ()),
         state_keys=keys.get("state", ()),
@@ -205,8 +205,7 @@ def check_args(args: ClosedloopPolicyArgs) -> None:
     if args.temporal_ensemble_coeff is not None and args.temporal_ensemble_coeff < 0:
         message = f"must not be negative, got {args.temporal_ensemble_coeff:g}"
         problems.append(Problem(message, key="temporal_ensemble_coeff"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
@@ -249,16 +248,21 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
             problems.append(Problem(message, key=key))
         elif wrong is not None:
             problems.append(Problem(f"'{named}' {wrong}", key=key))
-    if problems:
-        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in problems])
+    refuse(placed(problems, file=str(path)))
     return config
 
 
-def named_by_option(error: ConfigError, file: str) -> ConfigError:
-    """Return the problems of a YAML file as problems of the job option that names the file."""
+@contextmanager
+def named_by_option(option: str, file: str | None = None) -> Iterator[None]:
+    """Name the job's option for the problems of a ``with`` block that a YAML file has: all of them if it is `file`."""
     # The key is the option of the job file; the message has file and key of the YAML file.
-    located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
-    return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
+    try:
+        yield
+    except ConfigError as error:
+        located = [dataclasses.replace(problem, file=problem.file or file) for problem in error.problems]
+        raise ConfigError(
+            [Problem(str(each), key=option) if each.file or file is not None else each for each in located]
+        ) from error
 
 
 def read_settings(
@@ -267,11 +271,9 @@ def read_settings(
     """Read a YAML file of the fields of `settings_class`, `given` ones replaced; ConfigError with every problem."""
     document = read_document(path)
     if not isinstance(document, dict):
-        raise ConfigError(Problem("must be a mapping from key to value", file=str(path)))
-    try:
+        raise ConfigError("must be a mapping from key to value", file=str(path))
+    with problems_at(file=str(path)):
         settings = read_options(settings_class, {**document, **given}, owner=owner)
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in error.problems]) from error
     # A path is relative to the directory of the YAML file or, if nothing is there, to the working directory.
     named = {key: getattr(settings, key) for key in paths}
     beside: dict[str, Any] = {key: str(Path(path).parent / name) for key, name in named.items() if name}
@@ -331,8 +333,7 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
         for joint, position in positions.items()
         if isinstance(position, bool) or not isinstance(position, int)
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     # Each position from 0 must be there exactly once.
     ordered = sorted(positions, key=positions.__getitem__)
     for due, joint in enumerate(ordered):
@@ -340,13 +341,13 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
             message = (
                 f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
             )
-            raise ConfigError(Problem(message, file=file, key=joint))
+            raise ConfigError(message, file=file, key=joint)
     return tuple(ordered)
 
 
 def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
-        raise ConfigError(Problem("must be a mapping with at least one entry", file=file, key=key))
+        raise ConfigError("must be a mapping with at least one entry", file=file, key=key)
     return value
 
 
@@ -357,21 +358,15 @@ def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
         if not are_names or len(set(joints)) != len(joints):
             message = "must be a list of joint names without repetition"
             problems.append(Problem(message, file=file, key=f"{prefix}{group}"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
 
 
 # Check and describe a checkpoint before loading it.
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatedEmbodiment:
-    """One embodiment in a checkpoint's files."""
-
-    modalities: Mapping[str, StatedModality]  # ``video``, ``state``, ``action`` and ``language``, as far as present
-    # Size of each key of ``state`` and ``action``, None if the files do not contain it.
-    dimensions: Mapping[str, Mapping[str, int]] | None
+StatedEmbodiment: TypeAlias = tuple[Mapping[str, StatedModality], Dimensions | None]
+"""The modalities of one embodiment in a checkpoint's files, as far as present, and its sizes, None if not there."""
 
 
 def checkpoint_problems(
@@ -432,4 +427,4 @@ def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None)
         kind: {key: len(statistics[kind][key]["min"]) for key in found[kind].modality_keys}
         for kind in ("state", "action")
     }
-    return StatedEmbodiment(modalities=found, dimensions=dimensions)
+    return found, dimensions

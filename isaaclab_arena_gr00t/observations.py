@@ -1,6 +1,5 @@
 """An environment's observations for a GR00T model, and its answers as actions."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from isaaclab_arena.distributed.devices import on_cpu
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import PolicyError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.specs import ArraySpec, Pictures, in_colours, no_camera, picture_layout
@@ -127,8 +125,7 @@ def wired(
             for key, size in sizes.items()
             if key in found.get(kind, {}) and len(found[kind][key]) != size
         ]
-    if problems:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+    refuse(placed(problems, file=file))
     return Wiring(
         cameras=cameras,
         image_size=config.target_image_size[:2],
@@ -323,14 +320,6 @@ def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequ
     return ordered
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A model's inputs for some env slots."""
-
-    video: Mapping[str, torch.Tensor]  # shape of each: (n, video steps, height, width, 3), uint8
-    state: torch.Tensor | None  # shape: (n, state steps, size), float32; None without state
-
-
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
     """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
@@ -348,25 +337,16 @@ def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int
     return torch.cat([_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms], dim=1)
 
 
-def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
-    """Return ``video`` and ``state`` as tensors and ``language`` as lists, by key, in the model's format."""
-    state = {} if shown.state is None else to_groups(shown.state, wiring.state)
-    # Shapes: video (n, video steps, height, width, 3), uint8; state (n, state steps, size), float32; n lists of one
-    # text.
+def model_observation(
+    video: Mapping[str, torch.Tensor], state: torch.Tensor | None, wiring: Wiring, instructions: Sequence[str]
+) -> dict[str, Any]:
+    """Return ``video`` and ``state`` as tensors and ``language`` as n lists of one text, by key, for the model."""
+    # Shapes: each video (n, video steps, height, width, 3), uint8; the state (n, state steps, size), float32, or None.
     return {
-        "video": dict(shown.video),
-        "state": state,
+        "video": dict(video),
+        "state": {} if state is None else to_groups(state, wiring.state),
         "language": {key: [[text] for text in instructions] for key in wiring.language_keys},
     }
-
-
-def as_arrays(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the observation of `model_observation` with contiguous arrays on the CPU in place of tensors."""
-    places = [(modality, key) for modality in ("video", "state") for key in observation[modality]]
-    arrays: dict[str, Any] = {"video": {}, "state": {}}
-    for (modality, key), values in zip(places, on_cpu([observation[m][k] for m, k in places]), strict=True):
-        arrays[modality][key] = values.contiguous().numpy()
-    return {**observation, **arrays}
 
 
 def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, chunk_length: int) -> torch.Tensor:

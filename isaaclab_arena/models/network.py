@@ -1,4 +1,4 @@
-"""The networks of policies: their interface, rsl_rl's actors, TorchScript and ONNX, and what makes outputs actions."""
+"""The networks of policies: their interface, rsl_rl's actors, TorchScript and ONNX, and the scaling of actions."""
 
 import math
 from abc import ABC, abstractmethod
@@ -34,6 +34,9 @@ class PolicyNetwork(ABC):
     num_inputs: int | None = None
     num_outputs: int | None = None
     knows_std: bool = False  # True if its answers have a standard deviation
+    # The layers and the hidden size of each part of the memory, and the device of new memory.
+    memory_sizes: Sequence[tuple[int, int]] = ()
+    memory_device: torch.device | None = None
     # The names that its file gives to the outputs, and the observations that its file lists as input, in order.
     stated_actions: tuple[str, ...] | None = None
     stated_terms: tuple[str, ...] | None = None
@@ -43,9 +46,9 @@ class PolicyNetwork(ABC):
         """Return the outputs for observations (batch, num_inputs), float32; the memory is not changed."""
 
     def new_memory(self, batch_size: int) -> Memory:
-        """Return the memory of batch entries before their first observation."""
-        del batch_size
-        return ()
+        """Return the memory of batch entries before their first observation: zeros for each part."""
+        sizes, device = self.memory_sizes, self.memory_device
+        return tuple(torch.zeros(num_layers, batch_size, size, device=device) for num_layers, size in sizes)
 
     def close(self) -> None:
         """Announce that no request will follow now; later requests are allowed."""
@@ -139,15 +142,10 @@ class Actor(PolicyNetwork):
         self.num_inputs = layers[0][0].shape[1] if rnn is None else rnn.input_size
         self.num_outputs = layers[-1][0].shape[0] // distribution.features_per_action
         self.knows_std = distribution.std is not None
-
-    def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros: one part for a GRU; hidden and cell state for an LSTM."""
-        rnn = self._rnn
-        if rnn is None:
-            return ()
-        device = next(rnn.parameters()).device
-        parts = 2 if isinstance(rnn, torch.nn.LSTM) else 1
-        return tuple(torch.zeros(rnn.num_layers, batch_size, rnn.hidden_size, device=device) for _ in range(parts))
+        if rnn is not None:
+            # A GRU has a hidden state, an LSTM a cell state too.
+            self.memory_sizes = [(rnn.num_layers, rnn.hidden_size)] * (2 if isinstance(rnn, torch.nn.LSTM) else 1)
+            self.memory_device = next(rnn.parameters()).device
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
@@ -193,18 +191,12 @@ class TorchScriptNetwork(PolicyNetwork):
         # Recurrent programs keep the memory of a single batch entry in buffers. Here each batch entry has its own
         # memory, which is put in and taken out around every call.
         self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
-        self._shapes = [tuple(buffers[name].shape) for name in self._names]
-        self._device = device
+        shapes = [buffers[name].shape for name in self._names]
+        self.memory_sizes, self.memory_device = [(shape[0], shape[2]) for shape in shapes], device
         self._one_by_one: bool | None = None
         parameters = dict(self._module.named_parameters())
         first = next((parameters[name] for name in _FIRST_WEIGHTS if name in parameters), None)
         self.num_inputs = None if first is None else first.shape[1]
-
-    def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part of the program's memory."""
-        return tuple(
-            torch.zeros(num_layers, batch_size, size, device=self._device) for num_layers, _, size in self._shapes
-        )
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
@@ -217,7 +209,7 @@ class TorchScriptNetwork(PolicyNetwork):
                 raise
             except (RuntimeError, torch.jit.Error):
                 # A program that also fails for one entry raises here.
-                self._asked(*_entry(observation, memory, 0))
+                self._asked(observation[:1], tuple(part[:, :1] for part in memory))
                 self._one_by_one = True
         return one_by_one(self._asked, observation, memory) if self._one_by_one else self._asked(observation, memory)
 
@@ -272,7 +264,7 @@ class OnnxNetwork(PolicyNetwork):
         # Recurrent networks take their memory as inputs ``h_in`` and ``c_in``, and return it.
         self._inputs = [each.name for each in inputs]
         self._outputs = [each.name for each in outputs[: len(inputs)]]
-        self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
+        self.memory_sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
         # Most files were exported for a batch of one; then each entry gets its own call.
         self._one_by_one = _ONE_BY_ONE in batches
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
@@ -282,10 +274,6 @@ class OnnxNetwork(PolicyNetwork):
             tuple(part.strip() for part in said[name].split(",")) if said.get(name) else None
             for name in ("joint_names", "observation_names")
         )
-
-    def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part of the program's memory."""
-        return tuple(torch.zeros(num_layers, batch_size, size) for num_layers, size in self._sizes)
 
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`."""
@@ -301,14 +289,11 @@ class OnnxNetwork(PolicyNetwork):
 
 def one_by_one(ask: Callable[[torch.Tensor, Memory], Answer], observation: torch.Tensor, memory: Memory) -> Answer:
     """Return the answer to a batch from a program that takes one entry at a time."""
-    answers = [ask(*_entry(observation, memory, entry)) for entry in range(observation.shape[0])]
+    entries = range(observation.shape[0])
+    answers = [ask(observation[at : at + 1], tuple(part[:, at : at + 1] for part in memory)) for at in entries]
     mean = torch.cat([each.mean for each in answers])
     parts = zip(*(each.memory for each in answers), strict=True)
     return Answer(mean=mean, memory=tuple(torch.cat(part, dim=1) for part in parts))
-
-
-def _entry(observation: torch.Tensor, memory: Memory, entry: int) -> tuple[torch.Tensor, Memory]:
-    return observation[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory)
 
 
 # The scaling of a network's output to actions.

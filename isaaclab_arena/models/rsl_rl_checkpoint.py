@@ -15,17 +15,7 @@ import torch
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, StorageError, did_you_mean, first_line, problems_at
-from isaaclab_arena.models.network import (
-    ACTIVATIONS,
-    ActionScaling,
-    Actor,
-    Distribution,
-    OnnxNetwork,
-    PolicyNetwork,
-    TorchScriptNetwork,
-    beta_mean,
-    std_of,
-)
+from isaaclab_arena.models import network as networks
 from isaaclab_arena.paths import not_a_plain_file
 
 # Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
@@ -60,7 +50,7 @@ class AgentSettings:
     obs_groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # The terms of each group, in the order of the network's input.
     observation_terms: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    action_scaling: ActionScaling = ActionScaling.AS_IS
+    action_scaling: networks.ActionScaling = networks.ActionScaling.AS_IS
     clip_actions: float | None = None  # limit of the network's absolute output, None for no limit
     actor: dict[str, Any] | None = None  # configuration of the actor, since rsl_rl 4
     student: dict[str, Any] | None = None  # configuration of a student that was distilled
@@ -143,13 +133,13 @@ _LAYER = re.compile(r"mlp\.(\d+)\.weight")
 _RNN_GATES: dict[int, type[torch.nn.LSTM] | type[torch.nn.GRU]] = {4: torch.nn.LSTM, 3: torch.nn.GRU}
 
 
-def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings) -> Actor:
+def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings) -> networks.Actor:
     """Rebuild an actor from tensors (names of rsl_rl 5, float32); ConfigError for missing or unknown parts."""
     # Each part takes its tensors out; the rest is unknown.
     state = dict(tensors)
-    if network.activation not in ACTIVATIONS:
+    if network.activation not in networks.ACTIVATIONS:
         raise ConfigError(
-            f"there is no activation '{network.activation}'{did_you_mean(network.activation, ACTIVATIONS)}"
+            f"there is no activation '{network.activation}'{did_you_mean(network.activation, networks.ACTIVATIONS)}"
         )
 
     # Linear layers: an activation, which has no tensors but counts, separates two of them.
@@ -183,7 +173,8 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
             f"gives {num_features} numbers, which cannot be two for each action, as "
             f"{network.distribution.get('class_name')} needs; its configuration is of another network"
         )
-    actor = Actor(layers, activation=network.activation, normalizer=normalizer, rnn=rnn, distribution=distribution)
+    found = {"normalizer": normalizer, "rnn": rnn, "distribution": distribution}
+    actor = networks.Actor(layers, activation=network.activation, **found)
 
     # Each part takes as many numbers as the part before it gives.
     inputs, outputs = ([weight.shape[side] for weight, _ in layers] for side in (1, 0))
@@ -220,26 +211,26 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
     return rnn.requires_grad_(requires_grad=False).eval()
 
 
-def _take_distribution(state: State, options: Mapping[str, Any]) -> Distribution:
+def _take_distribution(state: State, options: Mapping[str, Any]) -> networks.Distribution:
     std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
     name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
     if name == "BetaDistribution":
-        interval = _interval(options, "action_range", (-1.0, 1.0))
-        return Distribution(mean=lambda features: beta_mean(features, *interval), features_per_action=2)
+        bounds = _interval(options, "action_range", (-1.0, 1.0))
+        return networks.Distribution(mean=lambda raw: networks.beta_mean(raw, *bounds), features_per_action=2)
     low, high = _interval(options, "std_range", (1e-6, 1e6))
     if name == "GaussianDistribution":
         # The standard deviation does not depend on the observation.
         numbers = std if log_std is None else log_std
         if numbers is None:
-            return Distribution(mean=lambda features: features)
-        learned = std_of(numbers, is_log=log_std is not None, low=low, high=high)
-        return Distribution(mean=lambda features: features, std=learned.expand_as)
+            return networks.Distribution(mean=lambda features: features)
+        learned = networks.std_of(numbers, is_log=log_std is not None, low=low, high=high)
+        return networks.Distribution(mean=lambda features: features, std=learned.expand_as)
     if name == "HeteroscedasticGaussianDistribution":
         # The first half of the features is the mean, the second encodes the standard deviation.
         encoding = {"is_log": options.get("std_type") == "log", "low": low, "high": high}
-        return Distribution(
+        return networks.Distribution(
             mean=lambda features: features[..., 0, :],
-            std=lambda features: std_of(features[..., 1, :], **encoding),
+            std=lambda features: networks.std_of(features[..., 1, :], **encoding),
             features_per_action=2,
         )
     known = "GaussianDistribution, HeteroscedasticGaussianDistribution, BetaDistribution"
@@ -291,14 +282,14 @@ def is_torchscript(path: Path) -> bool:
         return False
 
 
-def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> PolicyNetwork:
+def load_network(path: Path, settings: AgentSettings | None, device: torch.device) -> networks.PolicyNetwork:
     """Load the network of an rsl_rl checkpoint, an ONNX or TorchScript file; ConfigError for other files."""
     # Exported files do without ``settings``, the training's configuration. ONNX runs on the CPU, whatever ``device``
     # is.
     if path.suffix.lower() == ".onnx":
-        return OnnxNetwork(path)
+        return networks.OnnxNetwork(path)
     if is_torchscript(path):
-        return TorchScriptNetwork(path, device)
+        return networks.TorchScriptNetwork(path, device)
     if settings is None:
         refuse_other_trainers(read_checkpoint(path), path)
         message = f"has no {AGENT_FILE} beside it or one directory above, and without its training's "

@@ -1,11 +1,10 @@
-"""Chunks of actions, one per env slot: what is left of each, which env slots need another, and the next action of all.
+"""Chunks of actions, one per env slot: the rest of each, the env slots that need another, and the next action of all.
 
 A `ChunkPlayer` is a value: a step in an env slot's life gives a new one and leaves the old one as it was. `ChunkPolicy`
 keeps one for policies that ask for chunks, `ActionChunkScheduler` for a policy that has no env slots at rest, under
 Isaac Lab Arena's names.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
@@ -142,6 +141,11 @@ class ChunkPolicy(PolicyBase[OptionsT]):
     A subclass defines `PolicyBase.chunks` and `PolicyBase.chunk_traits`, and `look` if a query shows earlier steps.
     """
 
+    _num_played: int  # actions of a chunk that are played before the next query; each policy sets its own
+    _averaging: float | None = None  # see `ChunkPlayer`
+    # The observations that a query shows: 0 is the one at that step, -1 the one before it.
+    _shown_steps: Sequence[int] = (0,)
+
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
         # Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
@@ -150,21 +154,6 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         self._player: ChunkPlayer | None = None
         # Env slots up to which calls of the network are filled, None for `slots_per_call`.
         self._filled_up_to: int | None = None
-
-    @property
-    @abstractmethod
-    def _num_played(self) -> int:
-        """Actions of a chunk that are played before the next query."""
-
-    @property
-    def _averaging(self) -> float | None:
-        """See `ChunkPlayer`."""
-        return None
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        """Return the observations that a query shows: 0 is the one at that step, -1 the one before it."""
-        del env
-        return (0,)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Do nothing: a query shows the present step alone."""
@@ -179,13 +168,13 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(_indices([start.env_id for start in starts]))
+        self._restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Stop queries for env slots that rest."""
         del env
         if self._player is not None:
-            self._player = self._player.rested(_indices(env_ids))
+            self._player = self._player.rested(torch.tensor(list(env_ids), dtype=torch.int64))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Drop the rest of the named env slots' chunks; with None also instructions and noise streams."""
@@ -205,9 +194,9 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         acting[list(env_ids)] = True
         # First store the observations that a later query needs, then ask for the chunks that are used up.
         self.look(env, observation, env_ids)
-        used_up = _numbers(player.needs_chunk() & acting)
-        if used_up:
-            player = player.refilled(_indices(used_up), self._next_chunks(env, observation, used_up))
+        used_up = torch.nonzero(player.needs_chunk() & acting).flatten()
+        if len(used_up):
+            player = player.refilled(used_up, self._next_chunks(env, observation, used_up.tolist()))
         action, self._player = player.popped(acting)
         return action.to(env.device, non_blocking=True)
 
@@ -230,8 +219,8 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         # A step of 0 is a query's own, -15 the one 15 steps before it. The next query comes when the rest of a chunk is
         # played.
         player = self._player
-        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps(env)]
-        return [*starting, *_numbers(player.active & torch.stack(shown).any(dim=0))]
+        shown = [(player.next_step - step) % player.num_played == 0 for step in self._shown_steps]
+        return [*starting, *torch.nonzero(player.active & torch.stack(shown).any(dim=0)).flatten().tolist()]
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""
@@ -352,7 +341,10 @@ class ActionChunkScheduler:
         self.action_dim = action_dim
         self.device = torch.device(device)
         self.dtype = dtype
-        self._player = self._used_up()
+        self._player = ChunkPlayer.empty(
+            num_envs, chunk_length=action_chunk_length, action_dim=action_dim, device=self.device, dtype=dtype
+        )
+        self.reset()
 
     @property
     def env_requires_new_chunk(self) -> torch.Tensor:
@@ -400,28 +392,11 @@ class ActionChunkScheduler:
     def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
         """Drop the rest of the named env slots' chunks, None for all. Shape of ``env_ids``: (n,), int64."""
         if env_ids is None:
-            self._player = self._used_up()
-        else:
-            self._player = self._player.restarted(torch.arange(self.num_envs, device=self.device)[env_ids])
-
-    def _used_up(self) -> ChunkPlayer:
-        empty = ChunkPlayer.empty(
-            self.num_envs,
-            chunk_length=self.action_chunk_length,
-            action_dim=self.action_dim,
-            device=self.device,
-            dtype=self.dtype,
-        )
-        return empty.restarted(torch.arange(self.num_envs, device=self.device))
+            # No number of an earlier chunk stays.
+            self._player = replace(self._player, chunks=torch.zeros_like(self._player.chunks))
+        slots = torch.arange(self.num_envs, device=self.device)
+        self._player = self._player.restarted(slots if env_ids is None else slots[env_ids])
 
 
 ActionChunkingState = ActionChunkScheduler
 """Its first name in Isaac Lab Arena."""
-
-
-def _indices(env_ids: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64)
-
-
-def _numbers(mask: torch.Tensor) -> list[int]:
-    return torch.nonzero(mask).flatten().tolist()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
@@ -328,7 +328,7 @@ def lent_policy(policy: Any) -> LentPolicy:
             f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, "
             "an object with get_action, a torch module, or a function observation -> action"
         )
-        raise ConfigError(Problem(message, key="policy"))
+        raise ConfigError(message, key="policy")
 
     # The content that decides its actions: the function's module or those of the object's classes, and its state.
     # Nothing is changed or called.

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
@@ -92,7 +92,7 @@ def expert_action(plan: Plan, observed: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 class RobosuiteExpertPolicy(PolicyBase):
-    """Does what the expert of the environment's task does."""
+    """Acts as the expert of the environment's task does."""
 
     name: ClassVar[str] = "robosuite_expert"
     # ``family`` is the prefix of the environments' names, before the name of the task.
@@ -150,7 +150,7 @@ LIBERO_PLANS: Mapping[str, Plan] = {
 
 
 class LiberoExpertPolicy(RobosuiteExpertPolicy):
-    """Does what the expert of LIBERO's task does, where the last number of an action closes the gripper at 1."""
+    """Acts as the expert of LIBERO's task does, where the last number of an action closes the gripper at 1."""
 
     name: ClassVar[str] = "libero_expert"
     plans: ClassVar[Mapping[str, Plan]] = LIBERO_PLANS
@@ -172,7 +172,7 @@ class MetaWorldExpertCfg(PolicyCfg):
 
 
 class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
-    """Does what Meta-World's expert for the task does; it sees nothing but the observation."""
+    """Acts as Meta-World's expert for the task does; it sees nothing but the observation."""
 
     # The expert runs where the environment's Meta-World is, which may be another interpreter.
     name: ClassVar[str] = "metaworld_expert"
@@ -191,7 +191,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
             message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
             raise ConfigError(f"{message}: docs/how_to/external_environments.md says how to install it") from error
         except LookupError as error:
-            raise ConfigError(Problem(str(error), key="task")) from error
+            raise ConfigError(str(error), key="task") from error
         return torch.tensor(actions, device=env.device)
 
 

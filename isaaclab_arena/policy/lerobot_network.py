@@ -11,24 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena import workers
 from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.workers import (
-    PolicyElsewhere,
-    RequestError,
-    WorkerError,
-    WorkerProcess,
-    ask_kept_worker,
-    patience_s,
-    stop_kept_workers,
-    taken_worker,
-    which_worker,
-)
 
 # Read the facts on a policy from its directory, without LeRobot.
 
@@ -82,17 +72,17 @@ def policy_directory(pretrained: str) -> Path:
         message = (
             f"'{pretrained}' is no directory; a policy of the hub is fetched with: hf download NAME --local-dir DIR"
         )
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     directory = next(
         (each for each in (path, *(path / name for name in _OF_A_TRAINING)) if (each / _CONFIG).is_file()), None
     )
     if directory is None:
         message = f"'{pretrained}' holds no policy of LeRobot: there is no {_CONFIG}, here or in {_OF_A_TRAINING[-1]}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     missing = [name for name in _NEEDED if not (directory / name).is_file()]
     if missing:
         message = f"'{directory}' lacks {' and '.join(missing)}{'' if _NEEDED[0] in missing else _OLD_LEROBOT}"
-        raise ConfigError(Problem(message, key=KEY))
+        raise ConfigError(message, key=KEY)
     return directory
 
 
@@ -123,7 +113,7 @@ def read_features(directory: Path) -> Features:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
-        raise ConfigError(Problem(message, key=KEY)) from error
+        raise ConfigError(message, key=KEY) from error
 
 
 def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:
@@ -145,8 +135,7 @@ def refuse_another(said: Mapping[str, Any], features: Features, directory: Path)
         for name, value in due.items()
         if loaded[name] != value
     ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
@@ -158,7 +147,7 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     path = given_path(root or "") / "meta" / "info.json"
     if root is None or not path.is_file():
         if dataset is not None:
-            raise ConfigError(Problem(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset"))
+            raise ConfigError(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset")
         return TrainingData(terms={}, fps=None)
     document = _document(path)
     features = value_at(document, ("features",), otherwise={})
@@ -203,7 +192,7 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 found = read_small_file(directory / state_file) if isinstance(state_file, str) else {}
             except ValueError as error:
                 message = f"'{directory / state_file}', the statistics of a processor, {error}"
-                raise ConfigError(Problem(message, key=KEY)) from error
+                raise ConfigError(message, key=KEY) from error
             endless = [
                 key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
             ]
@@ -220,8 +209,7 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 problems.append(Problem(message, key=KEY))
             elif lacking:
                 notes.append(f"{path} is to normalise {lacking}, and has no statistics for that: it stays as it is")
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return tuple(notes)
 
 
@@ -229,7 +217,7 @@ def _document(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(Problem(f"'{path}' cannot be read: {error}", key=KEY)) from error
+        raise ConfigError(f"'{path}' cannot be read: {error}", key=KEY) from error
 
 
 def _terms(names: object) -> tuple[str, ...]:
@@ -342,12 +330,12 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     """Return the versions of Python and LeRobot's packages in the policy's interpreter; ConfigError without LeRobot."""
     interpreter, variables = options.interpreter, options.environment_variables
     try:
-        found = ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
-    except (RequestError, WorkerError) as error:
-        raise ConfigError(Problem(f"'{interpreter}' cannot be asked: {error}", key="python")) from error
+        found = workers.ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
+    except (workers.RequestError, workers.WorkerError) as error:
+        raise ConfigError(f"'{interpreter}' cannot be asked: {error}", key="python") from error
     if "lerobot" not in found:
         message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
-        raise ConfigError(Problem(message, key="python"))
+        raise ConfigError(message, key="python")
     return found
 
 
@@ -360,12 +348,13 @@ class LeRobotNetwork:
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         # ``directory`` is that of LeRobot's ``save_pretrained``. ConfigError: the policy cannot be loaded.
         self._directory, self._device, self._options = directory, device, options
-        self._elsewhere = PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
+        self._elsewhere = workers.PolicyElsewhere[Mapping[str, Any]](f"the policy in '{directory}'")
         # The worker that answered the request for versions has started already, so take it.
-        told = taken_worker(which_worker(ANSWERS, options.interpreter, options.environment_variables), _VERSIONS)
+        which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
+        told = workers.taken_worker(which, _VERSIONS)
         # All questions to the other kept workers have been asked.
-        stop_kept_workers()
-        self._worker: WorkerProcess | None = None
+        workers.stop_kept_workers()
+        self._worker: workers.WorkerProcess | None = None
         self._worker, self.description = self._started(told)
         self.about: Mapping[str, Any] = {"slots_per_call": None, **asdict(self.description)}
 
@@ -410,15 +399,15 @@ class LeRobotNetwork:
                 self._worker, _ = self._started()
             try:
                 request = {"request": "predict", "words": words, "seeds": noise_seeds}
-                return self._worker.ask(request, patience_s(self._options.timeout_s), shown)[1]
-            except WorkerError:
+                return self._worker.ask(request, workers.patience_s(self._options.timeout_s), shown)[1]
+            except workers.WorkerError:
                 # The failure stopped the worker.
                 self._worker = None
                 raise
 
         try:
-            answer = self._elsewhere.asked(asked_once, (WorkerError,), comes_back=lambda error: error.died)
-        except RequestError as error:
+            answer = self._elsewhere.asked(asked_once, (workers.WorkerError,), comes_back=lambda error: error.died)
+        except workers.RequestError as error:
             raise PolicyError(f"{self._elsewhere.name} failed: {error}\n{error.traceback}") from error
         except ConfigError as error:
             raise PolicyLostError(f"{self._elsewhere.name} is lost: {error}") from error
@@ -435,7 +424,7 @@ class LeRobotNetwork:
             raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
         return answer
 
-    def _started(self, started: WorkerProcess | None = None) -> tuple[WorkerProcess, Description]:
+    def _started(self, started: workers.WorkerProcess | None = None) -> tuple[workers.WorkerProcess, Description]:
         """Return a worker that has loaded the policy; ConfigError if it cannot be loaded, or is another one now."""
         options, directory = self._options, self._directory
         settings = {
@@ -446,20 +435,20 @@ class LeRobotNetwork:
         load = {"request": "load", "packages": PACKAGES, **place, "settings": settings}
         worker = None
         try:
-            worker = started or WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
-            said, _ = worker.ask(load, patience_s(options.start_timeout_s))
+            worker = started or workers.WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
+            said, _ = worker.ask(load, workers.patience_s(options.start_timeout_s))
             refuse_another(said, read_features(directory), directory)
             # The size of the memory in the trial may differ after a restart.
             self._elsewhere.meet({name: value for name, value in said.items() if name != "memory_bytes"})
-        except WorkerError as error:
-            raise ConfigError(Problem(f"'{directory}' cannot be loaded: {error}", key=KEY)) from error
-        except (RequestError, ArenaError) as error:
+        except workers.WorkerError as error:
+            raise ConfigError(f"'{directory}' cannot be loaded: {error}", key=KEY) from error
+        except (workers.RequestError, ArenaError) as error:
             if worker is not None:
                 worker.close()
             if isinstance(error, ArenaError):
                 raise
             message = f"LeRobot in '{options.interpreter}' cannot load '{directory}': {error}"
             _LOG.info("%s\n%s", message, error.traceback)
-            raise ConfigError(Problem(message, key=KEY)) from error
+            raise ConfigError(message, key=KEY) from error
         about = {name: said[name] for name in ("num_actions", "action_dim", "takes_batches", "memory_bytes")}
         return worker, Description(**about, device_type=self._device.type)

@@ -1,4 +1,4 @@
-"""The policy that acts as one of LeRobot's does: what it is shown, and what does not fit."""
+"""The policy that acts as one of LeRobot's does: its inputs from an environment, and their misfits."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, on_cpu, resolve_policy_device
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -27,26 +27,9 @@ from isaaclab_arena.interfaces.specs import (
     picture_layout,
     pictures_of,
 )
+from isaaclab_arena.policy import lerobot_network as lerobot
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
-from isaaclab_arena.policy.lerobot_network import (
-    ACTIONS,
-    KEY,
-    MEMORIES,
-    NOTHING,
-    SEEDS,
-    SHOWN,
-    WORDS,
-    Description,
-    Features,
-    LeRobotNetwork,
-    LeRobotPolicyCfg,
-    TrainingData,
-    check_statistics,
-    policy_directory,
-    read_features,
-    read_training_data,
-    versions_there,
-)
+from isaaclab_arena.policy.lerobot_network import LeRobotNetwork, LeRobotPolicyCfg
 
 # Find the environment's observations for a LeRobot policy's inputs, and the misfits.
 
@@ -78,7 +61,7 @@ class Inputs:
         return {**pictures, **states}
 
     def connections(
-        self, options: LeRobotPolicyCfg, data: TrainingData, env: Environment, notes: Sequence[str] = ()
+        self, options: LeRobotPolicyCfg, data: lerobot.TrainingData, env: Environment, notes: Sequence[str] = ()
     ) -> Connections:
         """Return the policy's connections with an environment, and the contradictions with its files as notes."""
         # Columns that the dataset does not name leave the action without names.
@@ -100,7 +83,9 @@ class Inputs:
         )
 
 
-def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, env: Environment) -> Inputs:
+def fitted(
+    features: lerobot.Features, data: lerobot.TrainingData, options: LeRobotPolicyCfg, env: Environment
+) -> Inputs:
     """Match a policy's inputs with an environment's observations (specs only); ConfigError lists every misfit."""
     spec: Any = env.observation_spec
     shown, observed = spec.get(CAMERAS, {}), spec.get(_STATES, {})
@@ -140,14 +125,13 @@ def fitted(features: Features, data: TrainingData, options: LeRobotPolicyCfg, en
             f"meant, say fps: {rate:g}"
         )
         problems.append(Problem(message, key="fps"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     others = frozenset(name for name, shape in features.pictures.items() if shown[cameras[name]].shape != shape)
     return Inputs(cameras=cameras, terms=terms, in_colours=others)
 
 
 def _cameras(
-    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, str]
+    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Problem]]:
     """Return the camera of each picture, and every misfit: the one the job names, else that of the same name."""
     if features.pictures and not specs:
@@ -181,7 +165,7 @@ def _cameras(
 
 
 def _terms(
-    features: Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
+    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
     """Return the observations that form each input, and every misfit: those named, else the only one of its size."""
     formed: dict[str, tuple[str, ...]] = {}
@@ -224,28 +208,26 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkElsewhere | None = None) -> None:
         super().__init__(config)
-        directory = policy_directory(config.pretrained)
-        self._options = config
-        self._features = read_features(directory)
-        # The observations that a query shows: 0 is the one at that step, -1 the one before it.
-        self._looks = range(1 - self._features.num_observations, 1)
-        self._data = read_training_data(directory, config.dataset)
+        directory = lerobot.policy_directory(config.pretrained)
+        self._features = lerobot.read_features(directory)
+        self._shown_steps = range(1 - self._features.num_observations, 1)
+        self._data = lerobot.read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
         self._network = network or LeRobotNetwork(directory, _device(config), config)
         about = {name: value for name, value in self._network.about.items() if name != "slots_per_call"}
-        said = self._said = Description(**about)
+        said = self._said = lerobot.Description(**about)
         # Env slots of a call unless options fix them: in a policy server all calls have one size. None: as many as need
         # a chunk.
         self._max_batch = None if isinstance(self._network, LeRobotNetwork) else self._network.max_batch
         # A policy gives at most as many actions per query as it was saved with.
-        self._length = config.n_action_steps or said.num_actions
-        if self._length > said.num_actions:
+        self._num_played = config.n_action_steps or said.num_actions
+        if self._num_played > said.num_actions:
             self._network.close()
             if said.remembers:
                 raise _several_steps_of_one_that_remembers(config)
-            message = f"is {self._length}, and the policy was saved with {said.num_actions}"
-            raise ConfigError(Problem(message, key="n_action_steps"))
+            message = f"is {self._num_played}, and the policy was saved with {said.num_actions}"
+            raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
         self._inputs: tuple[Environment, Inputs] | None = None
@@ -260,30 +242,32 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def check_options(cls, config: LeRobotPolicyCfg) -> None:
         """Refuse wrong files or interpreters before simulation; ConfigError with the option in ``key``."""
-        directory = policy_directory(config.pretrained)
-        features = read_features(directory)
-        check_statistics(directory)
+        directory = lerobot.policy_directory(config.pretrained)
+        features = lerobot.read_features(directory)
+        lerobot.check_statistics(directory)
         if features.remembers and (config.n_action_steps or 1) > 1:
             raise _several_steps_of_one_that_remembers(config)
-        read_training_data(directory, config.dataset)
+        lerobot.read_training_data(directory, config.dataset)
         _device(config)
-        versions_there(config)
+        lerobot.versions_there(config)
 
     @classmethod
     def check_fit(cls, config: LeRobotPolicyCfg, env: Environment) -> Connections:
         """Return the connections with an environment; ConfigError if it lacks an input or takes other actions."""
-        directory = policy_directory(config.pretrained)
-        features, data = read_features(directory), read_training_data(directory, config.dataset)
-        return fitted(features, data, config, env).connections(config, data, env, check_statistics(directory))
+        directory = lerobot.policy_directory(config.pretrained)
+        features = lerobot.read_features(directory)
+        data = lerobot.read_training_data(directory, config.dataset)
+        return fitted(features, data, config, env).connections(config, data, env, lerobot.check_statistics(directory))
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the policy's files and the versions of LeRobot's packages; see `PolicyBase.content_sources`."""
         config = LeRobotPolicyCfg(**options)
-        directory = policy_directory(config.pretrained)
-        stated = {f"package {name} of {config.interpreter}": said for name, said in versions_there(config).items()}
+        directory = lerobot.policy_directory(config.pretrained)
+        versions = lerobot.versions_there(config)
+        stated = {f"package {name} of {config.interpreter}": version for name, version in versions.items()}
         name = Path(config.pretrained).name
-        return ContentSources(files={f"{KEY} {name}": directory}, stated=stated, checkpoint=str(directory))
+        return ContentSources(files={f"{lerobot.KEY} {name}": directory}, stated=stated, checkpoint=str(directory))
 
     @classmethod
     def foreign_code(cls, config: LeRobotPolicyCfg) -> Sequence[Problem]:
@@ -295,18 +279,18 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def check_environment(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that lacks an input of the policy or takes other actions."""
         self._inputs_of(env)
-        if self._options.fps is None and self._data.fps is None:
+        if self.config.fps is None and self._data.fps is None:
             _LOG.warning(
                 "%s: its number of control steps per second is unknown, and the environment makes %g; fps "
                 "says that this is right, dataset where it stands",
-                self._options.pretrained,
+                self.config.pretrained,
                 1 / env.control_dt,
             )
 
     def connections(self, env: Environment) -> Connections:
         """Return the policy's inputs and the entries that its action sets; see `PolicyBase.connections`."""
-        notes = check_statistics(policy_directory(self._options.pretrained))
-        return self._inputs_of(env).connections(self._options, self._data, env, notes)
+        notes = lerobot.check_statistics(lerobot.policy_directory(self.config.pretrained))
+        return self._inputs_of(env).connections(self.config, self._data, env, notes)
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return the number of env slots in every call, None for as many as need a chunk."""
@@ -314,8 +298,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         said = self._said
         if not said.takes_batches:
             return 1
-        if self._options.slots_per_call is not None:
-            return self._options.slots_per_call
+        if self.config.slots_per_call is not None:
+            return self.config.slots_per_call
         if torch.are_deterministic_algorithms_enabled():
             return num_envs
         return min(num_envs, CPU_SLOTS_PER_CALL) if said.device_type == "cpu" else self._max_batch
@@ -326,7 +310,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def with_own_memory(self) -> "LeRobotPolicy":
         """Return a policy that shares the process."""
-        sharing = type(self)(self._options, network=self._network)
+        sharing = type(self)(self.config, network=self._network)
         sharing.fill_calls_up_to(self._filled_up_to)
         return sharing
 
@@ -353,19 +337,19 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     @classmethod
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
-        features = read_features(policy_directory(config.pretrained))
+        features = lerobot.read_features(lerobot.policy_directory(config.pretrained))
         _refuse_memory(is_kept=features.remembers)
         return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
         _refuse_memory(is_kept=self._said.remembers)
-        shown = tuple(self._looks) if self._features.pictures else ()
-        return ChunkTraits(played=self._length, predicted=self._said.num_actions, picture_steps=shown)
+        shown = tuple(self._shown_steps) if self._features.pictures else ()
+        return ChunkTraits(played=self._num_played, predicted=self._said.num_actions, picture_steps=shown)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Store the observations that a later query shows, for a policy that takes earlier observations too."""
-        if len(self._looks) == 1:
+        if len(self._shown_steps) == 1:
             return
         inputs, seen = self._inputs_of(env), list(env_ids)
         if inputs.cameras:
@@ -373,7 +357,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             announced = set(pictures_of(observation[CAMERAS][next(iter(inputs.cameras.values()))]).env_ids)
             seen = [env_id for env_id in env_ids if env_id in announced]
         if self._history is None or self._history.num_envs != env.num_envs:
-            self._history = FrameHistory(self._looks, env.num_envs)
+            self._history = FrameHistory(self._shown_steps, env.num_envs)
         self._history.push(inputs.seen(observation, seen) if seen else {}, seen, env_ids)
 
     def chunks(
@@ -389,15 +373,15 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         else:
             shown = self._history.frames(env_ids)
         arrays = [np.ascontiguousarray(part.numpy()) for part in on_cpu(list(shown.values()))]
-        entries: dict[str, Any] = {f"{SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
-        entries |= {WORDS: words, SEEDS: np.array(seeds, np.int64)}
+        entries: dict[str, Any] = {f"{lerobot.SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
+        entries |= {lerobot.WORDS: words, lerobot.SEEDS: np.array(seeds, np.int64)}
         if self._said.remembers:
-            memories = [self._memories.get(env_id, NOTHING) for env_id in env_ids]
+            memories = [self._memories.get(env_id, lerobot.NOTHING) for env_id in env_ids]
             is_here = isinstance(self._network, LeRobotNetwork)
-            entries[MEMORIES] = memories if is_here else self._said.padded(memories)
+            entries[lerobot.MEMORIES] = memories if is_here else self._said.padded(memories)
         answers = self._network.ask(entries, slots_per_call=size or len(words))
-        self._memories.update(zip(env_ids, answers.get(MEMORIES, ()), strict=False))
-        actions, columns = answers[ACTIONS], self._options.action_columns
+        self._memories.update(zip(env_ids, answers.get(lerobot.MEMORIES, ()), strict=False))
+        actions, columns = answers[lerobot.ACTIONS], self.config.action_columns
         return torch.from_numpy(actions if columns is None else actions[..., list(columns)])
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
@@ -409,14 +393,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self.reset()
         if not self._shares_network:
             self._network.close()
-
-    @property
-    def _num_played(self) -> int:
-        return self._length
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        del env
-        return self._looks
 
     def _restart(self, env_ids: torch.Tensor) -> None:
         super()._restart(env_ids)
@@ -430,7 +406,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 
     def _inputs_of(self, env: Environment) -> Inputs:
         if self._inputs is None or self._inputs[0] is not env:
-            self._inputs = env, fitted(self._features, self._data, self._options, env)
+            self._inputs = env, fitted(self._features, self._data, self.config, env)
         return self._inputs[1]
 
 
@@ -441,11 +417,11 @@ def _device(config: LeRobotPolicyCfg) -> torch.device:
 
 def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:
     message = f"is {config.n_action_steps}, and a policy that remembers is asked in every control step; leave it out"
-    return ConfigError(Problem(message, key="n_action_steps"))
+    return ConfigError(message, key="n_action_steps")
 
 
 def _refuse_memory(*, is_kept: bool) -> None:
     """Refuse by ConfigError a policy with memory where others would play its chunks."""
     if is_kept:
         message = "remembers its answers, and so is asked in every control step, which cannot be late"
-        raise ConfigError(Problem(message, key=f"policy_config_dict.{KEY}"))
+        raise ConfigError(message, key=f"policy_config_dict.{lerobot.KEY}")

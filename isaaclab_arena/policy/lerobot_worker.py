@@ -164,7 +164,7 @@ def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
 # Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
 
 _TRIED = frozenset({"act", "diffusion"})
-"""Types that were seen to act without what LeRobot imports for others. For any other type all is imported."""
+"""Types that act without LeRobot's imports for others, by trial. For any other type all is imported."""
 
 _NOT_NEEDED = (
     "accelerate",
@@ -185,16 +185,8 @@ _DEVICE_STEP = "device_processor"
 _WEIGHTS = "model.safetensors"
 
 
-class Loaded(typing.NamedTuple):
-    """A policy, and its saved pre- and postprocessor."""
-
-    policy: typing.Any
-    before: typing.Any
-    after: typing.Any
-
-
-def loaded(directory: str, device: str) -> Loaded:
-    """Load a policy with its processors from a directory of LeRobot's ``save_pretrained``, on e.g. ``cuda:1``."""
+def loaded(directory: str, device: str) -> tuple[typing.Any, typing.Any, typing.Any]:
+    """Load a policy with its pre- and postprocessor, which ``save_pretrained`` wrote, on e.g. ``cuda:1``."""
     kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
     if kind in _TRIED:
         try:
@@ -203,7 +195,7 @@ def loaded(directory: str, device: str) -> Loaded:
             others = [path.name for path in policies.iterdir() if path.is_dir() and path.name != kind]
             not_needed = (*_NOT_NEEDED, *(f"lerobot.policies.{name}" for name in others))
             return _loaded(directory, device, kind, not_needed)
-        except Exception:  # noqa: BLE001  whatever it is, LeRobot as it is either does it, or says what is wrong
+        except Exception:  # noqa: BLE001  LeRobot as it is either succeeds after any error, or names the fault
             # Retry with all of LeRobot imported. The modules of the first attempt may hold stand-ins, so forget them.
             traceback.print_exc()
             for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
@@ -220,7 +212,9 @@ def saved_steps(directory: str, processor: str) -> set[str]:
     return {step.get("registry_name") for step in saved["steps"]}
 
 
-def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collection[str]) -> Loaded:
+def _loaded(
+    directory: str, device: str, kind: str, not_needed: typing.Collection[str]
+) -> tuple[typing.Any, typing.Any, typing.Any]:
     if not_needed:
         importlib.import_module(_USED_UNIMPORTED)
     with deferred_imports(not_needed):
@@ -231,14 +225,14 @@ def _loaded(directory: str, device: str, kind: str, not_needed: typing.Collectio
     config.device = device
     # LeRobot refuses an override of a step that the saved processor lacks.
     has_device_step = _DEVICE_STEP in saved_steps(directory, "policy_preprocessor")
-    processors = factory.make_pre_post_processors(
+    before, after = factory.make_pre_post_processors(
         config,
         pretrained_path=directory,
         preprocessor_overrides={_DEVICE_STEP: {"device": device}} if has_device_step else {},
     )
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
-    return Loaded(policy, *processors)
+    return policy, before, after
 
 
 # Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.
@@ -393,7 +387,7 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
     """Map each attribute path of a policy's modules and their objects to a comparable form of its value."""
     # Objects of other packages than the modules' own are compared by identity only.
     modules = dict(policy.named_modules())
-    packages = {_package(module) for module in modules.values()}
+    packages = {type(module).__module__.partition(".")[0] for module in modules.values()}
     states: dict[_Path, object] = {}
     seen: set[int] = set()
 
@@ -402,7 +396,8 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
             own = (*path, name)
             states[own] = _form(value)
             is_object = not isinstance(value, (type, torch.nn.Module, torch.Tensor)) and hasattr(value, "__dict__")
-            if is_object and _package(value) in packages and id(value) not in seen:
+            package = type(value).__module__.partition(".")[0]
+            if is_object and package in packages and id(value) not in seen:
                 seen.add(id(value))
                 states[own] = type(value)
                 look_at(vars(value), own)
@@ -445,10 +440,6 @@ def _owner(policy: typing.Any, path: _Path) -> typing.Any:
     for name in path[1:-1]:
         owner = getattr(owner, name)
     return owner
-
-
-def _package(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
 
 
 # Draw the noise of each batch entry from its own seed, so that it does not depend on the batch.
@@ -494,25 +485,22 @@ class NoiseOfEntries(TorchFunctionMode):
             return self._drawn(_LIKE[function], like.shape, *wanted)
         if function in _SIZED:
             size = given.get("size", args[0] if len(args) == 1 else args)
-            return self._drawn(_SIZED[function], _shape(size), given.get("dtype"), given.get("device"))
+            return self._drawn(_SIZED[function], size, given.get("dtype"), given.get("device"))
         if function is torch.normal:
             mean, std = given.get("mean", args[0] if args else 0.0), given.get("std", args[1] if len(args) > 1 else 1.0)
             size = given.get("size", args[2] if len(args) > 2 else None)
             if size is None:
                 size = (mean if isinstance(mean, torch.Tensor) else std).shape
-            return self._drawn(torch.randn, _shape(size), given.get("dtype"), given.get("device")) * std + mean
+            return self._drawn(torch.randn, size, given.get("dtype"), given.get("device")) * std + mean
         raise RuntimeError(f"the policy draws with {function.__name__}, which is not known to be drawn by entries")
 
-    def _drawn(self, draw: typing.Any, shape: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
+    def _drawn(self, draw: typing.Any, size: typing.Any, dtype: typing.Any, device: typing.Any) -> torch.Tensor:
+        shape = (size,) if isinstance(size, int) else tuple(size)
         if len(shape) == 0 or shape[0] != len(self._generators):
-            raise RuntimeError(f"the policy draws noise of shape {tuple(shape)} for {len(self._generators)} entries")
+            raise RuntimeError(f"the policy draws noise of shape {shape} for {len(self._generators)} entries")
         # Torch does not apply the mode while it handles a call, so these draws do not recurse.
-        drawn = torch.stack([draw(tuple(shape[1:]), generator=each, dtype=dtype) for each in self._generators])
+        drawn = torch.stack([draw(shape[1:], generator=each, dtype=dtype) for each in self._generators])
         return drawn if device is None else drawn.to(device)
-
-
-def _shape(size: typing.Any) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else tuple(size)
 
 
 # A LeRobot policy with its processors, asked for chunks of actions.
@@ -560,7 +548,7 @@ class Network:
     """A policy with its saved pre- and postprocessor, on one device."""
 
     def __init__(self, directory: str, device: str, settings: dict) -> None:
-        # ``settings``: torch's ``threads``, and whether its algorithms are ``deterministic``.
+        # ``settings``: torch's number of ``threads``, and True or False for ``deterministic`` algorithms.
         torch.set_num_threads(settings["threads"])
         if settings["deterministic"]:
             # Setting False, which is the default, would import torch's compiler.

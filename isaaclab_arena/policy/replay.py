@@ -3,13 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.errors import ConfigError, PolicyError, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -89,7 +88,7 @@ class RecordedActions(PolicyBase[OptionsT]):
         return len(self._played) if self._only is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether there is a recorded sequence for an episode of the job."""
+        """Return True if a recorded sequence is there for an episode of the job."""
         return self._only is not None or episode_index in self._played
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
@@ -153,41 +152,50 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
 
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)
-        self._recordings = _recordings(config)
-        device = None if config.device is None else checked_device(config.device)
-        self._play(played=self._recordings.played, only=self._recordings.only, device=device)
+        # The file of each recorded episode, by index.
+        self._files = files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
+        played: dict[int, int] = {}
+        only = None if config.episode_name is None else demo_index(config.episode_name)
+        if config.episode_name is None:
+            played = played_episodes(config.episodes, files, source=config.replay_file_path, name=demo_name)
+        elif config.episodes is not None:
+            raise ConfigError("is given too, and plays one in every episode; give one of them", key="episode_name")
+        elif only not in files:
+            message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
+            raise ConfigError(message, key="episode_name")
+        self._play(played=played, only=only, device=None if config.device is None else checked_device(config.device))
 
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
         """Refuse a recording that cannot be played, before simulation; ConfigError with ``key`` of the option."""
-        file, index = _recordings(config).first
+        policy = cls(config)
+        file, index = policy._files[policy.first], policy.first
         try:
             actions = read_actions(file, index)
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key=_KEY)) from error
+            raise ConfigError(str(error), key=_KEY) from error
         if actions.ndim != 2 or len(actions) == 0:
             message = (
                 f"the actions of {demo_name(index)} in {file} have shape {actions.shape}, not (num_steps, action_dim)"
             )
-            raise ConfigError(Problem(message, key=_KEY))
-        if config.device is not None:
-            checked_device(config.device)
+            raise ConfigError(message, key=_KEY)
 
     @classmethod
     def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
         """Return the connections with an environment; ConfigError if its actions have another size."""
-        file, index = _recordings(config).first
-        misfit = _misfit(read_actions(file, index), index, file, env)
-        if misfit is not None:
-            raise ConfigError(Problem(misfit, key=_KEY))
-        return _connections(file, index, env)
+        policy = cls(config)
+        try:
+            policy._read(env, policy.first)
+        except PolicyError as error:
+            raise ConfigError(str(error), key=_KEY) from error
+        return policy.connections(env)
 
     @classmethod
     def description(cls, config: ReplayPolicyCfg) -> Description:
         """Return the facts that the recordings state; see `PolicyBase.description`."""
-        recordings = _recordings(config)
-        file, index = recordings.first
-        attributes = read_attributes(file, index)
+        policy = cls(config)
+        file = policy._files[policy.first]
+        attributes = read_attributes(file, policy.first)
         seed = attributes.get("placement_seed", attributes.get("seed"))
         try:
             environment = read_env_args(file)
@@ -198,8 +206,8 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
             source=str(file),
             environment=environment,
             seed=seed if isinstance(seed, int) else None,
-            episodes=None if recordings.only is not None else recordings.played,
-            holds=f"{len(recordings.files)} episodes, {demos_in_words(recordings.files)}",
+            episodes=policy._played if policy._only is None else None,
+            holds=f"{len(policy._files)} episodes, {demos_in_words(policy._files)}",
             way_out=WAY_OUT,
         )
 
@@ -211,70 +219,28 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
 
     def connections(self, env: Environment) -> Connections:
         """Return the connections of the recorded actions; see `PolicyBase.connections`."""
-        return _connections(*self._recordings.first, env)
+        file = self._files[self.first]
+        control_dt = read_attributes(file, self.first).get("control_dt")
+        return Connections(
+            actions=set_entries(env),
+            source=str(file),
+            control_hz=1 / control_dt if isinstance(control_dt, float) and control_dt > 0 else None,
+        )
 
     def _read(self, env: Environment, index: int) -> np.ndarray:
-        file = self._recordings.files[index]
+        file = self._files[index]
         actions = read_actions(file, index)
-        misfit = _misfit(actions, index, file, env)
-        if misfit is not None:
-            raise PolicyError(misfit)
+        if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
+            raise PolicyError(
+                f"the actions of {demo_name(index)} in {file} have shape {actions.shape}; "
+                f"the environment takes (num_steps, action_dim) = (1 or more, {env.action_spec.shape[0]})"
+            )
         return actions
 
     def _missing(self, episode_index: int) -> str:
         is_chosen = self.config.episodes is not None
         lacking = f"nothing for episode {episode_index}" if is_chosen else f"no {demo_name(episode_index)}"
-        held = demos_in_words(self._recordings.files)
-        return f"'{self.config.replay_file_path}' holds {lacking}; it holds {held}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recordings:
-    """The recorded episodes, and the selection that is played."""
-
-    files: Mapping[int, Path]  # file of each recorded episode, by index
-    only: int | None  # the one played in every episode, None if each plays its own
-    played: Mapping[int, int]  # index of the recorded episode for each episode of the job
-
-    @property
-    def first(self) -> tuple[Path, int]:
-        """File and index of the first episode that is played."""
-        index = next(iter(self.played.values())) if self.only is None else self.only
-        return self.files[index], index
-
-
-def _connections(file: Path, index: int, env: Environment) -> Connections:
-    control_dt = read_attributes(file, index).get("control_dt")
-    return Connections(
-        actions=set_entries(env),
-        source=str(file),
-        control_hz=1 / control_dt if isinstance(control_dt, float) and control_dt > 0 else None,
-    )
-
-
-def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> str | None:
-    """Return the reason why an environment cannot take an episode's actions, None if it can."""
-    if actions.shape[1:] == env.action_spec.shape and len(actions) > 0:
-        return None
-    return (
-        f"the actions of {demo_name(index)} in {file} have shape {actions.shape}; "
-        f"the environment takes (num_steps, action_dim) = (1 or more, {env.action_spec.shape[0]})"
-    )
-
-
-def _recordings(config: ReplayPolicyCfg) -> _Recordings:
-    files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
-    if config.episode_name is None:
-        source = config.replay_file_path
-        played = played_episodes(config.episodes, files, source=source, name=demo_name)
-        return _Recordings(files=files, only=None, played=played)
-    if config.episodes is not None:
-        raise ConfigError(Problem("is given too, and plays one in every episode; give one of them", key="episode_name"))
-    index = demo_index(config.episode_name)
-    if index is None or index not in files:
-        message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
-        raise ConfigError(Problem(message, key="episode_name"))
-    return _Recordings(files=files, only=index, played={})
+        return f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(self._files)}"
 
 
 def played_episodes(
@@ -290,9 +256,9 @@ def played_episodes(
     missing = [index for index in wanted if index not in found]
     if missing:
         message = f"'{source}' holds no {name(missing[0])}; it holds {in_words(found, name)}"
-        raise ConfigError(Problem(message, key="episodes"))
+        raise ConfigError(message, key="episodes")
     if not wanted or len({*wanted}) < len(wanted):
-        raise ConfigError(Problem(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes"))
+        raise ConfigError(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes")
     return dict(enumerate(wanted))
 
 
@@ -302,7 +268,5 @@ def checked_device(name: str) -> torch.device:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            Problem(
-                f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
-            )
+            f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
         ) from error

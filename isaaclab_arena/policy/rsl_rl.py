@@ -3,11 +3,12 @@
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -23,24 +24,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
-from isaaclab_arena.models.network import (
-    ActionScaler,
-    ActionScaling,
-    Answer,
-    Memory,
-    PolicyNetwork,
-    forgotten,
-    remembered,
-)
-from isaaclab_arena.models.rsl_rl_checkpoint import (
-    AgentSettings,
-    checkpoint_file,
-    find_agent_file,
-    is_torchscript,
-    load_network,
-    read_agent_settings,
-    trained_environment,
-)
+from isaaclab_arena.models import network as networks
+from isaaclab_arena.models import rsl_rl_checkpoint
 
 # Choose a network's observations and their order.
 
@@ -53,7 +38,7 @@ class NetworkInputs:
 
     # Each group with its terms, all in the order of the network's input, which may take a group more than once.
     groups: Sequence[tuple[str, Mapping[str, ArraySpec]]]
-    missing: tuple[Problem, ...] = ()  # what the network was trained on and the environment lacks
+    missing: tuple[Problem, ...] = ()  # one for each observation of the training that the environment lacks
 
     @property
     def size(self) -> int:
@@ -133,7 +118,7 @@ _OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
 class SharedNetwork:
     """A policy's network as a `Network`: its memory of an episode is part of the entry and of the answer."""
 
-    def __init__(self, network: PolicyNetwork, device: torch.device) -> None:
+    def __init__(self, network: networks.PolicyNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
         self.about: Mapping[str, Any] = {
             "slots_per_call": None,
@@ -151,39 +136,34 @@ class SharedNetwork:
         return {name: tensor.cpu().numpy() for name, tensor in {**outputs, **_by_entry(answer.memory)}.items()}
 
 
-class NetworkOnServer(PolicyNetwork):
+class NetworkOnServer(networks.PolicyNetwork):
     """The stand-in for a network in a policy server. Its memory stays on the rank."""
 
     def __init__(self, network: NetworkElsewhere) -> None:
         # One call covers all entries of a batch, so an answer has the same bits as without a server.
         self._network = network
         self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
-        self.knows_std = network.about["knows_std"]
+        self.knows_std, self.memory_sizes = network.about["knows_std"], network.about["memory"]
 
-    def new_memory(self, batch_size: int) -> Memory:
-        """Return zeros for each part of the network's memory."""
-        sizes = self._network.about["memory"]
-        return tuple(torch.zeros(num_layers, batch_size, hidden_size) for num_layers, hidden_size in sizes)
-
-    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+    def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
         asked = {_OBSERVATION: observation, **_by_entry(memory)}
         entries = {name: tensor.contiguous().numpy() for name, tensor in asked.items()}
         said = self._network.ask(entries, slots_per_call=len(observation))
         tensors = {name: torch.from_numpy(values) for name, values in said.items()}
-        return Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
+        return networks.Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
 
     def close(self) -> None:
         """Announce that no request will follow now."""
         self._network.close()
 
 
-def _by_entry(memory: Memory) -> dict[str, torch.Tensor]:
+def _by_entry(memory: networks.Memory) -> dict[str, torch.Tensor]:
     """Return the parts of a memory by name, entries first. Shape of each: (batch, num_layers, hidden_size)."""
     return {f"memory.{index}": part.transpose(0, 1) for index, part in enumerate(memory)}
 
 
-def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
+def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> networks.Memory:
     return tuple(tensors[f"memory.{index}"].transpose(0, 1).contiguous() for index in range(num_parts))
 
 
@@ -191,8 +171,6 @@ def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> Memory:
 
 FILE_KEY = "checkpoint_path"
 _AGENT_KEY = "agent_cfg_path"
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -226,7 +204,7 @@ class RslRlPolicyCfg(PolicyCfg):
     device: str | None = None
     observation_groups: tuple[str, ...] | None = None
     observation_terms: dict[str, tuple[str, ...]] | None = None
-    action_scaling: ActionScaling | None = None
+    action_scaling: networks.ActionScaling | None = None
     clip_actions: float | None = None
     stochastic: bool = False
 
@@ -236,10 +214,10 @@ class TrainedPolicy:
     """A network, and the settings of its actions."""
 
     file: Path  # the file that it was loaded from
-    network: PolicyNetwork
+    network: networks.PolicyNetwork
     observation_groups: tuple[str, ...]  # groups of the network's input, concatenated
     observation_terms: Mapping[str, Sequence[str]]  # the terms of each group, in order
-    action_scaling: ActionScaling  # the meaning of the network's output to the environment
+    action_scaling: networks.ActionScaling  # the meaning of the network's output to the environment
     clip_actions: float | None  # limit of the absolute output, None for no limit
 
 
@@ -248,48 +226,54 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
     named = {name for name in (config.policy_device, config.device) if name is not None}
     if len(named) > 1:
         message = f"is '{config.device}', but policy_device is '{config.policy_device}'; give one of them"
-        raise ConfigError(Problem(message, key="device"))
+        raise ConfigError(message, key="device")
     # The message names the option that the user wrote.
     key = "device" if config.policy_device is None and config.policy_device_id is None else None
     name = next(iter(named), None)
-    _with_key(key, lambda: check_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
-    return _with_key(key, lambda: resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
+    with _named_by_option(key):
+        check_policy_device(policy_device_id=config.policy_device_id, policy_device=name)
+        return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name)
 
 
 def load_trained(
-    config: RslRlPolicyCfg, device: torch.device, *, network: PolicyNetwork | None = None
+    config: RslRlPolicyCfg, device: torch.device, *, network: networks.PolicyNetwork | None = None
 ) -> TrainedPolicy:
     """Load the network and its settings from files and options; ConfigError with ``key`` of the wrong option."""
     # Options of the job take precedence over the training's configuration. A given ``network`` is not loaded again.
-    file = checkpoint_file(config.checkpoint_path, config.checkpoint)
-    agent_file = find_agent_file(file) if config.agent_cfg_path is None else Path(config.agent_cfg_path)
-    told = None if agent_file is None else _with_key(_AGENT_KEY, lambda: read_agent_settings(agent_file))
-    network = network or _with_key(FILE_KEY, lambda: load_network(file, told, device))
+    file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+    named = config.agent_cfg_path
+    agent_file = rsl_rl_checkpoint.find_agent_file(file) if named is None else Path(named)
+    with _named_by_option(_AGENT_KEY):
+        told = None if agent_file is None else rsl_rl_checkpoint.read_agent_settings(agent_file)
+    if network is None:
+        with _named_by_option(FILE_KEY):
+            network = rsl_rl_checkpoint.load_network(file, told, device)
     if config.stochastic and not network.knows_std:
         message = "actions can only be drawn from the Gaussian of a checkpoint; this network has none"
-        raise ConfigError(Problem(message, key="stochastic"))
-    settings = told or AgentSettings()
+        raise ConfigError(message, key="stochastic")
+    settings = told or rsl_rl_checkpoint.AgentSettings()
     clip = settings.clip_actions if config.clip_actions is None else config.clip_actions
     if clip is not None and clip <= 0:
-        raise ConfigError(Problem(f"must be above 0, got {clip:g}", key="clip_actions"))
+        raise ConfigError(f"must be above 0, got {clip:g}", key="clip_actions")
     scaling = config.action_scaling or settings.action_scaling
-    if scaling not in set(ActionScaling):
-        message = f"no such scaling '{scaling}'{did_you_mean(scaling, ActionScaling)}"
-        raise ConfigError(Problem(message, key="action_scaling"))
+    if scaling not in set(networks.ActionScaling):
+        message = f"no such scaling '{scaling}'{did_you_mean(scaling, networks.ActionScaling)}"
+        raise ConfigError(message, key="action_scaling")
     return TrainedPolicy(
         file=file,
         network=network,
         observation_groups=tuple(config.observation_groups or settings.observation_groups),
         observation_terms=settings.observation_terms if config.observation_terms is None else config.observation_terms,
-        action_scaling=ActionScaling(scaling),
+        action_scaling=networks.ActionScaling(scaling),
         clip_actions=clip,
     )
 
 
-def _with_key(key: str | None, act: Callable[[], Result]) -> Result:
-    """Call `act`, and report its ConfigError under the job's option `key`."""
+@contextmanager
+def _named_by_option(key: str | None) -> Iterator[None]:
+    """Report ConfigErrors of a ``with`` block under the job's option `key`, unchanged for None."""
     try:
-        return act()
+        yield
     except ConfigError as error:
         if key is None:
             raise
@@ -305,15 +289,6 @@ def _with_key(key: str | None, act: Callable[[], Result]) -> Result:
 logger = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Meeting:
-    """The inputs and the action scaling of a network in one environment."""
-
-    environment: Environment
-    inputs: NetworkInputs
-    scaler: ActionScaler
 
 
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
@@ -332,17 +307,17 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         # ``trained`` is given if another policy with the same options has loaded the network. ``device`` is None for
         # the device of the options. ConfigError: the file or the device does not exist, or the network is unknown.
         self.device = device or policy_device(config)
-        self._options = config
         if trained is None:
             trained = load_trained(config, self.device)
             with trained.file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, digest, self.device)
         self._trained = trained
-        self._memory: Memory | None = None
+        self._memory: networks.Memory | None = None
         self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
-        self._meeting: _Meeting | None = None
+        # The inputs and the action scaling of the network in one environment.
+        self._meeting: tuple[Environment, NetworkInputs, networks.ActionScaler] | None = None
 
     @classmethod
     def check_options(cls, config: RslRlPolicyCfg) -> None:
@@ -355,25 +330,23 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return the connections with an environment; ConfigError at the checkpoint's key for a misfit."""
         # The check asks about one env slot of zeros, so the CPU is enough.
         policy = cls(config, trained=load_trained(config, _CPU), device=_CPU)
-        try:
+        with _named_by_option(FILE_KEY):
             policy.refuse_misfit(env)
             return policy.connections(env)
-        except ConfigError as error:
-            raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
 
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
         """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
-        file = checkpoint_file(config.checkpoint_path, config.checkpoint)
-        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else find_agent_file(file)
-        environment = {} if agent_file is None else trained_environment(agent_file)
+        file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else rsl_rl_checkpoint.find_agent_file(file)
+        environment = {} if agent_file is None else rsl_rl_checkpoint.trained_environment(agent_file)
         return Description(source=str(file), environment=environment)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the checkpoint and the training's configuration; see `PolicyBase.content_sources`."""
-        file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
-        agent_file = options.get("agent_cfg_path") or find_agent_file(file)
+        file = rsl_rl_checkpoint.checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
+        agent_file = options.get("agent_cfg_path") or rsl_rl_checkpoint.find_agent_file(file)
         # An ONNX file may keep its tensors in a file beside it.
         beside = file.with_name(f"{file.name}.data")
         files = {f"{FILE_KEY} {file.name}": file}
@@ -384,15 +357,15 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
         """Return a problem if the file is a program: TorchScript can read and write files."""
-        path = checkpoint_file(config.checkpoint_path, config.checkpoint)
-        if not is_torchscript(path):
+        path = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        if not rsl_rl_checkpoint.is_torchscript(path):
             return ()
         return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; warn if it shows other groups."""
         self.refuse_misfit(env)
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         trained_on = tuple(self._trained.observation_groups)
         shown = tuple(name for name, _ in inputs.groups)
         if trained_on != shown:
@@ -406,7 +379,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def connections(self, env: Environment) -> Connections:
         """Return the network's inputs and the entries that its output sets; see `PolicyBase.connections`."""
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         terms = [term if name == DEFAULT_GROUP else f"{name}.{term}" for name, group in inputs.groups for term in group]
         stated, shown = self._trained.network.stated_terms, [term for _, group in inputs.groups for term in group]
         # The file states the same terms in another order, which sizes alone do not show.
@@ -422,7 +395,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def refuse_misfit(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; see `check_environment`."""
-        inputs = self._meeting_with(env).inputs
+        inputs, _ = self._meeting_with(env)
         network, shape = self._trained.network, env.action_spec.shape
         problems = inputs.problems(network.num_inputs)
         if not problems:
@@ -447,15 +420,14 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             elif given != shape:
                 message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {shape[0]}"
                 problems.append(Problem(message))
-        if problems:
-            raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
+        refuse(placed(problems, file=str(self._trained.file)))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Reset the memory of env slots whose episode begins, and take over the episodes' random streams."""
         if self._num_envs != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
-        if self._options.stochastic:
+        if self.config.stochastic:
             for start in starts:
                 self._generators[start.env_id] = start.episode.policy_generator()
 
@@ -466,13 +438,13 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             self._generators.clear()
             return
         if self._memory is not None:
-            self._memory = forgotten(self._memory, env_ids)
+            self._memory = networks.forgotten(self._memory, env_ids)
         for env_id in env_ids.tolist():
             self._generators.pop(env_id, None)
 
     def with_own_memory(self) -> "RslRlPolicy":
         """Return a policy with the same network for other env slots."""
-        return RslRlPolicy(self._options, trained=self._trained, device=self.device)
+        return RslRlPolicy(self.config, trained=self._trained, device=self.device)
 
     def network(self) -> SharedNetwork:
         """Return the network in the form that ranks can share; see `AsksNetwork`."""
@@ -490,25 +462,26 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         """Return every env slot's action, but update the memory of the acting ones only."""
-        meeting = self._meeting_with(env)
-        seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
+        inputs, scaler = self._meeting_with(env)
+        seen = inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_envs != env.num_envs:
             self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
-        self._memory = remembered(self._memory, answer.memory, env_ids)
+        self._memory = networks.remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
-        if answer.std is not None and self._options.stochastic:
+        if answer.std is not None and self.config.stochastic:
             # Each episode draws from its own stream, and only in the env slots that act.
             noise = np.zeros(output.shape, np.float32)
             for slot in self._generators.keys() & env_ids:
                 noise[slot] = self._generators[slot].standard_normal(output.shape[1], np.float32)
             output = output + answer.std.to(env.device) * torch.from_numpy(noise).to(output.device)
-        return meeting.scaler(output)
+        return scaler(output)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return None (all env slots) for a network that sees pictures, and no env slots for any other."""
         del starting
-        return None if any(name == CAMERAS for name, _ in self._meeting_with(env).inputs.groups) else ()
+        inputs, _ = self._meeting_with(env)
+        return None if any(name == CAMERAS for name, _ in inputs.groups) else ()
 
     def close(self) -> None:
         """Release the environment and the memory, and close the network."""
@@ -516,14 +489,10 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._meeting = None
         self._trained.network.close()
 
-    def _meeting_with(self, env: Environment) -> "_Meeting":
-        if self._meeting is None or self._meeting.environment is not env:
-            trained = self._trained
-            self._meeting = _Meeting(
-                environment=env,
-                inputs=network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms),
-                scaler=ActionScaler(
-                    env.action_spec, trained.action_scaling, clip=trained.clip_actions, device=env.device
-                ),
-            )
-        return self._meeting
+    def _meeting_with(self, env: Environment) -> tuple[NetworkInputs, networks.ActionScaler]:
+        if self._meeting is None or self._meeting[0] is not env:
+            trained, spec = self._trained, env.action_spec
+            inputs = network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms)
+            scaler = networks.ActionScaler(spec, trained.action_scaling, clip=trained.clip_actions, device=env.device)
+            self._meeting = env, inputs, scaler
+        return self._meeting[1:]

@@ -113,13 +113,6 @@ class Symmetry(Enum):
     QUARTER_TURNS = "quarter turns"
     HALF_TURNS = "half turns"
 
-    @classmethod
-    def of(cls, sizes: Mapping[str, float]) -> "Symmetry":
-        """Return the symmetry of the object that a task's sizes describe."""
-        if sizes.get("object_round", 1.0):
-            return cls.EVERY_YAW
-        return cls.HALF_TURNS if sizes.get("object_oblong", 0.0) else cls.QUARTER_TURNS
-
 
 _QUARTER = ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT))
 _OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.0),)}
@@ -400,7 +393,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     def _player_of(self, env: Environment) -> "_Player":
         simulated = env.unwrapped
         if self._player is None or self._player.env is not simulated:
-            self._player = _Player(simulated, speed=self.config.speed if self.config else 1.0)
+            self._player = _Player(simulated, speed=self.config.speed)
         return self._player
 
 
@@ -422,7 +415,9 @@ class _Player:
         self.backend = env.backend
         self.script: Script = scripts(env.sizes)[env.task_name]
         self.motion = ArmMotion(env.robot, env.backend)
-        self.symmetry = Symmetry.of(env.sizes)
+        self.symmetry = Symmetry.HALF_TURNS if env.sizes.get("object_oblong", 0.0) else Symmetry.QUARTER_TURNS
+        if env.sizes.get("object_round", 1.0):
+            self.symmetry = Symmetry.EVERY_YAW
         # An arm that may be unable to reach the hand's orientation must not wait for it.
         self.turned_rad = _TURNED_RAD if env.robot.rotation_weight == 1.0 else _TURNED_ROUGHLY_RAD
         phases = self.script.phases

@@ -10,28 +10,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.distributed.devices import on_cpu
+from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import pictures_of
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
+from isaaclab_arena_gr00t import config as gr00t_config
 from isaaclab_arena_gr00t import observations
-from isaaclab_arena_gr00t.config import (
-    JOINT_FILES,
-    PRESENT,
-    YAML_OPTION,
-    ClosedloopPolicyArgs,
-    Dimensions,
-    Gr00tClosedloopPolicyConfig,
-    Modality,
-    check_args,
-    model_interface,
-    named_by_option,
-    read_joint_files,
-    read_policy_config,
-)
 
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
@@ -56,8 +44,8 @@ class ShownHistory:
     def __init__(self, wiring: observations.Wiring, num_envs: int) -> None:
         self.wiring = wiring
         # An input of the present step only needs no history.
-        self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
-        self._state = None if wiring.state_steps == PRESENT else FrameHistory(wiring.state_steps, num_envs)
+        self._video = None if wiring.video_steps == gr00t_config.PRESENT else FrameHistory(wiring.video_steps, num_envs)
+        self._state = None if wiring.state_steps == gr00t_config.PRESENT else FrameHistory(wiring.state_steps, num_envs)
         self.num_envs = num_envs
 
     def restart(self, env_ids: torch.Tensor) -> None:
@@ -79,24 +67,34 @@ class ShownHistory:
             if state is not None:
                 self._state.push({_STATE: state}, stepping, stepping)
 
-    def shown(self, observation: Observation, env_ids: Sequence[int]) -> observations.Shown:
-        """Return the model's inputs for `env_ids`, which may repeat; `observation` is the one that was pushed last."""
+    def shown(
+        self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
+    ) -> dict[str, Any]:
+        """Return the question about `env_ids`, which may repeat; `observation` is the one that was pushed last."""
         slots = list(env_ids)
         if self._video is None:
-            video = {
-                key: values[:, None] for key, values in observations.pictures(observation, self.wiring, slots).items()
-            }
+            now = observations.pictures(observation, self.wiring, slots)
+            video = {key: values[:, None] for key, values in now.items()}
         else:
             video = self._video.frames(slots)
         if self._state is None:
             state = observations.state_values(observation, self.wiring, slots)
-            return observations.Shown(video=video, state=None if state is None else state[:, None])
-        return observations.Shown(video=video, state=self._state.frames(slots).get(_STATE))
+            state = None if state is None else state[:, None]
+        else:
+            state = self._state.frames(slots).get(_STATE)
+        asked = observations.model_observation(video, state, self.wiring, instructions)
+        if not as_tensors:
+            # One transfer brings all of them to the CPU.
+            places = [(modality, key) for modality in ("video", "state") for key in asked[modality]]
+            arrays = on_cpu([asked[modality][key] for modality, key in places])
+            for (modality, key), values in zip(places, arrays, strict=True):
+                asked[modality][key] = values.contiguous().numpy()
+        return asked
 
 
 # Run the closed loop of a policy that asks a model for chunks of actions, in this process or another.
 
-ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
+ArgsT = TypeVar("ArgsT", bound=gr00t_config.ClosedloopPolicyArgs)
 
 
 class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
@@ -106,28 +104,22 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     # a chunk, each with its own instruction and history. The noise seed comes from the episode's own stream, so that
     # the actions of an episode do not depend on the others in the query.
 
-    config_class: ClassVar[type | None] = ClosedloopPolicyArgs
+    config_class: ClassVar[type | None] = gr00t_config.ClosedloopPolicyArgs
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
+    _takes_tensors = False  # True if `query` takes tensors on the observation's device instead of arrays
+    # True if this policy pads queries itself, rather than a server that gathers the queries of several ranks.
+    _fills_calls = True
 
     def __init__(self, config: ArgsT) -> None:
         super().__init__(config)
-        check_args(config)
+        gr00t_config.check_args(config)
         self.args = config
         self.policy_config = self.settings_of(config)
+        self._num_played, self._averaging = self.policy_config.action_chunk_length, config.temporal_ensemble_coeff
         self.count = QueryCount()
-        self._files = read_joint_files(self.policy_config)
+        self._files = gr00t_config.read_joint_files(self.policy_config)
         self._history: ShownHistory | None = None
         self._wired: tuple[Environment, observations.Wiring] | None = None
-
-    @property
-    def _takes_tensors(self) -> bool:
-        """Whether `query` takes tensors on the observation's device instead of arrays."""
-        return False
-
-    @property
-    def _fills_calls(self) -> bool:
-        """Whether this policy pads queries itself, rather than a server that gathers the queries of several ranks."""
-        return True
 
     # `query` gets ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps,
     # size), float32; ``language``: key to n lists of one text; and one noise seed per env slot.
@@ -144,10 +136,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         raise PolicyError(f"{self.name} cannot be given actions to go on from")
 
     @abstractmethod
-    def modality_config(self) -> Mapping[str, Modality]:
+    def modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs: ``video``, ``state``, ``action`` and ``language``."""
 
-    def dimensions(self) -> Dimensions | None:
+    def dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key; None if unknown, then `check_environment` tries a query."""
         return None
 
@@ -159,32 +151,30 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
     @classmethod
-    def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:
+    def settings_of(cls, config: Any) -> gr00t_config.Gr00tClosedloopPolicyConfig:
         """Return the settings of a job's YAML file; ConfigError with every problem of the file."""
-        return read_policy_config(config.policy_config_yaml_path)
+        return gr00t_config.read_policy_config(config.policy_config_yaml_path)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the YAML file and the joint files that it names; see `PolicyBase.content_sources`."""
         settings = cls.settings_of(cls.config_class(**options)) if cls.config_class is not None else None
-        paths = {YAML_OPTION: options[YAML_OPTION]}
-        paths |= {key: getattr(settings, key) for key in JOINT_FILES}
+        paths = {gr00t_config.YAML_OPTION: options[gr00t_config.YAML_OPTION]}
+        paths |= {key: getattr(settings, key) for key in gr00t_config.JOINT_FILES}
         return ContentSources(files={f"{key} {Path(path).name}": Path(path) for key, path in paths.items() if path})
 
     @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
-        check_args(config)
-        try:
+        gr00t_config.check_args(config)
+        with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
             cls._check_settings(cls.settings_of(config), config)
-        except ConfigError as error:
-            raise named_by_option(error, config.policy_config_yaml_path) from error
 
     @classmethod
-    def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
+    def _check_settings(cls, settings: gr00t_config.Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse wrong settings that show without model and environment; `args` of the job take precedence."""
         del args
-        read_joint_files(settings)
+        gr00t_config.read_joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
@@ -204,18 +194,17 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             observation[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation, [0])
-        nothing = observations.model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
+        words = ["nothing"] * size
+        nothing = history.shown(observation, [0] * size, words, as_tensors=self._takes_tensors)
         try:
-            answer = self.query(nothing if self._takes_tensors else observations.as_arrays(nothing), [0] * size)
-            observations.action_chunks(
-                answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length
-            )
+            answer = self.query(nothing, [0] * size)
+            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=self._num_played)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
             # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
             message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
-            raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
+            raise ConfigError(message, file=self.args.policy_config_yaml_path) from error
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the model sees and sets; see `PolicyBase.connections`."""
@@ -232,9 +221,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        # Count what a query of all env slots would cost, for the log.
+        # The log compares the queries with queries of all env slots.
         self.count.slots_of_all += env.num_envs
-        return self._chunks(env, observation, env_ids, length=self._num_played)
+        # A subclass may withdraw or replace `chunks`, for callers that play chunks themselves.
+        return ClosedloopPolicy.chunks(self, env, observation, env_ids, length=self._num_played)
 
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
@@ -246,22 +236,21 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     def chunk_traits(self) -> ChunkTraits:
         """Return the chunk lengths and the steps of a query's pictures; ConfigError if predictions are averaged."""
         _refuse_averages(self.args)
-        settings, model = self.policy_config, model_interface(self.modality_config(), self.dimensions())
+        model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
-            played=settings.action_chunk_length,
-            predicted=settings.action_horizon,
+            played=self._num_played,
+            predicted=self.policy_config.action_horizon,
             picture_steps=model.video_steps if model.video_keys else (),
         )
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose next observation a query shows."""
+        self._shown_steps = self._wiring_of(env).video_steps
+        return super().pictures_to_see(env, starting)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Add the inputs of some env slots; call it once in every control step that they make."""
         self._history_for(env).push(observation, env_ids)
-
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
-    ) -> torch.Tensor:
-        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), predicted, action_dim)."""
-        return self._chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
 
     def close(self) -> None:
         """Log the number of queries saved by asking for single env slots, and release the environment."""
@@ -283,18 +272,21 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         if self._history is not None:
             self._history.restart(env_ids)
 
-    def _chunks(
+    def chunks(
         self,
         env: Environment,
         observation: Observation,
         env_ids: Sequence[int],
         going_on: Continuation | None = None,
         *,
-        length: int,
+        length: int | None = None,
     ) -> torch.Tensor:
-        """Return new chunks for some env slots. Shape: (len(env_ids), length, action_dim)."""
+        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), length, action_dim)."""
+        # None of ``length`` is for all predicted actions.
+        length = self.policy_config.action_horizon if length is None else length
         wiring, history = self._wiring_of(env), self._history_for(env)
-        seeds = [self._draw_seed(env_id) for env_id in env_ids]
+        # A seed comes from the episode's stream, without one from the YAML file's seed.
+        seeds = [self._draw_seed(env_id, self.policy_config.seed) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
         size = size if self._fills_calls else len(env_ids)
 
@@ -307,10 +299,16 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            shown = observations.model_observation(
-                history.shown(observation, slots), wiring, [*map(self._instruction, slots)]
-            )
-            shown = shown if self._takes_tensors else observations.as_arrays(shown)
+            words = [
+                self._instructions.get(slot) or self.task_description or self.policy_config.language_instruction
+                for slot in slots
+            ]
+            if not all(words):
+                raise PolicyError(
+                    f"env slot {slots[words.index('')]} has no instruction; give language_instruction in the job or in "
+                    f"{self.args.policy_config_yaml_path}"
+                )
+            shown = history.shown(observation, slots, words, as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
@@ -328,30 +326,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             self.count.slots_needed += len(places)
         return torch.cat(parts)
 
-    def _instruction(self, env_id: int) -> str:
-        words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
-        if not words:
-            raise PolicyError(
-                f"env slot {env_id} has no instruction; give language_instruction in the job or in "
-                f"{self.args.policy_config_yaml_path}"
-            )
-        return words
-
-    def _draw_seed(self, env_id: int, entropy: int | None = None) -> int:
-        """Return the seed of an env slot's next query, from its episode's stream, else from the YAML file's seed."""
-        return super()._draw_seed(env_id, self.policy_config.seed if entropy is None else entropy)
-
-    @property
-    def _num_played(self) -> int:
-        return self.policy_config.action_chunk_length
-
-    def _shown_steps(self, env: Environment) -> Sequence[int]:
-        return self._wiring_of(env).video_steps
-
-    @property
-    def _averaging(self) -> float | None:
-        return self.args.temporal_ensemble_coeff
-
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
         if history is None or (history.num_envs, history.wiring) != (env.num_envs, wiring):
@@ -360,13 +334,13 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def _wiring_of(self, env: Environment) -> observations.Wiring:
         if self._wired is None or self._wired[0] is not env:
-            model = model_interface(self.modality_config(), self.dimensions())
+            model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
             file = self.args.policy_config_yaml_path
             self._wired = (env, observations.wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
 
 
-def _refuse_averages(args: ClosedloopPolicyArgs) -> None:
+def _refuse_averages(args: gr00t_config.ClosedloopPolicyArgs) -> None:
     if args.temporal_ensemble_coeff is not None:
         message = "averages the answers to several queries, which cannot be late; leave it out"
-        raise ConfigError(Problem(message, key="policy_config_dict.temporal_ensemble_coeff"))
+        raise ConfigError(message, key="policy_config_dict.temporal_ensemble_coeff")

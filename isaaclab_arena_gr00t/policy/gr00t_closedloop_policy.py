@@ -14,24 +14,14 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, problems_into, refuse
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Entries, NetworkElsewhere
-from isaaclab_arena_gr00t.config import (
-    Dimensions,
-    Gr00tClosedloopPolicyArgs,
-    Gr00tClosedloopPolicyConfig,
-    Modality,
-    StatedModality,
-    checkpoint_problems,
-    model_interface,
-    named_by_option,
-    read_joint_files,
-    stated_embodiments,
-)
+from isaaclab_arena_gr00t import config as gr00t_config
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.observations import wired
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
@@ -82,21 +72,17 @@ class ServedModel:
         self._network = network
         # Options of a query that the served model heeds.
         self.honoured_options = (NOISE_SEEDS, CONTINUED) if network.about["can_continue"] else (NOISE_SEEDS,)
-        self._own_slots = network.about["slots_per_call"] or network.max_batch
-        self.slots_per_call: int = self._own_slots
+        self.own_slots: int = network.about["slots_per_call"] or network.max_batch
+        self.slots_per_call = self.own_slots  # env slots up to which calls are padded
         self.plan_because: str | None = network.about["plan_because"]
 
-    def get_modality_config(self) -> Mapping[str, Modality]:
+    def get_modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs."""
-        return {name: StatedModality(**said) for name, said in self._network.about["modalities"].items()}
+        return {name: gr00t_config.StatedModality(**said) for name, said in self._network.about["modalities"].items()}
 
-    def get_dimensions(self) -> Dimensions | None:
+    def get_dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key, None if the model does not state them."""
         return self._network.about["dimensions"]
-
-    def fill_calls_up_to(self, num_slots: int | None) -> None:
-        """Pad every later call to `num_slots` env slots, None for the server's number."""
-        self.slots_per_call = num_slots or self._own_slots
 
     def get_action(
         self, observation: Mapping[str, Any], options: Mapping[str, Any]
@@ -158,7 +144,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         self.device = torch.device(self._resolve_policy_device(config))
         # None after `close`.
         self.policy: Any = self.load_policy() if model is None else model
-        self._draws_by_slot = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
+        honoured = getattr(self.policy, "honoured_options", ())
+        self._draws_by_slot = NOISE_SEEDS in honoured
+        self._can_continue = self._draws_by_slot and CONTINUED in honoured
+        # A subclass with a `query` of its own gets arrays; so do model packages but the included one.
+        has_own_query = type(self).query is not Gr00tClosedloopPolicy.query
+        self._takes_tensors = not has_own_query and getattr(self.policy, "takes_tensors", False)
+        self._fills_calls = not isinstance(self.policy, ServedModel)
 
         # State why an answer does not follow from its env slot alone.
         because = None
@@ -203,47 +195,40 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
         """Refuse a missing checkpoint or a wrong YAML file before the simulation starts: ConfigError."""
         if config.model_path is not None:
-            problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
-            if problems:
-                raise ConfigError(problems)
+            searched = "and is looked for in the working directory"
+            refuse(gr00t_config.checkpoint_problems(config.model_path, searched=searched))
         super().check_options(config)
 
     @classmethod
     def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
         super()._check_settings(settings, args)
-        problems, known = checkpoint_problems(settings.model_path), stated_embodiments(settings.model_path)
-        try:
+        problems = gr00t_config.checkpoint_problems(settings.model_path)
+        known = gr00t_config.stated_embodiments(settings.model_path)
+        with problems_into(problems):
             tag = str(embodiment_tag(settings.embodiment_tag).value)
             if known and tag not in known:
                 message = f"'{settings.model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}"
                 problems.append(Problem(message, key="embodiment_tag"))
-        except ConfigError as error:
-            problems += error.problems
         # The effect of a subclass on the device is known only once a policy exists.
         if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
-            try:
+            with problems_into(problems):
                 policy_device(args, settings.policy_device)
-            except ConfigError as error:
-                problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:
         """Refuse an environment that lacks inputs of the model: ConfigError; None if the checkpoint lists no inputs."""
         settings = cls.settings_of(config)
         tag = str(embodiment_tag(settings.embodiment_tag).value)
-        stated = stated_embodiments(settings.model_path).get(tag)
+        stated = gr00t_config.stated_embodiments(settings.model_path).get(tag)
         if stated is None:
             return None
         file = config.policy_config_yaml_path
-        try:
-            model = model_interface(stated.modalities, stated.dimensions)
-            return wired(env, model, settings, read_joint_files(settings), file=file).connections(env, source=file)
-        except ConfigError as error:
-            # The key is the option of the job file that names the YAML file.
-            raise named_by_option(error, file) from error
+        with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, file):
+            model = gr00t_config.model_interface(*stated)
+            joints = gr00t_config.read_joint_files(settings)
+            return wired(env, model, settings, joints, file=file).connections(env, source=file)
 
     def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
         """Return the model's device from `policy_device`; Isaac Lab Arena's name, so subclasses may override it."""
@@ -252,16 +237,14 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def load_policy(self) -> Any:
         """Load the ``Gr00tPolicy`` onto this rank's device; ConfigError if the checkpoint is missing or unfit."""
         settings, file = self.policy_config, self.args.policy_config_yaml_path
-        problems = checkpoint_problems(settings.model_path)
-        if problems:
-            raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+        refuse(placed(gr00t_config.checkpoint_problems(settings.model_path), file=file))
         tag, model_class = embodiment_tag(settings.embodiment_tag), _package_policy()
         try:
             model = model_class(embodiment_tag=tag, model_path=settings.model_path, device=str(self.device))
         except (ValueError, KeyError, OSError) as error:
             why = f"{type(error).__name__}: {error}"
             message = f"the model in '{settings.model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
-            raise ConfigError(Problem(message, file=file, key="model_path")) from error
+            raise ConfigError(message, file=file, key="model_path") from error
         logger.info("the model in %s runs on %s", settings.model_path, self.device)
         if self.args.compile_model:
             compile_model = getattr(model, "compile", None)
@@ -269,14 +252,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 message = (
                     "the installed package gr00t offers no compile(), as the one that comes along does; leave it out"
                 )
-                raise ConfigError(Problem(message, key="compile_model"))
+                raise ConfigError(message, key="compile_model")
             compile_model()
         return model
-
-    @property
-    def _takes_tensors(self) -> bool:
-        """Whether the model package takes tensors, as the included one does; False if a subclass defines `query`."""
-        return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
@@ -284,7 +262,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def stated_chunks(cls, config: Gr00tClosedloopPolicyArgs) -> ChunkTraits:
-        """Return the traits of chunks; the model package states whether they can continue others."""
+        """Return the traits of chunks; they can continue others if the model package says so."""
         may_continue = True
         if cls.load_policy is Gr00tClosedloopPolicy.load_policy:
             # Load a package without `HONOURED_OPTIONS` to read those of its policy.
@@ -297,10 +275,6 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def chunk_traits(self) -> ChunkTraits:
         """Return the traits of chunks; they can continue others if the model package has an option for it."""
         return dataclasses.replace(super().chunk_traits(), can_continue=self._can_continue)
-
-    @property
-    def _can_continue(self) -> bool:
-        return CONTINUED in getattr(self.policy, "honoured_options", ()) and self._draws_by_slot
 
     def _continued_query(
         self, observation: dict[str, Any], noise_seeds: list[int], going_on: Mapping[str, Any] | None
@@ -320,7 +294,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             action, _ = self.policy.get_action(observation)
         return action
 
-    def modality_config(self) -> Mapping[str, Modality]:
+    def modality_config(self) -> Mapping[str, gr00t_config.Modality]:
         """Return the model's inputs and outputs."""
         return self.policy.get_modality_config()
 
@@ -353,18 +327,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         options_class = cls.config_class or Gr00tClosedloopPolicyArgs
         return cls(read_options(options_class, options, owner=cls.__name__), model=ServedModel(network))
 
-    @property
-    def _fills_calls(self) -> bool:
-        """Whether this policy pads calls, rather than a policy server."""
-        return not isinstance(self.policy, ServedModel)
-
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Pad every later query to `num_slots` env slots, None for the number of the options."""
         super().fill_calls_up_to(num_slots)
         if isinstance(self.policy, ServedModel):
-            self.policy.fill_calls_up_to(num_slots)
+            self.policy.slots_per_call = num_slots or self.policy.own_slots
 
-    def dimensions(self) -> Dimensions | None:
+    def dimensions(self) -> gr00t_config.Dimensions | None:
         """Return the size of each state and action key, None if the package (such as NVIDIA's) does not state them."""
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
@@ -416,7 +385,7 @@ def embodiment_tag(name: str) -> Any:
             if tag.name.casefold() in names or str(tag.value).casefold() in names:
                 return tag
     known = [tag.name for tag in EmbodimentTag]
-    raise ConfigError(Problem(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag"))
+    raise ConfigError(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag")
 
 
 def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:

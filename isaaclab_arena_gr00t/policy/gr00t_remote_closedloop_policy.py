@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
@@ -88,18 +88,15 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             message = f"'{config.scheduler}' is not offered: {why}"
             problems.append(Problem(message, key="scheduler"))
         problems += address_problems(config)
-        try:
+        with problems_into(problems):
             super().check_options(config)
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
         if self._takes_flat_keys:
             return self._asked(observation, noise_seeds, is_flat=True)
-        # The first query shows whether the server takes nested or flat keys.
+        # The first query shows the form of keys that the server takes, nested or flat.
         try:
             action = self._asked(observation, noise_seeds)
         except PolicyError as error:

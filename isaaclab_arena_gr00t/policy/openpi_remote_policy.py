@@ -4,21 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, shortened
-from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
+import numpy as np
+
+from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena_gr00t.policy.remote_chunks import (
-    RemoteChunks,
-    misfits,
-    mistaken_options,
-    played_length,
-    shown_inputs,
-)
-from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions, server_address
+from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
+from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions
 
 
 @dataclass(frozen=True)
@@ -67,19 +61,8 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
     traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True, pictures="announced", remote=True)
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
-        self.check_options(config)
-        address, remembers = server_address(config), config.connection_per_episode
-        connections = SlotConnections(address, lambda: OpenpiCodec(remembers=remembers))
-        super().__init__(config, connections)
-        self._server = connections.codec
-
-    @classmethod
-    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
-        host, port = (
-            options.get(name, getattr(OpenpiRemotePolicyCfg, name)) for name in ("remote_host", "remote_port")
-        )
-        return ContentSources(unknown=(f"server {host}:{port}",))
+        super().__init__(config, lambda: OpenpiCodec(remembers=config.connection_per_episode))
+        self._server = self._connections.codec
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -87,13 +70,12 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
         problems = mistaken_options(config)
         if not config.images and not config.states:
             problems.append(Problem("name what the policy is shown, here or in states", key="images"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's metadata: ConfigError with every problem."""
         options, (action_dim,) = self.config, env.action_spec.shape
-        columns, num_steps = options.action_columns, played_length(options) or 1
+        columns, num_steps = options.action_columns, self._num_played
         problems = misfits(env, options.images, options.states, columns)
 
         # openpi prescribes no names. Compare those that the job gives, and those that servers are known to use.
@@ -120,8 +102,7 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
                 f"the environment's {action_dim}; say which to take" if columns is None else f"no column {max(columns)}"
             )
             problems.append(Problem(f"the server's action has {dims} numbers, {wanted}", key="action_columns"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Begin the episodes, each in a connection of its own if the job asks for it."""
@@ -131,13 +112,11 @@ class OpenpiRemotePolicy(RemoteChunks[OpenpiRemotePolicyCfg]):
             connection.close()
             connection.begin()
 
-    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+    def question(
+        self, env: Environment, env_id: int, pictures: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
         """Return pictures, states and instruction of an env slot."""
-        options = self.config
-        pictures, states = shown_inputs(
-            observation, env_id, images=options.images, states=options.states, image_size=options.image_size
-        )
-        return {**pictures, **states, options.prompt_key: self._words_for(env, env_id)}
+        return {**pictures, **states, self.config.prompt_key: self._words_for(env, env_id)}
 
     @staticmethod
     def answered_actions(answer: Mapping[str, Any]) -> object:

@@ -1,22 +1,25 @@
 """The common parts of policies that ask a server: their inputs, their chunks of actions, and checks of answers."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
 
 from isaaclab_arena.distributed.devices import on_cpu
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding
 from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, address_problems, server_address
 
 OptionsT = TypeVar("OptionsT")
 
@@ -30,24 +33,36 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     server: ClassVar[str]
     """Name of the server in messages."""
 
-    def __init__(self, config: OptionsT, connections: SlotConnections[Any]) -> None:
+    def __init__(self, config: OptionsT, make_codec: Callable[[], Any]) -> None:
+        self.check_options(config)
         super().__init__(config)
-        self._connections = connections
+        self._connections = SlotConnections[Any](server_address(addressed(config)), make_codec)
         self._chunk_length = played_length(config)
+        self._num_played = self._chunk_length or 1
 
     @classmethod
     def inputs(cls, config: Any, env: Environment) -> Inputs:
-        """Return the camera and the observations of each of the server's keys."""
-        del env
-        return config.images, config.states
+        """Return the camera and the observations of each of the server's keys, None for those of the same names."""
+        spec: Any = env.observation_spec
+        images, states = config.images, config.states
+        if images is None:
+            # Depth and segmentation are cameras too.
+            images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
+        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
+        config_class: Any = cls.config_class
+        config = addressed(config_class(**options))
+        return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
 
     @classmethod
     def check_fit(cls, config: Any, env: Environment) -> Connections:
         """Refuse an environment that lacks inputs of the job, without asking the server; ConfigError names them."""
         images, states = cls.inputs(config, env)
         problems = misfits(env, images, states, config.action_columns)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         # The action columns are those of the server that the environment takes, None for all in order.
         parts = {key: " + ".join(names) for key, names in states.items()}
         return Connections(pictures=images, states=parts, actions=set_entries(env, config.action_columns))
@@ -57,8 +72,10 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         return self.check_fit(self.config, env)
 
     @abstractmethod
-    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
-        """Return the question about an env slot."""
+    def question(
+        self, env: Environment, env_id: int, pictures: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """Return the question about an env slot: its pictures, its states and its instruction."""
 
     @staticmethod
     def answered_actions(answer: Mapping[str, Any]) -> object:
@@ -81,7 +98,7 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
             message = (
                 "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
             )
-            raise ConfigError(Problem(message, key="execute"))
+            raise ConfigError(message, key="execute")
         return ChunkTraits(played=length, predicted=length)
 
     def chunk_traits(self) -> ChunkTraits:
@@ -95,15 +112,17 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         del going_on
         return torch.stack(self._next_chunks(env, observation, env_ids))
 
-    @property
-    def _num_played(self) -> int:
-        return self._chunk_length or 1
-
     def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> list[torch.Tensor]:
         options: Any = self.config
         (action_dim,) = env.action_spec.shape
         columns, length, policy = options.action_columns, self._chunk_length, self.server
-        questions = ((env_id, self.shown(env, observation, env_id)) for env_id in env_ids)
+        images, states = self.inputs(options, env)
+        size = options.image_size
+        # Each question is on its way before the next one is made.
+        questions = (
+            (env_id, self.question(env, env_id, *shown_inputs(observation, env_id, images, states, size)))
+            for env_id in env_ids
+        )
         chunks = []
         for answer in self._connections.ask(OBSERVATION, questions):
             # Refuse actions of a wrong shape, then those of wrong types, columns and values.
@@ -128,6 +147,18 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
             chosen = actions[:length] if columns is None else actions[:length, list(columns)]
             chunks.append(torch.from_numpy(in_float32(chosen, name)))
         return chunks
+
+
+def addressed(config: Any) -> Any:
+    """Return the options with host and port from their ``address``, and unchanged without a valid one."""
+    try:
+        parts = urlsplit(getattr(config, "address", None) or "")
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return config
+    if parts.scheme != "ws" or not parts.hostname or not has_port or parts.path.strip("/") or parts.query:
+        return config
+    return replace(config, remote_host=parts.hostname, remote_port=parts.port or config.remote_port)
 
 
 def played_length(config: Any) -> int | None:
@@ -169,7 +200,6 @@ def misfits(
 def shown_inputs(
     observation: Observation,
     env_id: int,
-    *,
     images: Mapping[str, str],
     states: Mapping[str, Sequence[str]],
     image_size: tuple[int, int] | None,
@@ -201,4 +231,4 @@ def mistaken_options(config: Any) -> list[Problem]:
     columns = config.action_columns
     if columns is not None and (not columns or min(columns) < 0):
         problems.append(Problem("must be numbers from 0", key="action_columns"))
-    return [*problems, *address_problems(config)]
+    return [*problems, *address_problems(addressed(config))]

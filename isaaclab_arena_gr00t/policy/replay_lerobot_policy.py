@@ -1,14 +1,13 @@
 """A policy that replays the actions of a LeRobot dataset."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
@@ -19,7 +18,7 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena_gr00t.config import read_joint_files, read_settings
+from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
 from isaaclab_arena_gr00t.observations import wired_action
@@ -57,6 +56,11 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
         """The YAML file, given under either name."""
         return self.policy_config_yaml_path or self.config_yaml_path
 
+    @property
+    def yaml_option(self) -> str:
+        """The option under which the YAML file is given."""
+        return "config_yaml_path" if self.policy_config_yaml_path is None else "policy_config_yaml_path"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LerobotReplayConfig:
@@ -91,7 +95,7 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
     file = args.yaml_path
     if file is None:
         if args.dataset_path is None:
-            raise ConfigError(Problem("is missing; give it, or policy_config_yaml_path", key="dataset_path"))
+            raise ConfigError("is missing; give it, or policy_config_yaml_path", key="dataset_path")
         return LerobotReplayConfig(dataset_path=args.dataset_path)
     paths = ("dataset_path", "policy_joints_config_path", "action_joints_config_path")
     given = {} if args.dataset_path is None else {"dataset_path": str(Path(args.dataset_path).absolute())}
@@ -115,7 +119,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             self.dataset = open_dataset(given_path(self.settings.dataset_path))
         except StorageError as error:
             named_in = None if config.dataset_path is not None else config.yaml_path
-            raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
+            raise ConfigError(str(error), file=named_in, key="dataset_path") from error
 
         # Choose the trajectory of each episode; there is none to choose if one trajectory serves all episodes.
         index, problems = config.trajectory_index, []
@@ -127,8 +131,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             problems.append(Problem(message, key="trajectory_index"))
         if config.max_steps is not None and config.max_steps < 1:
             problems.append(Problem(f"must be at least 1, got {config.max_steps}", key="max_steps"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         played: dict[int, int] = {}
         if index is None:
             source, name = str(self.dataset.root), "trajectory {}".format
@@ -139,13 +142,13 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
         """Refuse a dataset that cannot be played, before the simulation starts; ConfigError names the option."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             cls(config)
 
     @classmethod
     def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> Connections:
         """Refuse an environment with another action space than the dataset's: ConfigError with every problem."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             policy = cls(config)
             policy.check_environment(env)
             return policy.connections(env)
@@ -153,17 +156,17 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
     @classmethod
     def description(cls, config: ReplayLerobotPolicyArgs) -> Description:
         """Return the dataset's description; ConfigError if its only trajectory is unreadable."""
-        with _named_by_option(config):
+        with named_by_option(config.yaml_option):
             policy = cls(config)
         dataset, only = policy.dataset, config.trajectory_index
         try:
             wrong, doubts = dataset.held_against_tables(policy._played.values() if only is None else [only])
             remembered = dataset.remembered()
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+            raise ConfigError(str(error), key="dataset_path") from error
         if only in wrong:
-            raise ConfigError(Problem(wrong[only], key="dataset_path"))
-        # The seed and the environment of the recording tell whether the replay fits its environment.
+            raise ConfigError(wrong[only], key="dataset_path")
+        # A replay fits an environment with the recording's seed and options.
         attributes = {
             number: remembered.get(number, {}).get("attributes", {})
             for number in (policy.first, *policy._played.values())
@@ -217,9 +220,9 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         try:
             actions = self._stored(env, self.first)
         except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+            raise ConfigError(str(error), key="dataset_path") from error
         if actions.shape[1:] != env.action_spec.shape:
-            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
+            raise ConfigError(_misfit(self.dataset, actions, env), key="dataset_path")
 
     def _read(self, env: Environment, index: int) -> np.ndarray:
         actions = self._stored(env, index)
@@ -254,7 +257,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
                     )
                 if end - begin != len(places[key]):
                     message = f"the group '{key}' has {end - begin} numbers, the file names {len(places[key])} joints"
-                    raise ConfigError(Problem(message, key="policy_joints_config_path"))
+                    raise ConfigError(message, key="policy_joints_config_path")
                 actions[:, places[key]] = columns[column][:, begin:end]
         if not np.isfinite(actions).all():
             file = self.dataset.episodes[index].data_file
@@ -265,21 +268,8 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
         groups = layout.groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
         return groups, places
-
-
-@contextmanager
-def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
-    """Name the job option of a wrong YAML file; the message names the place in the file."""
-    option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(
-            [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
-        ) from error
 
 
 def _misfit(dataset: StoredDataset, actions: np.ndarray, env: Environment) -> str:

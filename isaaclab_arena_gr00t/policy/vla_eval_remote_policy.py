@@ -2,44 +2,27 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.errors import Problem, refuse
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena_gr00t.policy.remote_chunks import (
-    Inputs,
-    RemoteChunks,
-    misfits,
-    mistaken_options,
-    shown_inputs,
-)
-from isaaclab_arena_gr00t.remote.connection import SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import (
-    EPISODE_END,
-    EPISODE_START,
-    PictureFormat,
-    ServerOptions,
-    VlaEvalCodec,
-    server_address,
-)
+from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, addressed, misfits, mistaken_options
+from isaaclab_arena_gr00t.remote import protocols
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
 @dataclass(frozen=True)
-class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
+class VlaEvalRemotePolicyCfg(protocols.ServerOptions, PolicyCfg):
     """Options of `VlaEvalRemotePolicy`.
 
     Attributes:
@@ -66,7 +49,7 @@ class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
     images: Mapping[str, str] | None = None
     states: Mapping[str, Sequence[str]] | None = None
     image_size: tuple[int, int] | None = None
-    picture_format: PictureFormat = "raw"
+    picture_format: protocols.PictureFormat = "raw"
     task: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     action_chunk_length: int = 1
     execute: Literal["all"] | None = None
@@ -88,38 +71,18 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False, pictures="announced", remote=True)
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
-        self.check_options(config)
-        address, picture_format = server_address(_addressed(config)), config.picture_format
-        connections = SlotConnections(address, lambda: VlaEvalCodec(picture_format))
-        super().__init__(config, connections)
-        self._specs = connections.codec.specs
+        super().__init__(config, lambda: protocols.VlaEvalCodec(config.picture_format))
+        self._specs = self._connections.codec.specs
         # Env slots whose session has a running episode.
         self._running: set[int] = set()
 
     @classmethod
-    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return the server as an unknown source, as its model is not known yet; see `PolicyBase.content_sources`."""
-        config = _addressed(VlaEvalRemotePolicyCfg(**options))
-        return ContentSources(unknown=(f"server {config.remote_host}:{config.remote_port}",))
-
-    @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse options that cannot work, without asking the server: ConfigError with every problem."""
-        problems = mistaken_options(_addressed(config))
-        if config.address is not None and not _is_address(config.address):
+        problems = mistaken_options(config)
+        if config.address is not None and addressed(config) is config:
             problems.append(Problem(f"must be like ws://localhost:8000, got {config.address!r}", key="address"))
-        if problems:
-            raise ConfigError(problems)
-
-    @classmethod
-    def inputs(cls, config: Any, env: Environment) -> Inputs:
-        """Return the camera and the observations of each of the server's keys, by default those of the same names."""
-        spec: Any = env.observation_spec
-        images, states = config.images, config.states
-        if images is None:
-            # Depth and segmentation are cameras too.
-            images = {name: name for name, each in spec.get(CAMERAS, {}).items() if each.dtype == torch.uint8}
-        return images, {name: [name] for name in spec.get("policy", {})} if states is None else states
+        refuse(problems)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that contradicts the job or the server's hello: ConfigError with every problem."""
@@ -148,8 +111,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
                 "say which to take"
             )
             problems.append(Problem(message, key="action_columns"))
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
         # The server may expect options of vla-eval's own benchmarks, which only the user can translate.
         if specs.get("observation_params"):
@@ -162,7 +124,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
             task = {"name": name, "episode_idx": start.episode.episode_index, **self.config.task}
-            self._connections.of(start.env_id).begin((EPISODE_START, {"task": task}))
+            self._connections.of(start.env_id).begin((protocols.EPISODE_START, {"task": task}))
             self._running.add(start.env_id)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
@@ -183,46 +145,28 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def _end(self, env_ids: Sequence[int]) -> None:
         for env_id in self._running.intersection(env_ids):
-            self._connections.of(env_id).end((EPISODE_END, {}))
+            self._connections.of(env_id).end((protocols.EPISODE_END, {}))
         self._running.difference_update(env_ids)
 
-    def shown(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+    def question(
+        self, env: Environment, env_id: int, pictures: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
         """Return pictures, states and instruction of an env slot, whose episode has begun."""
         if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
             task = {"name": self._words_for(env, env_id), **self.config.task}
-            self._connections.of(env_id).begin((EPISODE_START, {"task": task}))
+            self._connections.of(env_id).begin((protocols.EPISODE_START, {"task": task}))
             self._running.add(env_id)
-        images, states = self.inputs(self.config, env)
-        size = self.config.image_size
-        pictures, arrays = shown_inputs(observation, env_id, images=images, states=states, image_size=size)
 
         # Nest the arrays in dicts, one level for each dot in their names.
         nested: dict[str, Any] = {}
-        for name, array in arrays.items():
+        for name, array in states.items():
             *outer, last = name.split(".")
             place = nested
             for part in outer:
                 place = place.setdefault(part, {})
             place[last] = array
         return {**nested, "images": pictures, "task_description": self._words_for(env, env_id)}
-
-
-def _addressed(config: VlaEvalRemotePolicyCfg) -> VlaEvalRemotePolicyCfg:
-    """Return the options with host and port from ``address``, if it is given and valid."""
-    if config.address is None or not _is_address(config.address):
-        return config
-    parts = urlsplit(config.address)
-    return replace(config, remote_host=parts.hostname or "", remote_port=parts.port or config.remote_port)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    return parts.scheme == "ws" and bool(parts.hostname) and has_port and not parts.path.strip("/") and not parts.query
 
 
 def _entry(part: object, name: str, default: Any) -> Any:

@@ -9,22 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from arena_wire.messages import WireError
 from arena_wire.zmtp import GREETING
-from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote.protocols import (
-    KEY_FILE_OPTION,
-    AnswerError,
-    Channel,
-    Codec,
-    Gr00tCodec,
-    OpenpiCodec,
-    ServerAddress,
-    UnauthorisedError,
-    VlaEvalCodec,
-    identity_line,
-)
+from isaaclab_arena_gr00t.remote import protocols
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
@@ -33,13 +22,13 @@ _SPEAKS_FIRST_S = 0.2
 _READY = b"HTTP/1.1 200"
 
 
-def what_listens(address: ServerAddress) -> type[Codec] | None:
+def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
     # GR00T's servers speak first. The requests only ask for readiness, so a server of any kind keeps its state.
-    kinds: tuple[tuple[str, bytes, type[Codec]], ...] = (
-        ("", GREETING[:1], Gr00tCodec),
-        ("/healthz", _READY, OpenpiCodec),
-        ("/health", _READY, VlaEvalCodec),
+    kinds: tuple[tuple[str, bytes, type[protocols.Codec]], ...] = (
+        ("", GREETING[:1], protocols.Gr00tCodec),
+        ("/healthz", _READY, protocols.OpenpiCodec),
+        ("/health", _READY, protocols.VlaEvalCodec),
     )
     with suppress(OSError, UnicodeError):
         for path, due, codec in kinds:
@@ -70,7 +59,7 @@ _LEAST_WAIT_S = 0.001
 _LONGEST_WORDS = 500
 
 Message = tuple[str, Mapping[str, Any] | None]
-"""Its kind, and what it holds."""
+"""Its kind and its content."""
 
 
 class ServerUnreachableError(PolicyLostError):
@@ -84,13 +73,13 @@ class PolicyServerConnection:
     # answered in it, a lost connection ends the episode. A connection with an unread answer is never used again,
     # because most protocols do not number their answers.
 
-    def __init__(self, address: ServerAddress, codec: Codec, *, stated: str | None = None) -> None:
+    def __init__(self, address: protocols.ServerAddress, codec: protocols.Codec, *, stated: str | None = None) -> None:
         self.address = address
         self.codec = codec
         # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
-        self._channel: Channel | None = None
+        self._channel: protocols.Channel | None = None
         self._beginning: Message | None = None
         self._shown: Message | None = None
         self._loss: OSError | None = None
@@ -165,10 +154,6 @@ class PolicyServerConnection:
         if channel is not None:
             channel.close()
 
-    @property
-    def _may_connect_again(self) -> bool:
-        return not (self.codec.remembers and self._has_answered)
-
     def _open(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         try:
@@ -181,23 +166,23 @@ class PolicyServerConnection:
 
                 # Read the server's introduction, and compare it with the earlier one.
                 try:
-                    line = identity_line(self.codec.introduced(said))
-                except (WireError, AnswerError):
-                    # A server for one client at a time is free to say what it is.
+                    line = protocols.identity_line(self.codec.introduced(said))
+                except (WireError, protocols.AnswerError):
+                    # A server for one client at a time is free now to show its protocol.
                     self.close()
-                    other: type[Codec] | None = None
+                    other: type[protocols.Codec] | None = None
                     if self.codec.scheme and not isinstance(said, str):
                         # The first message on a websocket shows the protocol.
                         with suppress(WireError):
-                            message = OpenpiCodec.unpack(said)
+                            message = protocols.OpenpiCodec.unpack(said)
                             if isinstance(message, dict):
                                 is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = VlaEvalCodec if is_message else OpenpiCodec
+                                other = protocols.VlaEvalCodec if is_message else protocols.OpenpiCodec
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
         except UnicodeError as error:
-            raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
+            raise ConfigError(f"'{self.address.host}' is no machine: {error}", key="remote_host") from error
         except (OSError, PolicyLostError):
             self.close()
             raise
@@ -209,21 +194,11 @@ class PolicyServerConnection:
             if self._owes_answer:
                 # The last question was interrupted. Its late answer would be taken for the answer to this one.
                 self.close()
-            if self._channel is None and self._may_connect_again:
+            if self._channel is None and not (self.codec.remembers and self._has_answered):
                 self._send_beginning()
             self._send(message, owes_answer=True)
         except OSError as error:
             self._loss = error
-
-    def _repeat(self) -> None:
-        """Repeat the last question as soon as the server is there."""
-        try:
-            self._send_beginning()
-            if self._shown is not None:
-                self._send(self._shown, owes_answer=True)
-        except OSError as error:
-            self.close()
-            raise self._silent(error) from error
 
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
         """Close after a lost or late answer; ServerUnreachableError if the question may not be asked once more."""
@@ -231,7 +206,7 @@ class PolicyServerConnection:
         if is_repeated:
             raise self._silent(error) from error
         reason = self._reason(error)
-        if not self._may_connect_again:
+        if self.codec.remembers and self._has_answered:
             raise ServerUnreachableError(
                 f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
                 "cannot go on; its log may say why, and timeout_s has to leave its model enough time"
@@ -271,20 +246,20 @@ class PolicyServerConnection:
         # A connection after an error cannot be trusted any more.
         try:
             yield
-        except UnauthorisedError as error:
+        except protocols.UnauthorisedError as error:
             self.close()
             what = "another token than the one given here" if self.address.api_token else "a token"
             text = f"must name a file with the token of {self._server.name}, which wants {what}"
-            raise ConfigError(Problem(f"{text}; it says: {plain(error)}", key=KEY_FILE_OPTION)) from error
+            raise ConfigError(f"{text}; it says: {plain(error)}", key=protocols.KEY_FILE_OPTION) from error
         except WireError as error:
             self.close()
             message = f"{self._server.name} sent something else than such a server does: {plain(error)}"
             raise PolicyError(message) from error
-        except AnswerError as error:
+        except protocols.AnswerError as error:
             self.close()
             raise PolicyError(f"{self._server.name} {plain(error)}") from error
 
-    def _refuse_another(self, other: type[Codec] | None) -> None:
+    def _refuse_another(self, other: type[protocols.Codec] | None) -> None:
         """Raise PolicyError, with the policy to use, if `other` is another protocol than this connection's."""
         if other is not None and not isinstance(self.codec, other):
             self.close()
@@ -328,21 +303,27 @@ def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mappin
                 answers[place] = asked[place]._received(until_s)
             except OSError as error:
                 asked[place]._lose(error, is_repeated=is_repeated)
-        for place, connection in enumerate(asked):
-            if place not in answers:
-                connection._repeat()
+        # Repeat a lost or late question as soon as its server is there.
+        for connection in (connection for place, connection in enumerate(asked) if place not in answers):
+            try:
+                connection._send_beginning()
+                if connection._shown is not None:
+                    connection._send(connection._shown, owes_answer=True)
+            except OSError as error:
+                connection.close()
+                raise connection._silent(error) from error
     return [answers[place] for place in range(len(asked))]
 
 
 # Hold one connection to a policy server for each env slot.
 
-CodecT = TypeVar("CodecT", bound=Codec)
+CodecT = TypeVar("CodecT", bound=protocols.Codec)
 
 
 class SlotConnections(Generic[CodecT]):
     """The connections of one policy to one server, one per env slot."""
 
-    def __init__(self, address: ServerAddress, make_codec: Callable[[], CodecT]) -> None:
+    def __init__(self, address: protocols.ServerAddress, make_codec: Callable[[], CodecT]) -> None:
         # The first connection shows at once if the server is missing or of another kind; see `wait_until_ready`.
         self.codec = make_codec()
         first = PolicyServerConnection(address, self.codec)

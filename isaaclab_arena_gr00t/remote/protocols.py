@@ -1,4 +1,4 @@
-"""Policy servers: their addresses, the channels to them, and what the messages of GR00T, openpi and vla-eval say."""
+"""Policy servers: their addresses, the channels to them, and the messages of GR00T, openpi and vla-eval."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ from websockets.sync import client
 from arena_wire import gr00t, messages
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
 from arena_wire.zmtp import RequestSocket
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import StatedModality
@@ -73,8 +73,7 @@ class ServerAddress:
 def server_address(options: ServerOptions) -> ServerAddress:
     """Return the address of the server; ConfigError with every wrong option."""
     problems = address_problems(options)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     file = options.remote_api_token_file
     return ServerAddress(
         host=options.remote_host,
@@ -106,10 +105,8 @@ def address_problems(options: ServerOptions) -> list[Problem]:
         )
         problems.append(Problem(message, key="remote_api_token"))
     if options.remote_api_token_file is not None:
-        try:
+        with problems_into(problems):
             token_in(options.remote_api_token_file)
-        except ConfigError as error:
-            problems += error.problems
     return problems
 
 
@@ -118,12 +115,12 @@ def token_in(file: str, *, key: str = KEY_FILE_OPTION) -> str:
     try:
         text = Path(file).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise ConfigError(Problem(f"cannot read '{file}': {error.strerror}", key=key)) from error
+        raise ConfigError(f"cannot read '{file}': {error.strerror}", key=key) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"'{file}' is no text: {error.reason}", key=key)) from error
+        raise ConfigError(f"'{file}' is no text: {error.reason}", key=key) from error
     if not text or not text.isprintable():
         found = "several lines, or signs that cannot be printed" if text else "nothing"
-        raise ConfigError(Problem(f"'{file}' must hold the server's token on one line, it holds {found}", key=key))
+        raise ConfigError(f"'{file}' must hold the server's token on one line, it holds {found}", key=key)
     return text
 
 
@@ -309,7 +306,7 @@ Channel: TypeAlias = Websocket | RequestSocket
 
 
 class Codec(ABC):
-    """One protocol on one connection: what is said, as bytes. It neither waits nor repeats."""
+    """One protocol on one connection: its messages as bytes. It neither waits nor repeats."""
 
     # Name of its servers in messages, the policy that asks them, the prefix of an address, and the end of the message
     # that no server answers, with the command that starts one.
@@ -317,7 +314,7 @@ class Codec(ABC):
     policy_type: ClassVar[str]
     scheme: ClassVar[str] = ""
     advice: ClassVar[str] = ""
-    # Whether an answer states its question's number. Without numbers an early answer would be taken for a later one.
+    # True if an answer states its question's number. Without numbers an early answer would be taken for a later one.
     numbers_answers: ClassVar[bool] = False
     # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the
     # episode cannot go on in another connection.
@@ -565,8 +562,10 @@ class VlaEvalCodec(Codec):
         return messages.write_message(plain, partial(_vla_eval_encoded, picture_format=picture_format))
 
     @staticmethod
-    def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
+    def unpack(data: str | bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Message:
         """Return the message in the bytes; WireError if invalid or too large. PNG and JPEG stay `EncodedPicture`."""
+        if isinstance(data, str):
+            raise WireError("vla-eval's protocol sends no text")
         outline(data, limits)
         plain = messages.read_message(data, _vla_eval_decoded)
         if not isinstance(plain, dict) or not {"type", "payload", "seq"} <= plain.keys():
@@ -662,13 +661,10 @@ def _vla_eval_encoded(value: Any, picture_format: PictureFormat) -> Any:
 
 
 def _vla_eval_decoded(value: dict[Any, Any]) -> Any:
+    if _PICTURE not in value and "__ndarray__" not in value:
+        return value
     if _PICTURE not in value:
-        is_array = "__ndarray__" in value
-        return (
-            messages.array_of(value.get("data"), messages.dtype_of(value.get("dtype")), value.get("shape"))
-            if is_array
-            else value
-        )
+        return messages.array_of(value.get("data"), messages.dtype_of(value.get("dtype")), value.get("shape"))
     form, data, shape = value.get("format"), value.get("data"), value.get("shape")
     if form == "raw":
         return messages.array_of(data, messages.dtype_of(value.get("dtype", "|u1")), shape)

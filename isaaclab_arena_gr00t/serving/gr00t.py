@@ -73,7 +73,7 @@ class Gr00tServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are answered; a client may have stopped it."""
+        """True while requests are answered; a client may stop the server."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -122,7 +122,7 @@ def health_server(host: str, port: int, ask: Callable[[], tuple[HTTPStatus, byte
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  what the base class calls it
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name
             """Say nothing."""
 
     class Listening(ThreadingHTTPServer):

@@ -19,7 +19,7 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
@@ -97,8 +97,7 @@ class ServeOptions:
         if self.health_port is not None and self.protocol != "gr00t":
             message = f"is for gr00t; {self.protocol} answers GET /health on its own port"
             problems = [*problems, Problem(message, key="--health_port")]
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def listen(self) -> ListenOptions:
         """Return the address of the server, and limits on its clients; ConfigError if the token's file is unusable."""
@@ -112,7 +111,7 @@ class ServeOptions:
         )
 
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return True if only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -126,7 +125,7 @@ class ServeOptions:
             for word in words:
                 key, equals, name = word.partition("=")
                 if not key or not equals or not name:
-                    raise ConfigError(Problem(f"must be like KEY=NAME, got '{word}'", key=option))
+                    raise ConfigError(f"must be like KEY=NAME, got '{word}'", key=option)
                 found[option][key] = name
         return found["--images"] or None, {key: names.split(",") for key, names in found["--states"].items()} or None
 
@@ -134,14 +133,14 @@ class ServeOptions:
 def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
     """Return the job to serve; `rest` is JOBS_FILE:JOB, or policy type, environment and options."""
     if not rest or rest[0].startswith("-"):
-        raise ConfigError(Problem("name JOBS_FILE:JOB, or a policy type and its environment", key="POLICY_OR_JOB"))
+        raise ConfigError("name JOBS_FILE:JOB, or a policy type and its environment", key="POLICY_OR_JOB")
     file, _, name = rest[0].rpartition(":")
     # A file without ``:JOB`` takes the job's name from --job.
     if rest[0].endswith(_JOB_FILES):
         file, name = rest[0], options.job or ""
     if file.endswith(_JOB_FILES):
         if rest[1:]:
-            raise ConfigError(Problem("a job file says all of its jobs; change it there", key=rest[1]))
+            raise ConfigError("a job file says all of its jobs; change it there", key=rest[1])
         read = load_jobs_file(file, JobDefaults(num_episodes=_ONE_EPISODE), suites=SUITES)
         names = [config.name for config in read.jobs]
         if not name and len(names) == 1:
@@ -150,7 +149,7 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
             choice = (
                 f"there is no job '{name}'{did_you_mean(name, names)}" if name else f"name one of {', '.join(names)}"
             )
-            raise ConfigError(Problem(choice, file=file, key="--job"))
+            raise ConfigError(choice, file=file, key="--job")
         [job] = resolve_jobs(
             [config for config in read.jobs if config.name == name],
             file=file,
@@ -240,7 +239,7 @@ def server_of(options: ServeOptions, served: ServedJob, listen: ListenOptions) -
             from isaaclab_arena_gr00t.serving import gr00t  # noqa: PLC0415  other protocols need no package gr00t
         except ImportError as error:
             message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
-            raise ConfigError(Problem(message, key="--protocol")) from error
+            raise ConfigError(message, key="--protocol") from error
         given = [option for option, words in (("--images", options.images), ("--states", options.states)) if words]
         if given and isinstance(served.policy.policy, gr00t.Gr00tClosedloopPolicy):
             message = "has no effect on a GR00T model, whose clients use the model's own names; leave it out"

@@ -21,7 +21,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from arena_wire.messages import WireError, WireLimits, in_words
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ArenaError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation.serving import (
     HostedPolicy,
     HostFullError,
@@ -43,22 +43,15 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    """The address of a server, and limits on its clients.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
-        api_token: Token that clients must send, None for none.
-        max_message_bytes: Largest message of a client.
-    """
+    """The address of a server, and limits on its clients."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
-    api_token: str | None = field(default=None, repr=False)
-    max_message_bytes: int = 64 * 1024 * 1024
+    port: int = 8000  # 0 for a free one
+    api_token: str | None = field(default=None, repr=False)  # the token that clients must send, None for none
+    max_message_bytes: int = 64 * 1024 * 1024  # of a client
 
 
-# Answer over HTTP whether a policy is served: ``GET /health``, which needs no token.
+# Answer ``GET /health`` over HTTP, which needs no token.
 
 PATHS = ("/health", "/healthz")
 
@@ -72,7 +65,7 @@ def health_answer(stated: Mapping[str, Any], *, is_served: bool) -> tuple[HTTPSt
 # Map the pictures and states of a client's observation to the terms of an environment.
 
 STATES = "policy"
-"""The group of an observation that holds what is no picture."""
+"""The group of an observation without pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +146,7 @@ def mapping_of(
         ]
         twice = sorted({name for name in used if used.count(name) > 1})
         problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return ObservationMapping(
         images=images,
         states=states,
@@ -277,7 +269,7 @@ class WebsocketServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the policy is served."""
+        """True while the policy is served."""
         return not self._host.is_closed
 
     @property
@@ -411,7 +403,7 @@ class VlaEvalTalks:
         for data in connection:
             answer: protocols.Message | None = None
             try:
-                message = self._message(data)
+                message = protocols.VlaEvalCodec.unpack(data, self.limits)
             except WireError as error:
                 connection.send(protocols.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
                 continue
@@ -444,11 +436,6 @@ class VlaEvalTalks:
                 answer = _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
             if answer is not None:
                 connection.send(protocols.VlaEvalCodec.pack(answer))
-
-    def _message(self, data: str | bytes) -> protocols.Message:
-        if isinstance(data, str):
-            raise WireError("vla-eval's protocol sends no text")
-        return protocols.VlaEvalCodec.unpack(data, self.limits)
 
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})

@@ -26,7 +26,6 @@ from isaaclab_arena_gr00t.observations import (
     CAMERA_GROUP,
     STATE_GROUP,
     RecordedSpaces,
-    Shown,
     Wiring,
     model_observation,
     pictures,
@@ -145,11 +144,12 @@ class DemonstrationSteps:
         }
         rows = list(range(len(places)))
         state = state_values(observed, wiring, rows)
-        shown = Shown(
-            video={key: values[:, None] for key, values in pictures(observed, wiring, rows).items()},
-            state=None if state is None else state[:, None],
+        observation = model_observation(
+            {key: values[:, None] for key, values in pictures(observed, wiring, rows).items()},
+            None if state is None else state[:, None],
+            wiring,
+            [demonstration.instruction for demonstration, _ in places],
         )
-        observation = model_observation(shown, wiring, [demonstration.instruction for demonstration, _ in places])
 
         # The actions from each step on; at the end of an episode its last action is repeated.
         chunks: list[np.ndarray] = []

@@ -85,7 +85,7 @@ def test_what_a_checkpoints_files_say_of_it_is_what_the_model_package_says(direc
     policy = Gr00tPolicy("new_embodiment", directory / "checkpoint", device="cpu")
     stated = stated_embodiments(str(directory / "checkpoint"))["new_embodiment"]
     said = model_interface(policy.get_modality_config(), policy.get_dimensions())
-    assert model_interface(stated.modalities, stated.dimensions) == said
+    assert model_interface(*stated) == said
 
 
 # Jobs whose model is behind a server, through the program as a user starts it, also when the server dies.

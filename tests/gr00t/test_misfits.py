@@ -145,8 +145,7 @@ def test_what_is_written_in_no_known_way_is_left_to_the_model_package(tmp_path, 
 
 @pytest.mark.parametrize("model", ["panda_tabletop", "panda_pick_by_colour"])
 def test_the_shipped_models_say_what_they_are(model):
-    stated = stated_embodiments(str(ROOT / "models" / model))
-    panda = stated["new_embodiment"]
-    keys = {name: list(each.modality_keys) for name, each in panda.modalities.items()}
+    panda, sizes = stated_embodiments(str(ROOT / "models" / model))["new_embodiment"]
+    keys = {name: list(each.modality_keys) for name, each in panda.items()}
     assert keys == {name: each["modality_keys"] for name, each in modalities().items()}
-    assert panda.dimensions == SIZES
+    assert sizes == SIZES

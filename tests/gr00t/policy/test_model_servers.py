@@ -177,9 +177,7 @@ class LimbsOnGpu(LimbEnvironment):
 class TakesTensors(LimbPolicy):
     """Notes where what it is asked about is, and answers with zeros."""
 
-    @property
-    def _takes_tensors(self) -> bool:
-        return True
+    _takes_tensors = True
 
     def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
         return {
@@ -190,9 +188,7 @@ class TakesTensors(LimbPolicy):
 class TakesArrays(TakesTensors):
     """As a model of another package, which knows arrays alone."""
 
-    @property
-    def _takes_tensors(self) -> bool:
-        return False
+    _takes_tensors = False
 
 
 class LooksBack(TakesTensors):
