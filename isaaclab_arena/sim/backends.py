@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
 import glfw
@@ -172,21 +173,17 @@ def has_display() -> bool:
         return bool(glfw.init())
 
 
-class Window:
+class Window(ExitStack):
     """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
 
     def __init__(self, backend: MujocoBackend) -> None:
+        super().__init__()
         import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
 
         self._backend, self._model, self._data = backend, backend.model, mujoco.MjData(backend.model)
         self._next_s = time.perf_counter()
         self._viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
-
-    def __enter__(self) -> "Window":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._viewer.close()
+        self.callback(self._viewer.close)
 
     @property
     def is_open(self) -> bool:

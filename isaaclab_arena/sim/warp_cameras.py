@@ -387,10 +387,7 @@ class ChangingPixels:
         touching = np.sqrt(across**2 + ahead**2 - radii**2)
         begin = (across * touching - ahead * radii) / (ahead * touching + across * radii)
         end = (across * touching + ahead * radii) / (ahead * touching - across * radii)
-        outlines = _Outlines.around(begin, end, hulls.starts)
-        outlines.first[:, ~is_ahead] = np.inf
-
-        line, left, right = outlines.spans(self._lines, self._lines)
+        line, left, right = _strips(begin, end, hulls.starts, self._lines, self._lines, is_ahead)
         first, last = np.searchsorted(self._columns, left), np.searchsorted(self._columns, right, side="right") - 1
         is_seen = first <= last
         top, covered = _covered(line[is_seen], first[is_seen], last[is_seen], len(self._columns))
@@ -400,27 +397,20 @@ class ChangingPixels:
         return mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outlines:
-    """Convex outlines in a plane, bounded on both sides across each of `_DIRECTIONS`."""
-
-    first: np.ndarray  # least value of direction times point, (8, n)
-    last: np.ndarray  # greatest value, (8, n)
-
-    @classmethod
-    def around(cls, first: np.ndarray, last: np.ndarray, starts: np.ndarray) -> "_Outlines":
-        """Return the outlines of hulls, from the ends of their balls along directions of length 1."""
-        first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
-        return cls(first=first * _LENGTHS[:, None], last=last * _LENGTHS[:, None])
-
-    def spans(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each strip that meets an outline, with the outline's greatest extent there. Shape of each: (n,)."""
-        # ``lower`` and ``upper`` bound each strip on the second axis: (num_strips,).
-        outline, strip = np.nonzero((self.first[-1, :, None] <= upper) & (self.last[-1, :, None] >= lower))
-        sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
-        first = self.first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
-        last = self.last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
-        return strip, first.max(axis=0), last.min(axis=0)
+def _strips(
+    first: np.ndarray, last: np.ndarray, starts: np.ndarray, lower: np.ndarray, upper: np.ndarray, are_there: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each strip that meets a hull's outline, with the outline's greatest extent there. Shape of each: (n,)."""
+    # ``first`` and ``last`` (8, num_balls) are the ends of balls along directions of length 1. ``lower`` and ``upper``
+    # (num_strips,) bound each strip on the second axis. Hulls outside of the mask ``are_there`` meet none.
+    first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
+    first, last = first * _LENGTHS[:, None], last * _LENGTHS[:, None]
+    first[:, ~are_there] = np.inf
+    outline, strip = np.nonzero((first[-1, :, None] <= upper) & (last[-1, :, None] >= lower))
+    sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
+    first = first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
+    last = last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
+    return strip, first.max(axis=0), last.min(axis=0)
 
 
 class _ShadowMap:
@@ -443,8 +433,8 @@ class _ShadowMap:
     def shadowed(self, hulls: Hulls) -> np.ndarray:
         """Return the pixels of points that geoms in hulls can shadow. Shape: (n,)."""
         places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
-        outlines = _Outlines.around((places.T - hulls.radii), (places.T + hulls.radii), hulls.starts)
-        line, left, right = outlines.spans(self._lower, self._upper)
+        ends, are_there = (places.T - hulls.radii, places.T + hulls.radii), np.ones(len(hulls.starts), bool)
+        line, left, right = _strips(*ends, hulls.starts, self._lower, self._upper, are_there)
         top, covered = _covered(line, _cell(left), _cell(right), _CELLS)
         begin, end = np.searchsorted(self._cells, (top * _CELLS, (top + len(covered)) * _CELLS))
         return self._pixels[begin:end][covered.ravel()[self._cells[begin:end] - top * _CELLS]]

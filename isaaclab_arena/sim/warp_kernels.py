@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
 from types import SimpleNamespace
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 import warp
@@ -79,38 +79,25 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
         yield
 
 
-def cpu_turn() -> AbstractContextManager[None]:
+_CPU_USERS = SimpleNamespace(number=0, changed=Condition())
+"""How many threads use Warp on the CPU without a turn. A thread that holds ``changed`` keeps others from entering."""
+
+
+@contextmanager
+def cpu_turn() -> Iterator[None]:
     """Give this thread use of Warp on the CPU: shared if the machine has no GPU, else a `warp_turn`."""
-    return warp_turn("cpu") if warp.is_cuda_available() else _CPU_USERS.one_of_many()
-
-
-class _CpuUsers:
-    """Counts the threads that use Warp on the CPU without a turn."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._changed = Condition()
-
-    @contextmanager
-    def one_of_many(self) -> Iterator[None]:
-        with self._changed:
-            self._number += 1
-        try:
+    if warp.is_cuda_available():
+        with warp_turn("cpu"):
             yield
-        finally:
-            with self._changed:
-                self._number -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        # No thread can enter while this one holds the lock; it releases the lock while it waits.
-        with self._changed:
-            self._changed.wait_for(lambda: self._number == 0)
-            yield
-
-
-_CPU_USERS = _CpuUsers()
+        return
+    with _CPU_USERS.changed:
+        _CPU_USERS.number += 1
+    try:
+        yield
+    finally:
+        with _CPU_USERS.changed:
+            _CPU_USERS.number -= 1
+            _CPU_USERS.changed.notify_all()
 
 
 _COMPILING = SimpleNamespace(depth=0, has_waited=False, is_possible=False)
@@ -203,11 +190,8 @@ def stderr_without(words: bytes) -> Iterator[None]:
             os.write(2, b"".join(line for line in said if words not in line))
 
 
-class Stream(Protocol):
-    """The part of a Warp stream that is used here."""
-
-    def wait_stream(self, other_stream: Any) -> None:
-        """Hold further work until all work queued on another stream so far is done."""
+Stream: TypeAlias = Any
+"""A Warp stream, of which `wait_stream` alone is used here."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +278,10 @@ class Launcher:
             if graph is None:
                 # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
                 # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
-                with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
-                    launch()
+                with _CPU_USERS.changed:
+                    _CPU_USERS.changed.wait_for(lambda: _CPU_USERS.number == 0)
+                    with warp.ScopedCapture(device=self.warp_device) as capture:
+                        launch()
                 graph = self._graphs[kind] = capture.graph
             warp.capture_launch(graph)
 

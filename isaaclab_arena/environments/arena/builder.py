@@ -131,7 +131,7 @@ class TableTask(_SceneBuilder):
         words: Describes the task in lists, instead of the first line of the module of ``make_task``.
     """
 
-    config_class: type
+    config_class: type = TableOptions
     make_task: Callable[[Any, Embodiment], Task]
     make_backend: Callable[..., Backend] = make_backend
     words: str | None = None

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, position_term
@@ -247,11 +247,7 @@ class OpenDrawer(OpenByHandle):
         )
 
 
-OPEN_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenDrawer(embodiment),
-    words="Pull a drawer open by its handle.",
-)
+OPEN_DRAWER = TableTask(make_task=lambda _, robot: OpenDrawer(robot), words="Pull a drawer open by its handle.")
 
 
 SHUT_M = 0.01
@@ -321,11 +317,7 @@ class CloseDrawer(MovedByHandTask):
         return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
-CLOSE_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: CloseDrawer(embodiment),
-    words="Push an open drawer shut.",
-)
+CLOSE_DRAWER = TableTask(make_task=lambda _, robot: CloseDrawer(robot), words="Push an open drawer shut.")
 
 
 OPEN_RAD = 1.0
@@ -377,9 +369,7 @@ class OpenMicrowave(OpenByHandle):
 
 
 OPEN_MICROWAVE = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenMicrowave(embodiment),
-    words="Open the door of a microwave oven by its handle.",
+    make_task=lambda _, robot: OpenMicrowave(robot), words="Open the door of a microwave oven by its handle."
 )
 
 
@@ -444,8 +434,4 @@ class PressButton(ArticulatedTask):
         return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
 
 
-PRESS_BUTTON = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PressButton(embodiment),
-    words="Press a sprung button down to its stop.",
-)
+PRESS_BUTTON = TableTask(make_task=lambda _, robot: PressButton(robot), words="Press a sprung button down to its stop.")

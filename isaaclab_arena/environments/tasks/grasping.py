@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
@@ -68,7 +68,7 @@ def grasped(
 
 
 def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
-    """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
+    """Return the distance from the tool centre point to a thing's centre [m]. Shape: (num_envs,)."""
     return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
 
 
@@ -162,7 +162,6 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
 REACHED_M = 0.02
 REACHED_STEPS = 5
 
-_TARGET = "target/body"
 _REACH_AREA = ((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
 
 
@@ -195,17 +194,17 @@ class Reach(Task):
         self.robot = embodiment.robot
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        distance = self._distance(backend)
+        distance = tool_distance(backend, self.robot, "target")
         success = self.held(distance < REACHED_M, running)
         reward = terms.closeness(distance, half_at=0.1) + success
         metrics = {"final_distance_m": distance}
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        return self._distance(state) < REACHED_M
+        return tool_distance(state, self.robot, "target") < REACHED_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        distance = self._distance(moments)
+        distance = tool_distance(moments, self.robot, "target")
         met = distance < REACHED_M
         return Facts(
             stages=(approach(distance, REACHED_M),),
@@ -217,15 +216,8 @@ class Reach(Task):
             nearly=distance < 2 * REACHED_M,
         )
 
-    def _distance(self, state: NamedState) -> torch.Tensor:
-        return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
 
-
-REACH = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Reach(embodiment),
-    words="Bring the tool centre point to a marked position.",
-)
+REACH = TableTask(make_task=lambda _, robot: Reach(robot), words="Bring the tool centre point to a marked position.")
 
 
 LIFT_HEIGHT_M = 0.10

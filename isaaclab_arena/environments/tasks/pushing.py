@@ -246,6 +246,6 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
 
 PUSH_CUBE = TableTask(
     config_class=PushCubeOptions,
-    make_task=lambda _, embodiment: PushCube(embodiment),
+    make_task=lambda _, robot: PushCube(robot),
     words="Push a cube to a marked place in any direction, a task that is made to be learned from states.",
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.catalog import BLUE_CUBE, CUBE
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
@@ -152,11 +152,7 @@ def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
     return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
-STACK = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Stack(embodiment),
-    words="Put one cube on top of another and let go of it.",
-)
+STACK = TableTask(make_task=lambda _, robot: Stack(robot), words="Put one cube on top of another and let go of it.")
 
 
 LIFT_HEIGHT_M = 0.10
@@ -250,9 +246,7 @@ class PickByColour(TwoCubesTask):
 
 
 PICK_BY_COLOUR = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PickByColour(embodiment),
-    words="Pick up the one of two cubes that the instruction names.",
+    make_task=lambda _, robot: PickByColour(robot), words="Pick up the one of two cubes that the instruction names."
 )
 
 
@@ -378,8 +372,4 @@ class SortTwo(TwoCubesTask):
         return inside & grasping.at_rest(state, colour) & let_go
 
 
-SORT_TWO = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: SortTwo(embodiment),
-    words="Sort two cubes into two bins, by their colour.",
-)
+SORT_TWO = TableTask(make_task=lambda _, robot: SortTwo(robot), words="Sort two cubes into two bins, by their colour.")

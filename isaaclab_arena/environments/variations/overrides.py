@@ -294,8 +294,13 @@ class Axis:
                 low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
                 high = [min(*each) for each in zip(high, variation.highest, strict=True)]
             if variation.integer:
+                # The nearest whole numbers that differ from the nominal ones.
                 low, high = (
-                    [_whole(end, middle) for end, middle in zip(ends, nominal, strict=True)] for ends in (low, high)
+                    [
+                        round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
+                        for end, middle in zip(ends, nominal, strict=True)
+                    ]
+                    for ends in (low, high)
                 )
             if self.is_exact:
                 # The end farther from the nominal value.
@@ -383,8 +388,3 @@ AXES: Mapping[str, Axis] = {
     )
 }
 """The axes by name, in the order of tables."""
-
-
-def _whole(end: float, middle: float) -> int:
-    """Return the nearest whole number that differs from ``middle``."""
-    return round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
