@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
 from types import SimpleNamespace
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import warp
@@ -101,8 +101,8 @@ def cpu_turn() -> Iterator[None]:
 
 
 _COMPILING = SimpleNamespace(depth=0, has_waited=False, is_possible=False)
-"""How many blocks of this process hold the right to compile, one in the other, whether one had to wait for it, and
-whether Warp is initialised."""
+"""The number of nested blocks of this process with the right to compile, True if one had to wait for it, and True if
+Warp is initialised."""
 
 
 @contextmanager
@@ -207,19 +207,6 @@ class GpuStreams:
     of_torch: Callable[[], Stream]  # torch's current stream
     entered: Callable[[Any], AbstractContextManager[Any]]  # makes a stream Warp's current one
 
-    @classmethod
-    def on(cls, device: torch.device) -> Self:
-        """Return the streams of a GPU."""
-        # Torch's streams are independent of the default stream. Torch hands out a few per priority in rotation. All
-        # other streams here have the default priority, so this one is not shared.
-        independent = torch.cuda.Stream(device, priority=-1)
-        return cls(
-            warp.Stream(warp.device_from_torch(device)),
-            warp.stream_from_torch(independent),
-            of_torch=lambda: warp.stream_from_torch(torch.cuda.current_stream(device)),
-            entered=partial(warp.ScopedStream, sync_enter=False),
-        )
-
     @contextmanager
     def ordered(self, stream: Stream) -> Iterator[None]:
         """Let Warp work in one of the streams."""
@@ -248,7 +235,17 @@ class Launcher:
                 return capture(work)
 
         self.capture: Capture | None = partial(in_turn, capture) if capture else None
-        self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
+        self._streams = streams
+        if streams is None and self.warp_device.is_cuda:
+            # Torch's streams are independent of the default stream. Torch hands out a few per priority in rotation. All
+            # other streams here have the default priority, so this one is not shared.
+            independent = torch.cuda.Stream(device, priority=-1)
+            self._streams = GpuStreams(
+                warp.Stream(warp.device_from_torch(device)),
+                warp.stream_from_torch(independent),
+                of_torch=lambda: warp.stream_from_torch(torch.cuda.current_stream(device)),
+                entered=partial(warp.ScopedStream, sync_enter=False),
+            )
         self._graphs: dict[str, warp.Graph | None] = {}
 
     @contextmanager
