@@ -378,7 +378,6 @@ PRESSED_M = 0.0135
 PRESSED_STEPS = 4
 
 _BUTTON_TOUCH = "hand_touches_button"
-_BUTTON_AREA = ((0.40, -0.20), (0.60, 0.20))
 _CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
 
 
@@ -408,7 +407,7 @@ class PressButton(ArticulatedTask):
             sizes={"button_travel": TRAVEL_M},
             metrics=(Metric(name="final_press_m", unit="m", better="higher"),),
         )
-        area = embodiment.workspace.on_table(*_BUTTON_AREA)
+        area = embodiment.workspace.on_table((0.40, -0.20), (0.60, 0.20))
         button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
         super().__init__(spec, button, _CAP, embodiment.robot)
 

@@ -162,8 +162,6 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
 REACHED_M = 0.02
 REACHED_STEPS = 5
 
-_REACH_AREA = ((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
-
 
 class Reach(Task):
     """Solved when the tool centre point stays within 2 cm of the target for 0.25 s."""
@@ -172,7 +170,7 @@ class Reach(Task):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        area = embodiment.workspace.in_space(*_REACH_AREA)
+        area = embodiment.workspace.in_space((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
         target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
         super().__init__(
             TaskSpec(
@@ -223,8 +221,6 @@ REACH = TableTask(make_task=lambda _, robot: Reach(robot), words="Bring the tool
 LIFT_HEIGHT_M = 0.10
 LIFTED_STEPS = 10
 
-_LIFT_AREA = ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi))
-
 
 class LiftObject(ObjectTask):
     """Solved when the object is 0.1 m above its resting height, held between both fingers, for 0.5 s without a break.
@@ -239,7 +235,7 @@ class LiftObject(ObjectTask):
         super().__init__(
             embodiment,
             thing,
-            _LIFT_AREA,
+            ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi)),
             name="lift_object",
             instruction=f"pick up the {thing.words} and lift it",
             paraphrases=(
@@ -293,8 +289,6 @@ PLACED_STEPS = 5
 _BIN_BODY = "bin/body"
 _BIN_TOUCH = "object_touches_bin"
 _AWAY_M = 0.06
-_PICK_AREA = ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi))
-_BIN_AREA = ((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
 
 
 class PickAndPlace(ObjectTask):
@@ -311,10 +305,11 @@ class PickAndPlace(ObjectTask):
             too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
             message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
             raise ConfigError(Problem(message, key="object"))
+        bin_area = embodiment.workspace.on_table((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
         super().__init__(
             embodiment,
             thing,
-            _PICK_AREA,
+            ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi)),
             name="pick_and_place",
             instruction=f"put the {thing.words} into the blue bin",
             paraphrases=(
@@ -326,7 +321,7 @@ class PickAndPlace(ObjectTask):
             ),
             time_limit_s=12.0,
             hold_steps=PLACED_STEPS,
-            things=(bin_thing("bin", y=0.25, area=embodiment.workspace.on_table(*_BIN_AREA)),),
+            things=(bin_thing("bin", y=0.25, area=bin_area),),
             contact_sensors=(
                 *finger_sensors(embodiment.robot),
                 ContactSensor(name=_BIN_TOUCH, body=OBJECT_BODY, other=_BIN_BODY),

@@ -28,8 +28,6 @@ GOAL_BODY = "goal/body"
 _AT_REST_M_S = 0.03
 _ON_TABLE_M = 0.01
 _PUSHED_M = 0.01
-_AREA = ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi))
-_GOAL_AREA = ((0.42, 0.10), (0.55, 0.22))
 
 
 class PushToGoal(ObjectTask):
@@ -41,11 +39,11 @@ class PushToGoal(ObjectTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
-        area = embodiment.workspace.on_table(*_GOAL_AREA)
+        area = embodiment.workspace.on_table((0.42, 0.10), (0.55, 0.22))
         super().__init__(
             embodiment,
             thing,
-            _AREA,
+            ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi)),
             name="push_to_goal",
             instruction=f"push the {thing.words} onto the yellow disc",
             paraphrases=(
@@ -129,7 +127,6 @@ CUBE_TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
 FARTHEST_GOAL_M = 0.18
 
-_CUBE_AREA = ((0.50, -0.10, -np.pi), (0.58, 0.10, np.pi))
 _BEHIND_M = (0.03, 0.065)
 # A cube that does not slide easily tips over if pushed above its middle.
 _BELOW_M = 0.01
@@ -160,7 +157,7 @@ class PushCube(PushToGoal):
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
         self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)
-        self.area = embodiment.workspace.on_table(*_CUBE_AREA)
+        self.area = embodiment.workspace.on_table((0.50, -0.10, -np.pi), (0.58, 0.10, np.pi))
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         x, y, yaw = draw_uniform(generator, *self.area)

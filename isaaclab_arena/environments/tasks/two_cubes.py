@@ -25,9 +25,6 @@ CUBES = tuple(
     for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
 )
 
-_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
-_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
-
 
 class TwoCubesTask(Task):
     """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
@@ -46,8 +43,8 @@ class TwoCubesTask(Task):
         sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
         super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
         self.robot = embodiment.robot
-        self.right = embodiment.workspace.on_table(_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH)
-        self.left = embodiment.workspace.on_table(_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH)
+        self.right = embodiment.workspace.on_table((0.42, -0.10, -np.pi), (0.58, -0.07, np.pi))
+        self.left = embodiment.workspace.on_table((0.42, 0.07, -np.pi), (0.58, 0.10, np.pi))
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
@@ -255,8 +252,6 @@ SORTED_STEPS = 5
 _BIN_OF = {"red": "left_bin", "blue": "right_bin"}
 _AWAY_FROM_BIN_M = 0.06
 _BIN_OUTSIDE_M = 0.108
-_LEFT_LOW, _LEFT_HIGH = (0.42, 0.27, -0.1), (0.52, 0.30, 0.1)
-_RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.30, -0.1), (0.52, -0.27, 0.1)
 
 
 class SortTwo(TwoCubesTask):
@@ -270,7 +265,8 @@ class SortTwo(TwoCubesTask):
 
     def __init__(self, embodiment: Embodiment) -> None:
         on_table = embodiment.workspace.on_table
-        left_area = on_table(_LEFT_LOW, _LEFT_HIGH)
+        left_area = on_table((0.42, 0.27, -0.1), (0.52, 0.30, 0.1))
+        right_area = on_table((0.42, -0.30, -0.1), (0.52, -0.27, 0.1))
         super().__init__(
             embodiment,
             name="sort_two",
@@ -286,7 +282,7 @@ class SortTwo(TwoCubesTask):
             hold_steps=SORTED_STEPS,
             things=(
                 grasping.bin_thing("left_bin", y=0.28, area=left_area),
-                grasping.bin_thing("right_bin", y=-0.28, area=on_table(_RIGHT_LOW, _RIGHT_HIGH)),
+                grasping.bin_thing("right_bin", y=-0.28, area=right_area),
             ),
             sizes=grasping.BIN_SIZES,
         )
