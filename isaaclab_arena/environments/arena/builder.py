@@ -249,11 +249,7 @@ class TableTask(_SceneBuilder):
         task, distractors, model = self._compiled(config, variations)
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
         backend = self.make_backend(
-            model,
-            choice=backend_choice(config),
-            num_envs=num_envs,
-            device=device,
-            num_threads=num_threads,
+            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)

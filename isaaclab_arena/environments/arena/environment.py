@@ -10,15 +10,7 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
-from isaaclab_arena.environments.mdp.spaces import (
-    ActionMode,
-    FloorActions,
-    ObservationTerm,
-    orientation_term,
-    position_term,
-    read_terms,
-    vector_term,
-)
+from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
@@ -63,7 +55,7 @@ class ArenaEnvironment(Environment):
         backend: Backend,
         task: Task,
         action_spec: ArraySpec,
-        terms: Mapping[str, ObservationTerm],
+        terms: Mapping[str, spaces.ObservationTerm],
         robot: ArticulatedAsset,
         cameras: EnvironmentCameras,
         control_dt: float,
@@ -129,7 +121,9 @@ class ArenaEnvironment(Environment):
         self._judge = Replayed(
             lambda: task.judge(backend, sound), capture, keeper=task, name=f"the verdict of '{name}'"
         )
-        self._read = Replayed(lambda: read_terms(own_terms, backend, device), capture, name=f"what is seen of '{name}'")
+        self._read = Replayed(
+            lambda: spaces.read_terms(own_terms, backend, device), capture, name=f"what is seen of '{name}'"
+        )
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -385,7 +379,7 @@ class ArenaEnvironment(Environment):
                 seen.clone() if isinstance(seen, SideBySide) else {name: term.clone() for name, term in seen.items()}
             )
         else:
-            terms = read_terms(self._terms, self.backend, self.device, origin)
+            terms = spaces.read_terms(self._terms, self.backend, self.device, origin)
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
@@ -413,7 +407,7 @@ class TableEnvironment(ArenaEnvironment):
         backend: Backend,
         robot: Robot,
         task: Task,
-        action_mode: ActionMode,
+        action_mode: spaces.ActionMode,
         cameras: EnvironmentCameras,
         device: torch.device,
         varied: VariedWorld | None = None,
@@ -429,14 +423,16 @@ class TableEnvironment(ArenaEnvironment):
         )
         positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
         terms = {
-            "robot_joint_pos": vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
-            "robot_joint_vel": vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
+            "robot_joint_pos": spaces.vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
+            "robot_joint_vel": spaces.vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
         }
         if fingers:
             of_fingers = side_by_side(backend.joint_indices(robot.finger_joints)[0])
-            terms["gripper_pos"] = vector_term(fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers])
-        terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
-        terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
+            terms["gripper_pos"] = spaces.vector_term(
+                fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers]
+            )
+        terms["eef_pos"] = spaces.position_term(lambda backend: backend.site_position(robot.tcp_site))
+        terms["eef_quat"] = spaces.orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
         super().__init__(
             backend=backend,
             task=task,
@@ -490,7 +486,7 @@ class FloorEnvironment(ArenaEnvironment):
         robot = task.robot
         self._task = task
         self.robot, self._labels = robot, {"embodiment": robot.name}
-        self._actions = FloorActions(robot, backend)
+        self._actions = spaces.FloorActions(robot, backend)
         default = zip(robot.joints, robot.default_joint_position, strict=True)
         self._default_joints = {joint: (value,) for joint, value in default}
         self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents, Metric
+from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
@@ -122,7 +122,7 @@ class Task(ABC):
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the things, in their order. The draw may depend on the generator alone."""
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 

@@ -12,7 +12,6 @@ from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.environments.mdp.terms import mean_square
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
@@ -221,7 +220,7 @@ class PushCube(PushToGoal):
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
             + 0.3 * advance
             + success
-            - 5.0 * mean_square(strain)
+            - 5.0 * terms.mean_square(strain)
         )
         metrics = {"final_goal_distance_m": goal_distance}
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)

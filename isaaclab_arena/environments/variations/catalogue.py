@@ -14,14 +14,7 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
-from isaaclab_arena.interfaces.episode import (
-    Conditions,
-    ConditionValue,
-    draw_uniform,
-    number,
-    point,
-    upright_pose,
-)
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
 from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
-from isaaclab_arena.interfaces.episode import ConditionValue, number, point
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, number, point
 from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.
@@ -22,7 +22,7 @@ _DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "back
 _COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
-def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[str]) -> dict[str, ConditionValue]:
+def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, ConditionValue]:
     """Return conditions with the task's starts moved by the variations ``keys``, such as ``cube.shift``."""
     moved = dict(conditions)
     for key in keys:
@@ -43,9 +43,7 @@ def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[s
     return moved
 
 
-def differs_only_by(
-    before: Mapping[str, ConditionValue], now: Mapping[str, ConditionValue], keys: Collection[str]
-) -> bool:
+def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) -> bool:
     """True if two episodes differ only by the variations ``keys`` and the draws that belong to them."""
     # Each variation has a new value, every start is the old one plus its shift, and all else is equal except what the
     # variations draw: seeds, patterns, places of distractors.
