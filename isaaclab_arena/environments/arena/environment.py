@@ -118,12 +118,9 @@ class ArenaEnvironment(Environment):
         own_terms, capture, name = self._terms, backend.capture, task.spec.name
         self._is_replayed = capture is not None and task.capturable and device == backend.device
         self._sound = sound = torch.zeros_like(self._running)
-        self._judge = Replayed(
-            lambda: task.judge(backend, sound), capture, keeper=task, name=f"the verdict of '{name}'"
-        )
-        self._read = Replayed(
-            lambda: spaces.read_terms(own_terms, backend, device), capture, name=f"what is seen of '{name}'"
-        )
+        verdict, seen = f"the verdict of '{name}'", f"what is seen of '{name}'"
+        self._judge = Replayed(lambda: task.judge(backend, sound), capture, keeper=task, name=verdict)
+        self._read = Replayed(lambda: spaces.read_terms(own_terms, backend, device), capture, name=seen)
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:

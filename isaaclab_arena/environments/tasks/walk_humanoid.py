@@ -176,13 +176,12 @@ class WalkHumanoid(HumanoidTask):
         self._feet[env_ids] = spaces.site_positions(backend, FEET)[env_ids]
 
     def observation_terms(self) -> dict[str, spaces.ObservationTerm]:
+        angle = ("cos", "sin")
         return {
             **super().observation_terms(),
             "speed_command": spaces.number_term("x", "m/s", lambda _: self._speed[:, None]),
-            "heading_error": spaces.vector_term(("cos", "sin"), "", self._heading_error),
-            "gait_clock": spaces.vector_term(
-                ("cos", "sin"), "", lambda _: self._clock[self._length % self._gait_steps]
-            ),
+            "heading_error": spaces.vector_term(angle, "", self._heading_error),
+            "gait_clock": spaces.vector_term(angle, "", lambda _: self._clock[self._length % self._gait_steps]),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
