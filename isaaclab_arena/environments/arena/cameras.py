@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from isaaclab_arena.sim.warp_cameras import Backdrops, RayTracer
 
 
-# Define the options of the simulation, and select its backend.
+# Define the options of the simulation and of its pictures, and select its backend.
+
+_MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,60 @@ class SimulationOptions:
     """
 
     backend: BackendChoice = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewportOptions(SimulationOptions):
+    """Options of every environment that a person may watch.
+
+    Attributes:
+        viewport_width: Columns of the viewport's videos.
+        viewport_height: Height of the viewport's videos in pixels.
+    """
+
+    viewport_width: int = 320
+    viewport_height: int = 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraOptions(ViewportOptions):
+    """Options of every environment whose cameras policies may see.
+
+    Attributes:
+        enable_cameras: Whether policies observe the pictures, as group ``camera_obs``.
+        camera_width: Columns of a picture.
+        camera_height: Height of a picture in pixels.
+        camera_size: Width and height at once, instead of both.
+        camera_depth: Whether there is ``<camera>_depth`` beside ``<camera>_rgb``.
+        camera_segmentation: Whether there is ``<camera>_segmentation``.
+    """
+
+    enable_cameras: bool = False
+    camera_width: int = 128
+    camera_height: int = 128
+    camera_size: int | None = None
+    camera_depth: bool = False
+    camera_segmentation: bool = False
+
+    @property
+    def resolution(self) -> tuple[int, int]:
+        """Width and height of a picture in pixels."""
+        side = self.camera_size
+        return (self.camera_width, self.camera_height) if side is None else (side, side)
+
+
+def check_camera_options(options: CameraOptions) -> None:
+    """Raise ConfigError, with the option as key, for pictures outside the size limits."""
+    problems = [
+        Problem(f"must be {_MIN_SIZE} to {_MAX_SIZE} pixels, got {size}", key=key)
+        for key in ("camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height")
+        if (size := getattr(options, key)) is not None and not _MIN_SIZE <= size <= _MAX_SIZE
+    ]
+    given = (options.camera_width, options.camera_height) != (CameraOptions.camera_width, CameraOptions.camera_height)
+    if options.camera_size is not None and given:
+        problems.append(Problem("is both at once; leave out camera_width and camera_height", key="camera_size"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def on_the_cpu(config: Any) -> Any:
@@ -115,21 +171,20 @@ class Renderer:
         self,
         backend: Backend,
         names: Sequence[str],
-        *,
         size: tuple[int, int],
-        shadows: bool,
         num_threads: int,
-        only_films: bool,
-        depth: bool = False,
-        segmentation: bool = False,
+        seen: CameraOptions | None,
     ) -> None:
-        # A backend that renders its worlds itself does it on its device, for films a few at once, with pictures kept on
-        # the CPU. The worlds of others are rendered one by one, on threads.
+        # Policies see the pictures, by the options ``seen``, or films alone need them: None. A backend that renders its
+        # worlds itself does it on its device, for films a few at once, with pictures kept on the CPU. The worlds of
+        # others are rendered one by one, on threads.
         begin = time.perf_counter()
         from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
         from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
 
-        self._backend, (width, height) = backend, size
+        self._backend, (width, height), only_films = backend, size, seen is None
+        depth, segmentation = (seen.camera_depth, seen.camera_segmentation) if seen is not None else (False, False)
+        shadows = VIEWPORT in names
         cameras = [
             Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
         ]
@@ -144,8 +199,8 @@ class Renderer:
             if depth:
                 self.pictures[term(name, "depth")] = torch.zeros((*shape, 1), device=device)
             if segmentation:
-                seen = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
-                self.pictures[term(name, "segmentation")] = seen
+                nothing = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
+                self.pictures[term(name, "segmentation")] = nothing
 
         self._tracers = self._all = self._some = None
         self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
@@ -205,66 +260,10 @@ def rgb_term(camera: str) -> str:
     return camera if camera == VIEWPORT else term(camera, "rgb")
 
 
-# Define the cameras of an environment: their names, the size of their pictures, and their readers.
+# Define the cameras of an environment: their names and their readers.
 
 HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
-
-_MIN_SIZE, _MAX_SIZE = 16, 2048
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewportOptions(SimulationOptions):
-    """Options of every environment that a person may watch.
-
-    Attributes:
-        viewport_width: Columns of the viewport's videos.
-        viewport_height: Height of the viewport's videos in pixels.
-    """
-
-    viewport_width: int = 320
-    viewport_height: int = 240
-
-
-@dataclass(frozen=True, kw_only=True)
-class CameraOptions(ViewportOptions):
-    """Options of every environment whose cameras policies may see.
-
-    Attributes:
-        enable_cameras: Whether policies observe the pictures, as group ``camera_obs``.
-        camera_width: Columns of a picture.
-        camera_height: Height of a picture in pixels.
-        camera_size: Width and height at once, instead of both.
-        camera_depth: Whether there is ``<camera>_depth`` beside ``<camera>_rgb``.
-        camera_segmentation: Whether there is ``<camera>_segmentation``.
-    """
-
-    enable_cameras: bool = False
-    camera_width: int = 128
-    camera_height: int = 128
-    camera_size: int | None = None
-    camera_depth: bool = False
-    camera_segmentation: bool = False
-
-    @property
-    def resolution(self) -> tuple[int, int]:
-        """Width and height of a picture in pixels."""
-        side = self.camera_size
-        return (self.camera_width, self.camera_height) if side is None else (side, side)
-
-
-def check_camera_options(options: CameraOptions) -> None:
-    """Raise ConfigError, with the option as key, for pictures outside the size limits."""
-    problems = [
-        Problem(f"must be {_MIN_SIZE} to {_MAX_SIZE} pixels, got {size}", key=key)
-        for key in ("camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height")
-        if (size := getattr(options, key)) is not None and not _MIN_SIZE <= size <= _MAX_SIZE
-    ]
-    given = (options.camera_width, options.camera_height) != (CameraOptions.camera_width, CameraOptions.camera_height)
-    if options.camera_size is not None and given:
-        problems.append(Problem("is both at once; leave out camera_width and camera_height", key="camera_size"))
-    if problems:
-        raise ConfigError(problems)
 
 
 class EnvironmentCameras:
@@ -402,15 +401,6 @@ class EnvironmentCameras:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
             names, size = self._cameras_at[place]
-            is_seen = place != VIEWPORT and self.enabled
-            self._renderers[place] = Renderer(
-                self._backend,
-                names,
-                size=size,
-                shadows=place == VIEWPORT,
-                num_threads=self._num_threads,
-                only_films=not is_seen,
-                depth=is_seen and self._options.camera_depth,
-                segmentation=is_seen and self._options.camera_segmentation,
-            )
+            seen = self._options if place != VIEWPORT and self.enabled else None
+            self._renderers[place] = Renderer(self._backend, names, size, self._num_threads, seen)
         return self._renderers[place]

@@ -55,17 +55,15 @@ def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) 
         # Recordings may hold any value; a start that cannot be shifted was not.
         return False
     drawn = {_DRAWN.get(key) for key in keys}
+    # JSON turns tuples into lists.
+    expected, now = (
+        {key: tuple(value) if isinstance(value, list | tuple) else value for key, value in each.items()}
+        for each in (expected, now)
+    )
     return all(
-        _plain(expected.get(key)) == _plain(now.get(key))
-        or key in drawn
-        or (_COUNT in keys and key.startswith(_DISTRACTOR))
+        expected.get(key) == now.get(key) or key in drawn or (_COUNT in keys and key.startswith(_DISTRACTOR))
         for key in expected.keys() | now.keys()
     )
-
-
-def _plain(value: ConditionValue | None) -> object:
-    """Return a value with its numbers in a tuple; JSON turns tuples into lists."""
-    return tuple(value) if isinstance(value, list | tuple) else value
 
 
 # Read a job's ``variations``: Arena's spelling, flat or nested, checked to the last key.
