@@ -90,18 +90,10 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
         task, *_ = self._scene(config)
         return task.spec.instruction
 
-    def faster_backend(
-        self,
-        config: Any,
-        *,
-        num_envs: int,
-        device: torch.device,
-        num_threads: int,
-        variations: tuple[Variation, ...] = (),
-    ) -> str:
-        """Return the name of the faster backend on this machine."""
+    def faster_backend(self, config: Any, *, variations: tuple[Variation, ...] = (), **options: Any) -> str:
+        """Return the name of the faster backend on this machine; see `isaaclab_arena.sim.backends.faster_backend`."""
         _, _, model = self._compiled(config, variations)
-        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+        return faster_backend(model, **options)
 
     def _compiled(
         self, config: Any, variations: tuple[Variation, ...] = ()

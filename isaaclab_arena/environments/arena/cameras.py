@@ -131,21 +131,17 @@ class FilmRenderer:
         if self._idle:
             tracer = self._idle.pop()
         else:
-            from isaaclab_arena.sim.warp_cameras import (  # noqa: PLC0415  Warp loads for seconds
-                Backdrops,
-                Camera,
-                RayTracer,
-            )
+            from isaaclab_arena.sim import warp_cameras  # noqa: PLC0415  Warp loads for seconds
 
             model, is_alone = self._backend.model, len(self._cameras) == 1
             cameras = [
-                Camera(name=name, width=self._width, height=self._height, depth=is_alone)
+                warp_cameras.Camera(name=name, width=self._width, height=self._height, depth=is_alone)
                 for name in self._cameras.values()
             ]
-            tracer = RayTracer(model, cameras, shadows=self._shadows)
+            tracer = warp_cameras.RayTracer(model, cameras, shadows=self._shadows)
             with self._making:
                 if is_alone and self._backdrops is None:
-                    self._backdrops = Backdrops(model, cameras[0])
+                    self._backdrops = warp_cameras.Backdrops(model, cameras[0])
         try:
             if self._backdrops is not None:
                 return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))

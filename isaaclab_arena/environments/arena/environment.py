@@ -16,7 +16,7 @@ from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
-from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, ArraySpec, SideBySide, StateTree
+from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, Replayed, StartState, side_by_side
 from isaaclab_arena.sim.scene import Robot
@@ -51,16 +51,14 @@ class ArenaEnvironment(Environment):
 
     def __init__(
         self,
-        *,
         backend: Backend,
         task: Task,
-        action_spec: ArraySpec,
         terms: Mapping[str, spaces.ObservationTerm],
         robot: ArticulatedAsset,
         cameras: EnvironmentCameras,
-        control_dt: float,
         device: torch.device,
     ) -> None:
+        # A subclass has set ``action_spec`` and ``control_dt`` before.
         # Env slots are stored in ordinary tensors without gradients, in any calling mode: tensors made in inference
         # mode cannot change outside of it.
         # ``device`` holds observations and actions; the physics may run on another.
@@ -69,19 +67,17 @@ class ArenaEnvironment(Environment):
         self.num_envs = backend.num_envs
         self.reproducible = backend.reproducible
         self.device = device
-        self.control_dt = control_dt
         self.task_description = task.spec.instruction
         self.task_name, self.metrics = task.spec.name, task.spec.metrics
         self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
-        self.max_episode_length = round(task.spec.time_limit_s / control_dt)
-        self.action_spec = action_spec
+        self.max_episode_length = round(task.spec.time_limit_s / self.control_dt)
         self._terms = dict(terms)
         self._cameras = cameras
         self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         if cameras.enabled:
             self.observation_spec[CAMERAS] = cameras.spec()
-        self._num_substeps = round(control_dt / backend.physics_dt)
+        self._num_substeps = round(self.control_dt / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._all_slots = torch.arange(self.num_envs, device=backend.device)
@@ -398,6 +394,8 @@ START_NOISE_RAD = 0.02
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
 
+    control_dt = CONTROL_DT
+
     def __init__(
         self,
         *,
@@ -411,7 +409,7 @@ class TableEnvironment(ArenaEnvironment):
     ) -> None:
         self.robot = robot
         self.action_mode, self.action_mode_name = action_mode, action_mode.name
-        self.hold_action = action_mode.hold_action
+        self.action_spec, self.hold_action = action_mode.spec, action_mode.hold_action
         self._labels, self._varied = {"embodiment": robot.name, "action_mode": action_mode.name}, varied
 
         # In every task the robot's joints, gripper and end effector are observed.
@@ -430,16 +428,9 @@ class TableEnvironment(ArenaEnvironment):
             )
         terms["eef_pos"] = spaces.position_term(lambda backend: backend.site_position(robot.tcp_site))
         terms["eef_quat"] = spaces.orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
-        super().__init__(
-            backend=backend,
-            task=task,
-            action_spec=action_mode.spec,
-            terms={**terms, **task.observation_terms()},
-            robot=ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints)),
-            cameras=cameras,
-            control_dt=CONTROL_DT,
-            device=device,
-        )
+        terms |= task.observation_terms()
+        asset = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
+        super().__init__(backend, task, terms, asset, cameras, device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's joint positions, near its home, and the start of the task's things."""
@@ -484,20 +475,13 @@ class FloorEnvironment(ArenaEnvironment):
         self._task = task
         self.robot, self._labels = robot, {"embodiment": robot.name}
         self._actions = spaces.FloorActions(robot, backend)
+        self.action_spec, self.control_dt = self._actions.spec, task.control_dt
         default = zip(robot.joints, robot.default_joint_position, strict=True)
         self._default_joints = {joint: (value,) for joint, value in default}
         self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))
         self.hold_action = HOLDS_LAST if robot.holds_targets else (0.0,) * len(robot.actuators)
-        super().__init__(
-            backend=backend,
-            task=task,
-            action_spec=self._actions.spec,
-            terms=task.observation_terms(),
-            robot=ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint),
-            cameras=cameras,
-            control_dt=task.control_dt,
-            device=device,
-        )
+        asset = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
+        super().__init__(backend, task, task.observation_terms(), asset, cameras, device)
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         del running
