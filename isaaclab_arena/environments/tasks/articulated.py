@@ -140,30 +140,20 @@ class OpenByHandle(MovedByHandTask):
     """A door or a drawer that a finger has to pull open at its handle; ConfigError for a robot without fingers."""
 
     capturable = True
+    quantity: str  # the joint's position, in the name of a metric
+    open_from: float  # position from which it is open, in the joint's unit
+    pulled: float  # least way pulled by a finger, in the joint's unit
+    fastest: float  # longest way of a pull in one step, in the joint's unit
 
-    def __init__(
-        self,
-        spec: TaskSpec,
-        thing: SceneObject,
-        moved: MovedJoint,
-        robot: Robot,
-        *,
-        quantity: str,
-        open_from: float,
-        pulled: float,
-        fastest: float,
-    ) -> None:
-        # All lengths are in the joint's unit: the position from which it is open, the least way pulled by a finger, and
-        # the longest way of a pull in one step.
+    def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
         handle = f"{thing.prefix}/{moved.site}"
         sensors = tuple(
             ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
             for name, finger in zip(_FINGER_TOUCHES, robot.fingers, strict=True)
         )
-        self.final = f"final_{quantity}_{moved.unit}"
+        self.final = f"final_{self.quantity}_{moved.unit}"
         metrics = (Metric(name=self.final, unit=moved.unit, better="higher"),)
         super().__init__(replace(spec, contact_sensors=sensors, metrics=metrics), thing, moved, robot)
-        self.open_from, self.pulled, self.fastest = open_from, pulled, fastest
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position = backend.joint_position(self.joint)[:, 0]
@@ -219,6 +209,8 @@ class OpenDrawer(OpenByHandle):
     drawer that is knocked or squeezed open does not count.
     """
 
+    quantity, open_from, pulled, fastest = "opening", OPEN_M, PULLED_M, _FASTEST_M
+
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(
             name="open_drawer",
@@ -235,16 +227,8 @@ class OpenDrawer(OpenByHandle):
             sites={"handle": "cabinet/handle"},
             sizes={"drawer_threshold": OPEN_M},
         )
-        super().__init__(
-            spec,
-            _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10))),
-            _DRAWER,
-            embodiment.robot,
-            quantity="opening",
-            open_from=OPEN_M,
-            pulled=PULLED_M,
-            fastest=_FASTEST_M,
-        )
+        cabinet = _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10)))
+        super().__init__(spec, cabinet, _DRAWER, embodiment.robot)
 
 
 OPEN_DRAWER = TableTask(make_task=lambda _, robot: OpenDrawer(robot), words="Pull a drawer open by its handle.")
@@ -331,6 +315,8 @@ class OpenMicrowave(OpenByHandle):
     Way that the door makes without a finger at its handle, or faster than a hand pulls (3 rad/s), is not pulled.
     """
 
+    quantity, open_from, pulled, fastest = "angle", OPEN_RAD, PULLED_RAD, 0.15
+
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(
             name="open_microwave",
@@ -356,16 +342,8 @@ class OpenMicrowave(OpenByHandle):
             area=((0.66, -0.05), (0.72, 0.05)),
         )
         bar = ((0.0, 0.0, -0.135), (0.0, 0.0, 0.018))
-        super().__init__(
-            spec,
-            microwave,
-            MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle", bar=bar),
-            embodiment.robot,
-            quantity="angle",
-            open_from=OPEN_RAD,
-            pulled=PULLED_RAD,
-            fastest=0.15,
-        )
+        door = MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle", bar=bar)
+        super().__init__(spec, microwave, door, embodiment.robot)
 
 
 OPEN_MICROWAVE = TableTask(

@@ -1,6 +1,7 @@
 """Reach a marker, lift an object, put it into a bin, and the common parts of tasks in which objects are grasped."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,19 +76,10 @@ def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> 
 class ObjectTask(Task):
     """A task with one object of the user's choice, called ``object`` in the scene."""
 
-    def __init__(
-        self,
-        embodiment: Embodiment,
-        thing: ObjectAsset,
-        area: Area,
-        *,
-        things: tuple[SceneObject, ...] = (),
-        sizes: Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> None:
-        # ``area`` is that of the object's starts on the reference table.
+    def __init__(self, embodiment: Embodiment, thing: ObjectAsset, area: Area, spec: TaskSpec) -> None:
+        # ``area`` is that of the object's starts on the reference table. ``spec`` lacks the object.
         placed = object_thing(thing, area=embodiment.workspace.on_table(*area))
-        super().__init__(TaskSpec(things=(placed, *things), sizes={**thing.sizes(), **(sizes or {})}, **more))
+        super().__init__(replace(spec, things=(placed, *spec.things), sizes={**thing.sizes(), **spec.sizes}))
         self.robot, self.thing = embodiment.robot, thing
 
 
@@ -232,10 +224,7 @@ class LiftObject(ObjectTask):
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)
-        super().__init__(
-            embodiment,
-            thing,
-            ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi)),
+        spec = TaskSpec(
             name="lift_object",
             instruction=f"pick up the {thing.words} and lift it",
             paraphrases=(
@@ -253,6 +242,7 @@ class LiftObject(ObjectTask):
                 Metric(name="final_distance_m", unit="m", better="lower"),
             ),
         )
+        super().__init__(embodiment, thing, ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position = backend.body_position(OBJECT_BODY)
@@ -306,10 +296,7 @@ class PickAndPlace(ObjectTask):
             message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
             raise ConfigError(Problem(message, key="object"))
         bin_area = embodiment.workspace.on_table((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
-        super().__init__(
-            embodiment,
-            thing,
-            ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi)),
+        spec = TaskSpec(
             name="pick_and_place",
             instruction=f"put the {thing.words} into the blue bin",
             paraphrases=(
@@ -329,6 +316,7 @@ class PickAndPlace(ObjectTask):
             sizes=BIN_SIZES,
             metrics=(Metric(name="final_bin_distance_m", unit="m", better="lower"),),
         )
+        super().__init__(embodiment, thing, ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)

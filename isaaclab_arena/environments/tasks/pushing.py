@@ -11,7 +11,7 @@ from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
-from isaaclab_arena.environments.mdp.task import Verdict
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
@@ -39,10 +39,7 @@ class PushToGoal(ObjectTask):
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         area = embodiment.workspace.on_table((0.42, 0.10), (0.55, 0.22))
-        super().__init__(
-            embodiment,
-            thing,
-            ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi)),
+        spec = TaskSpec(
             name="push_to_goal",
             instruction=f"push the {thing.words} onto the yellow disc",
             paraphrases=(
@@ -57,6 +54,7 @@ class PushToGoal(ObjectTask):
             metrics=(Metric(name="final_goal_distance_m", unit="m", better="lower"),),
             things=(SceneObject(prefix="goal", asset="objects/disc.xml", area=area, observed_as="goal"),),
         )
+        super().__init__(embodiment, thing, ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)

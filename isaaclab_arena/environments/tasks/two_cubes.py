@@ -1,7 +1,7 @@
 """Tasks with a red and a blue cube: stack them, pick up the one that the instruction names, sort them into bins."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from isaaclab_arena.environments.catalog import BLUE_CUBE, CUBE
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
-from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.errors import ConfigError, Problem
@@ -29,19 +28,12 @@ CUBES = tuple(
 class TwoCubesTask(Task):
     """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
 
-    def __init__(
-        self,
-        embodiment: Embodiment,
-        *,
-        things: tuple[SceneObject, ...] = (),
-        contact_sensors: tuple[ContactSensor, ...] = (),
-        sizes: Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, embodiment: Embodiment, spec: TaskSpec) -> None:
+        # ``spec`` lacks the cubes and the fingers' sensors.
         grasping.refuse_too_wide(CUBE, embodiment.robot)
         fingers = (sensor for colour in COLOURS for sensor in grasping.finger_sensors(embodiment.robot, colour))
-        sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
-        super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
+        sensors, sizes = (*fingers, *spec.contact_sensors), {**CUBE.sizes(), **spec.sizes}
+        super().__init__(replace(spec, things=(*CUBES, *spec.things), contact_sensors=sensors, sizes=sizes))
         self.robot = embodiment.robot
         self.right = embodiment.workspace.on_table((0.42, -0.10, -np.pi), (0.58, -0.07, np.pi))
         self.left = embodiment.workspace.on_table((0.42, 0.07, -np.pi), (0.58, 0.10, np.pi))
@@ -75,8 +67,7 @@ class Stack(TwoCubesTask):
 
     def __init__(self, embodiment: Embodiment) -> None:
         touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
-        super().__init__(
-            embodiment,
+        spec = TaskSpec(
             name="stack",
             instruction="stack the red cube on the blue cube",
             paraphrases=(
@@ -91,6 +82,7 @@ class Stack(TwoCubesTask):
             contact_sensors=(touch,),
             metrics=(Metric(name="final_beside_m", unit="m", better="lower"),),
         )
+        super().__init__(embodiment, spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
@@ -169,8 +161,7 @@ class PickByColour(TwoCubesTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        super().__init__(
-            embodiment,
+        spec = TaskSpec(
             name="pick_by_colour",
             instruction="pick up the cube of the named colour",
             paraphrases=(
@@ -184,6 +175,7 @@ class PickByColour(TwoCubesTask):
             hold_steps=PICKED_STEPS,
             metrics=(Metric(name="final_height_m", unit="m", better="higher"),),
         )
+        super().__init__(embodiment, spec)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         return {**super().draw_conditions(generator), _COLOUR: COLOURS[int(generator.uniform() < 0.5)]}
@@ -267,8 +259,7 @@ class SortTwo(TwoCubesTask):
         on_table = embodiment.workspace.on_table
         left_area = on_table((0.42, 0.27, -0.1), (0.52, 0.30, 0.1))
         right_area = on_table((0.42, -0.30, -0.1), (0.52, -0.27, 0.1))
-        super().__init__(
-            embodiment,
+        spec = TaskSpec(
             name="sort_two",
             instruction="put the red cube into the left bin and the blue cube into the right bin",
             paraphrases=(
@@ -286,6 +277,7 @@ class SortTwo(TwoCubesTask):
             ),
             sizes=grasping.BIN_SIZES,
         )
+        super().__init__(embodiment, spec)
         cubes_end, bins_begin = self.left[1][1], left_area[0][1]
         if bins_begin - cubes_end < _BIN_OUTSIDE_M + CUBE.footprint_radius:
             message = f"the table of '{embodiment.robot.name}' is too small for two cubes between two bins"
