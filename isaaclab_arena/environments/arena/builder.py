@@ -247,24 +247,8 @@ class TableTask(_SceneBuilder):
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if distractors is not None:
-            varied = VariedWorld(
-                backend=backend,
-                base_body=robot.base_body,
-                task=task,
-                action_spec=action_mode.spec,
-                variations=variations,
-                distractors=distractors,
-                device=device,
-            )
-        return TableEnvironment(
-            backend=backend,
-            robot=robot,
-            task=task,
-            action_mode=action_mode,
-            cameras=cameras,
-            device=device,
-            varied=varied,
-        )
+            varied = VariedWorld(backend, robot, task, action_mode.spec, variations, distractors, device)
+        return TableEnvironment(backend, robot, task, action_mode, cameras, device, varied)
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)

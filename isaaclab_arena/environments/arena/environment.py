@@ -398,14 +398,13 @@ class TableEnvironment(ArenaEnvironment):
 
     def __init__(
         self,
-        *,
         backend: Backend,
         robot: Robot,
         task: Task,
         action_mode: spaces.ActionMode,
         cameras: EnvironmentCameras,
         device: torch.device,
-        varied: VariedWorld | None = None,
+        varied: VariedWorld | None,
     ) -> None:
         self.robot = robot
         self.action_mode, self.action_mode_name = action_mode, action_mode.name

@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
 from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
+from isaaclab_arena.sim.scene import Robot
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
 #
@@ -410,9 +411,8 @@ class VariedWorld:
 
     def __init__(
         self,
-        *,
         backend: Backend,
-        base_body: str,
+        robot: Robot,
         task: Task,
         action_spec: ArraySpec,
         variations: Sequence[Variation],
@@ -422,7 +422,7 @@ class VariedWorld:
         self._backend = backend
         self._model = backend.model
         # The robot's base, which a lower or higher table shifts.
-        self._base_body = base_body
+        self._base_body = robot.base_body
         self._variations = tuple(variations)
         self.distractors = distractors
         self._footprints = catalogue.footprints(self._model, task) if distractors.things else ()
