@@ -203,10 +203,9 @@ class Window(ExitStack):
 _LOG = logging.getLogger(__name__)
 
 BackendChoice: TypeAlias = Literal["auto", "mujoco", "warp"]
-SettledBackend: TypeAlias = Literal["mujoco", "warp"]
 
 _LAUNCH_S = 1e-3
-"""What a physics step of any number of worlds takes on a GPU at least, by its chain of small kernels [s]."""
+"""The least time of a physics step on a GPU for any number of worlds, due to its chain of small kernels [s]."""
 _PROBE_STEPS = 20
 
 
@@ -268,7 +267,7 @@ def make_backend(
     return worlds if name == "warp" else on_cpu
 
 
-def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: Any) -> SettledBackend:
+def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: Any) -> Literal["mujoco", "warp"]:
     """Return the name of the backend that `make_backend` chooses for ``auto``; nothing is built without a GPU."""
     if device.type != "cuda":
         return "mujoco"

@@ -337,9 +337,6 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
     return spec
 
 
-_NUM_FINGERS = 2
-
-
 @dataclass(frozen=True, kw_only=True)
 class Robot:
     """An arm, with or without a two-finger gripper, as placed in the scene."""
@@ -376,7 +373,7 @@ class Robot:
     @property
     def fingers(self) -> tuple[str, str]:
         """Bodies of the left and the right finger; ConfigError if the robot has no gripper."""
-        if len(self.finger_bodies) != _NUM_FINGERS:
+        if len(self.finger_bodies) != 2:
             raise ConfigError(Problem(f"'{self.name}' has no gripper, and the task needs one", key="embodiment"))
         left, right = self.finger_bodies
         return left, right

@@ -63,7 +63,7 @@ class StartSender:
 
 # Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
 #
-# MuJoCo-Warp has arrays of fixed sizes, and drops what does not fit. So a backend starts with the sizes that a
+# MuJoCo-Warp has arrays of fixed sizes, and drops the rest. So a backend starts with the sizes that a
 # simulation on the CPU needed, checks every control step for an overflow, and repeats that step with more room.
 
 _PROBE_STEPS = 400
@@ -254,7 +254,7 @@ class StepRollback:
 _LOG = logging.getLogger(__name__)
 
 _STATE = ("time", "qpos", "qvel", "act", WARM_START, "ctrl", "mocap_pos", "mocap_quat")
-"""What a world's future depends on."""
+"""The fields that decide a world's future."""
 _DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 

@@ -82,7 +82,7 @@ class RayTracer:
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
-            # CPU arrays are shared with NumPy: the tracer reads what is written here.
+            # CPU arrays are shared with NumPy: the tracer reads values that are written here.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
             self.rays = self._context.ray.numpy()  # unit ray per pixel in its camera's frame, (num_pixels, 3)

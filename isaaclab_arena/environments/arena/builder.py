@@ -79,7 +79,7 @@ class ObjectOptions(CameraOptions):
 
 
 class _SceneBuilder(EnvironmentBuilder, ABC):
-    """Answers what follows from the task and the model of a job's scene."""
+    """Answers from the task and the model of a job's scene."""
 
     @abstractmethod
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:

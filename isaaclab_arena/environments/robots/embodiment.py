@@ -274,7 +274,7 @@ class WorkspaceDescription(_Described):
 
 
 class RobotDescription(_Described):
-    """What a description file holds; docs/how_to/robots.md explains it with an example.
+    """The content of a description file; docs/how_to/robots.md explains it with an example.
 
     Attributes:
         name: The robot's name.

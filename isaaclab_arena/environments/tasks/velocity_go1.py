@@ -133,7 +133,7 @@ class VelocityGo1(FloorTask):
         self._feet[env_ids] = spaces.site_positions(backend, _FEET)[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        # The reward per second comes before this step changes what is kept of each env slot.
+        # The reward per second comes before this step changes the memory of env slots.
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)

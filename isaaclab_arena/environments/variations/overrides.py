@@ -45,8 +45,8 @@ def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, 
 
 def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) -> bool:
     """True if two episodes differ only by the variations ``keys`` and the draws that belong to them."""
-    # Each variation has a new value, every start is the old one plus its shift, and all else is equal except what the
-    # variations draw: seeds, patterns, places of distractors.
+    # Each variation has a new value, and every start is the old one plus its shift. All else is equal except the
+    # variations' own draws: seeds, patterns, places of distractors.
     if any(key in before or key not in now for key in keys):
         return False
     try:
