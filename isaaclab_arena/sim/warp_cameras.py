@@ -43,13 +43,11 @@ class Camera:
     segmentation: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A camera's picture; axis 0 goes from top to bottom."""
+WorldPictures: TypeAlias = Mapping[str, np.ndarray]
+"""``<camera>``: colours (height, width, 3), uint8, from top to bottom. On request there are two more.
 
-    rgb: np.ndarray  # (height, width, 3), uint8
-    depth: np.ndarray | None = None  # along the camera's axis [m], 0 for nothing, (height, width, 1), float32
-    segmentation: np.ndarray | None = None  # index of the visible body, -1 for none, (height, width, 1), int32
+``<camera>:depth`` is along the camera's axis [m], 0 for nothing, (height, width, 1), float32. ``<camera>:segmentation``
+is the index of the visible body, -1 for none, (height, width, 1), int32."""
 
 
 def render_context(
@@ -90,12 +88,12 @@ class RayTracer:
             mujoco.mj_forward(model, start)
             self.render(VisibleWorld.of(model, start))
 
-    def render(self, world: VisibleWorld) -> Mapping[str, Picture]:
-        """Render a world that may differ from the model in `VISIBLE_FIELDS`; return a picture per camera name."""
+    def render(self, world: VisibleWorld) -> WorldPictures:
+        """Render a world that may differ from the model in `VISIBLE_FIELDS`."""
         with cpu_turn():
             return self.shoot(world)
 
-    def shoot(self, world: VisibleWorld) -> Mapping[str, Picture]:
+    def shoot(self, world: VisibleWorld) -> WorldPictures:
         """Render a world as `render` does. Warp's current device must be the CPU."""
         self._trace(world)
         context, pictures = self._context, {}
@@ -106,13 +104,14 @@ class RayTracer:
             pixels = camera.width * camera.height
             # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
             packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
-            depth, segmentation = None, None
+            pictures[camera.name] = packed[..., 2::-1].copy()
             if camera.depth:
-                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1).copy()
+                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1)
+                pictures[f"{camera.name}:depth"] = depth.copy()
             if camera.segmentation:
                 geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
-                segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
-            pictures[camera.name] = Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
+                bodies = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
+                pictures[f"{camera.name}:segmentation"] = bodies
         return pictures
 
     def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
@@ -149,11 +148,11 @@ class RayTracers:
         self._tracers = [RayTracer(model, cameras, shadows=shadows) for _ in range(num_threads)]
         self._loading = Lock()
 
-    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
-        """Render worlds; return a picture per camera name, for each world whose physics has not broken down."""
+    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, WorldPictures]:
+        """Render worlds; return the pictures of each one whose physics has not broken down."""
 
         # ``load`` is never called concurrently, and its result is not used after the next call.
-        def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, Mapping[str, Picture]]]:
+        def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, WorldPictures]]:
             pictures = []
             for world in share:
                 with self._loading:
@@ -206,9 +205,7 @@ class BatchCameras:
             self.render(torch.arange(num_worlds, device=backend.device))
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
-        """Render worlds ``env_ids`` (n,), int64, None for all; return tensors on the backend's device."""
-        # ``<camera>``: colours, uint8, (n, height, width, 3). On request ``<camera>:depth`` [m], float32, and
-        # ``<camera>:segmentation``, body index or -1, int32, both (n, height, width, 1).
+        """Render worlds ``env_ids`` (n,), int64, None for all; return `WorldPictures` (n, ...) on their device."""
         if self._copies is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
@@ -486,7 +483,7 @@ class Backdrops:
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
         """Return the colours of a world. Shape: (height, width, 3), uint8."""
         if not self._is_usable:
-            return tracer.render(world)[self._camera.name].rgb
+            return tracer.render(world)[self._camera.name]
 
         # The world with its moving geoms invisible and at the origin, and other cameras at the origin.
         poses, fields = dict(world.poses), dict(world.fields)
@@ -504,19 +501,19 @@ class Backdrops:
         # A backdrop is made at its second use, because the first may be the last.
         if backdrop is None and not is_new:
             # Moving geoms keep their poses, and are invisible by colour alone.
-            picture = tracer.render(replace(world, fields=fields))[self._camera.name]
-            if picture.depth is None:
-                raise ValueError(f"the tracer of '{self._camera.name}' shows no depth")
+            pictures, name = tracer.render(replace(world, fields=fields)), self._camera.name
+            if f"{name}:depth" not in pictures:
+                raise ValueError(f"the tracer of '{name}' shows no depth")
             active = self._lights[world.fields["light_active"].astype(bool)[self._lights]]
             changing = ChangingPixels(
                 world,
                 self._camera_id,
                 tracer.rays.reshape(self._camera.height, self._camera.width, 3),
-                picture.depth[:, :, 0],
+                pictures[f"{name}:depth"][:, :, 0],
                 world.poses["light_xdir"].reshape(-1, 3)[active],
                 self._moving.hulls(world),
             )
-            backdrop = picture.rgb, changing
+            backdrop = pictures[name], changing
         with self._changing:
             self._known[key] = backdrop
             self._known.move_to_end(key)
@@ -525,7 +522,7 @@ class Backdrops:
 
         mask = None if backdrop is None else backdrop[1].of(self._moving.hulls(world))
         if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
-            return tracer.render(world)[self._camera.name].rgb
+            return tracer.render(world)[self._camera.name]
         rgb, pixels = backdrop[0].copy(), np.flatnonzero(mask)
         rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
         return rgb

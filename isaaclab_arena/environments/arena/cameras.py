@@ -146,7 +146,7 @@ class FilmRenderer:
             if self._backdrops is not None:
                 return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))
             pictures = tracer.render(world)
-            return {name: pictures[camera].rgb for name, camera in self._cameras.items()}
+            return {name: pictures[camera] for name, camera in self._cameras.items()}
         finally:
             self._idle.append(tracer)
 
@@ -191,12 +191,12 @@ class Renderer:
         for name in names:
             # NumPy's zeros use no memory until written, and a film may show few of many env slots.
             colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
-            self.pictures[rgb_term(name)] = colours.to(device)
+            self.pictures[term(name)] = colours.to(device)
             if depth:
-                self.pictures[term(name, "depth")] = torch.zeros((*shape, 1), device=device)
+                self.pictures[term(f"{name}:depth")] = torch.zeros((*shape, 1), device=device)
             if segmentation:
                 nothing = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
-                self.pictures[term(name, "segmentation")] = nothing
+                self.pictures[term(f"{name}:segmentation")] = nothing
 
         self._tracers = self._all = self._some = None
         self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
@@ -217,12 +217,8 @@ class Renderer:
         if self._tracers is not None:
             arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
             for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
-                for camera, picture in pictures.items():
-                    arrays[rgb_term(camera)][env_id] = picture.rgb
-                    if picture.depth is not None:
-                        arrays[term(camera, "depth")][env_id] = picture.depth
-                    if picture.segmentation is not None:
-                        arrays[term(camera, "segmentation")][env_id] = picture.segmentation
+                for name, picture in pictures.items():
+                    arrays[term(name)][env_id] = picture
         else:
             slots = torch.tensor(list(env_ids))
             there = slots.to(self._backend.device, non_blocking=True)
@@ -238,22 +234,21 @@ class Renderer:
                 broken, *pictures = on_cpu([broken, *pictures])
             else:
                 slots = there
-            for camera, picture in zip(drawn, pictures, strict=True):
-                name, _, kind = camera.partition(":")
-                kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
+            for name, picture in zip(drawn, pictures, strict=True):
+                kept = self.pictures[term(name)]
                 # The mask of broken worlds stays on the GPU, without a synchronisation.
                 kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
         self.render_s += time.perf_counter() - begin
 
 
-def term(camera: str, kind: str) -> str:
-    """Return a term's name, such as ``wrist_cam_depth`` for camera ``robot/wrist_cam``."""
+def term(picture: str) -> str:
+    """Return the term of a picture, such as ``wrist_cam_depth`` for ``robot/wrist_cam:depth``."""
+    if picture == VIEWPORT:
+        # It is no observation and keeps its name.
+        return picture
+    camera, _, kind = picture.rpartition(":")
+    camera, kind = (camera, kind) if kind in {"depth", "segmentation"} else (picture, "rgb")
     return f"{camera.removeprefix(ROBOT_PREFIX)}_{kind}"
-
-
-def rgb_term(camera: str) -> str:
-    """Return the term of a camera's colours; the viewport is not an observation and keeps its name."""
-    return camera if camera == VIEWPORT else term(camera, "rgb")
 
 
 # Define the cameras of an environment: their names and their readers.
@@ -274,7 +269,7 @@ class EnvironmentCameras:
         observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         viewport = tuple(name for name in names if name == VIEWPORT)
         # Names that `film` accepts: one per policy picture, and the viewport.
-        self.filmable = (*(rgb_term(name) for name in observed), *viewport)
+        self.filmable = (*(term(name) for name in observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
         # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
         self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
@@ -300,11 +295,11 @@ class EnvironmentCameras:
         names, (width, height) = self._cameras_at[HEAD_CAMERA]
         spec = {}
         for name in names:
-            spec[rgb_term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
+            spec[term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
             if self._options.camera_depth:
-                spec[term(name, "depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
+                spec[term(f"{name}:depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
             if self._options.camera_segmentation:
-                spec[term(name, "segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
+                spec[term(f"{name}:segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
     def load(self) -> None:
@@ -366,7 +361,7 @@ class EnvironmentCameras:
             if place not in self._film_renderers:
                 names, size = self._cameras_at[place]
                 self._film_renderers[place] = FilmRenderer(
-                    self._backend, {rgb_term(name): name for name in names}, size=size, shadows=place == VIEWPORT
+                    self._backend, {term(name): name for name in names}, size=size, shadows=place == VIEWPORT
                 )
             film_renderer = self._film_renderers[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
