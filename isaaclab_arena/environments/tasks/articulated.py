@@ -86,8 +86,8 @@ class ArticulatedTask(Task):
         is_pulled: bool = False,
     ) -> Facts:
         """Return the hand's facts: its approach to the handle, its touch, and the joint's ``share`` of its way."""
-        # ``nearly`` is the share from which the joint is nearly there. ``is_pulled``: the hand has to stay with the
-        # joint, so it may let go too early.
+        # The joint is nearly there from a share of ``nearly`` on. The hand has to stay with a joint that ``is_pulled``,
+        # so it may let go too early.
         reach_m = self.moved.thick_m + REACH_M
         # The hand's distance is that of the tool centre point from the handle's middle line.
         start, end = (moments.qpos.new_tensor(each) for each in self.moved.bar)

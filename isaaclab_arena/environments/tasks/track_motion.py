@@ -172,7 +172,7 @@ class TrackMotion(HumanoidTask):
     an episode that began later than the motion reaches its end without having followed it.
     """
 
-    cleared = (*HumanoidTask.cleared, "_length", "_keypoint_errors", "_joint_errors")
+    cleared = (*HumanoidTask.cleared, "_keypoint_errors", "_joint_errors")
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
@@ -200,7 +200,7 @@ class TrackMotion(HumanoidTask):
         self._joint_position, self._joint_velocity = beside(motion.joint_position), beside(motion.joint_velocity)
         self._joint_offset = beside(motion.joint_position - np.array(HUMANOID.default_joint_position))
         self._keypoints = beside(motion.keypoints)
-        self._frame, self._length = torch.zeros_like(self.held_steps), torch.zeros_like(self.held_steps)
+        self._frame = torch.zeros_like(self.held_steps)
         self._keypoint_errors = backend.qpos.new_zeros(backend.num_envs)
         self._joint_errors = torch.zeros_like(self._keypoint_errors)
 

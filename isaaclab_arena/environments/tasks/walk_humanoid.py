@@ -68,15 +68,16 @@ HUMANOID = FloorRobot(
 
 
 class HumanoidTask(FloorTask):
-    """A task of the humanoid, which stores the previous action, for rewards of smooth motion."""
+    """A task of the humanoid. It counts steps and stores the previous action, for rewards of smooth motion."""
 
     robot = HUMANOID
     control_dt = 0.02
-    cleared = (*FloorTask.cleared, "previous_action")
+    cleared = (*FloorTask.cleared, "previous_action", "_length")
 
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
         self.previous_action = backend.ctrl.new_zeros(backend.num_envs, len(HUMANOID.joints))
+        self._length = torch.zeros_like(self.held_steps)
 
     def observation_terms(self) -> dict[str, spaces.ObservationTerm]:
         last_action = spaces.vector_term(JOINTS, "", self.last_action)
@@ -131,7 +132,6 @@ class WalkHumanoid(HumanoidTask):
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
     """
 
-    cleared = (*HumanoidTask.cleared, "_length")
     moment_fields = ("qpos", "qvel")
     capturable = True
 
@@ -149,8 +149,7 @@ class WalkHumanoid(HumanoidTask):
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
-        self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
-        self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
+        self._speed, self._start, self._ahead = zeros(num_envs), zeros(num_envs, 2), zeros(num_envs, 2)
         self._feet = zeros(num_envs, len(FEET), 3)
         self._clock = spaces.gait_clock(self._gait_steps, backend)
         self._aside = torch.tensor(_ASIDE, device=backend.device)
