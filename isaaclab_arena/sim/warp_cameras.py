@@ -28,8 +28,6 @@ _GEOM_TYPES = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind}"))
     for kind in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
-LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
-"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +40,9 @@ class Camera:
     depth: bool = False
     segmentation: bool = False
 
+
+LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
+"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
 WorldPictures: TypeAlias = Mapping[str, np.ndarray]
 """``<camera>``: colours (height, width, 3), uint8, from top to bottom. On request there are two more.
@@ -460,10 +461,6 @@ _REMEMBERED = 16  # backdrops that are kept: each env slot may have colours and 
 _WORTH_IT = 0.6  # share of the pixels up to which drawing them alone is faster
 
 
-_Backdrop: TypeAlias = tuple[np.ndarray, ChangingPixels]
-"""A scene without its moving geoms, (height, width, 3), uint8, and its pixels that can change."""
-
-
 class Backdrops:
     """Draws pictures of one camera, bit-equal to a ray tracer's; for tracers of several threads."""
 
@@ -477,7 +474,8 @@ class Backdrops:
         self._lights = np.flatnonzero(casts)
         # Only bounded geoms, directional lights and perspective cameras have bounds on the changing pixels.
         self._is_usable = self._moving.are_bounded and bool(are_directional.all() and has_perspective)
-        self._known: OrderedDict[bytes, _Backdrop | None] = OrderedDict()
+        # A scene without its moving geoms, (height, width, 3), uint8, and its pixels that can change.
+        self._known: OrderedDict[bytes, tuple[np.ndarray, ChangingPixels] | None] = OrderedDict()
         self._changing = Lock()
 
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, texture_pixels
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -79,8 +79,8 @@ _COLOURS = (
 NUM_PATTERNS = len(_COLOURS)
 
 
-def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[SceneTexture]:
-    """Yield each mixture of each pattern with the own texture of each surface that variations change."""
+def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and pixels of each mixture of each pattern with the texture of each surface that variations change."""
     # Integer arithmetic, so that textures are the same on every machine.
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
@@ -94,7 +94,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield SceneTexture(name=f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels=pixels.astype(np.uint8))
+                yield f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels.astype(np.uint8)
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
