@@ -256,12 +256,8 @@ class ArenaEnvironment(Environment):
             return
         with _ordinary_mode():
             if self._moments is None:
-                self._moments = MomentRing(
-                    self.backend,
-                    num_envs=self.num_envs,
-                    capacity=self.max_episode_length,
-                    fields=self.task.moment_fields,
-                )
+                capacity, fields = self.max_episode_length, self.task.moment_fields
+                self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=capacity, fields=fields)
             self._moments.start(env_ids)
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:

@@ -164,23 +164,22 @@ class Reach(Task):
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
         target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
-        super().__init__(
-            TaskSpec(
-                name="reach",
-                instruction="move the gripper to the green marker",
-                paraphrases=(
-                    "please move the gripper to the green marker",
-                    "bring the gripper to the green marker",
-                    "take your gripper to where the green marker is",
-                    "your fingers should be at the green ball",
-                    "reach out and touch that green ball",
-                ),
-                time_limit_s=6.0,
-                hold_steps=REACHED_STEPS,
-                things=(target,),
-                metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
-            )
+        spec = TaskSpec(
+            name="reach",
+            instruction="move the gripper to the green marker",
+            paraphrases=(
+                "please move the gripper to the green marker",
+                "bring the gripper to the green marker",
+                "take your gripper to where the green marker is",
+                "your fingers should be at the green ball",
+                "reach out and touch that green ball",
+            ),
+            time_limit_s=6.0,
+            hold_steps=REACHED_STEPS,
+            things=(target,),
+            metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
         )
+        super().__init__(spec)
         self.robot = embodiment.robot
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
