@@ -98,7 +98,7 @@ class LoopRecorder(Observer):
 
     def _add(self, env_id: int) -> None:
         world = VisibleWorld.of(*self._backend.visible_world(env_id))
-        self._files[env_id].add(self._tracer.render(world)[VIEWPORT].rgb)
+        self._files[env_id].add(self._tracer.render(world)[VIEWPORT])
 
 
 def run_once(

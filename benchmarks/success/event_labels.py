@@ -128,7 +128,7 @@ class _Painter:
         poses = {name: value.copy() for name, value in world.poses.items()}
         poses["cam_xpos"][self._index] = position
         poses["cam_xmat"][self._index] = axes.reshape(poses["cam_xmat"][self._index].shape)
-        return Image.fromarray(self._tracer.render(replace(world, poses=poses))[VIEWPORT].rgb)
+        return Image.fromarray(self._tracer.render(replace(world, poses=poses))[VIEWPORT])
 
 
 class _Watcher(Observer):

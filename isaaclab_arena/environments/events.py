@@ -83,7 +83,7 @@ def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
 # Read the states of one episode by name, moment by moment, with the code that tasks use for many env slots.
 
 MOMENT_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")
-"""What of a state can be kept of each moment."""
+"""The parts of a state that can be kept of each moment."""
 
 
 class Moments(NamedState):
@@ -201,7 +201,7 @@ class MomentRing:
         return found
 
 
-# State the facts of an arm: the distance of its hand from the start, and whether an obstacle blocks it.
+# State the facts of an arm: the distance of its hand from the start, and its moments against an obstacle.
 
 STRAIN_RAD = 0.1
 AT_LIMIT_RAD = 1e-3
@@ -218,7 +218,7 @@ class ArmFacts:
 
 
 def arm_facts(moments: NamedState, robot: Robot) -> ArmFacts:
-    """Return the arm's travel, and whether it is blocked: commanded beyond its position or to a limit, but still."""
+    """Return the arm's travel, and its blocked moments: commanded beyond its position or to a limit, but still."""
     # NumPy, because one call of torch takes longer than all the work here.
     hand = moments.site_position(robot.tcp_site).numpy()
     joints, _ = moments.joint_indices(robot.arm_joints)

@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
 import glfw
@@ -172,21 +173,17 @@ def has_display() -> bool:
         return bool(glfw.init())
 
 
-class Window:
+class Window(ExitStack):
     """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
 
     def __init__(self, backend: MujocoBackend) -> None:
+        super().__init__()
         import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
 
         self._backend, self._model, self._data = backend, backend.model, mujoco.MjData(backend.model)
         self._next_s = time.perf_counter()
         self._viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
-
-    def __enter__(self) -> "Window":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._viewer.close()
+        self.callback(self._viewer.close)
 
     @property
     def is_open(self) -> bool:
@@ -206,10 +203,9 @@ class Window:
 _LOG = logging.getLogger(__name__)
 
 BackendChoice: TypeAlias = Literal["auto", "mujoco", "warp"]
-SettledBackend: TypeAlias = Literal["mujoco", "warp"]
 
 _LAUNCH_S = 1e-3
-"""What a physics step of any number of worlds takes on a GPU at least, by its chain of small kernels [s]."""
+"""The least time of a physics step on a GPU for any number of worlds, due to its chain of small kernels [s]."""
 _PROBE_STEPS = 20
 
 
@@ -271,7 +267,7 @@ def make_backend(
     return worlds if name == "warp" else on_cpu
 
 
-def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: Any) -> SettledBackend:
+def faster_backend(model: mujoco.MjModel, *, device: torch.device, **options: Any) -> Literal["mujoco", "warp"]:
     """Return the name of the backend that `make_backend` chooses for ``auto``; nothing is built without a GPU."""
     if device.type != "cuda":
         return "mujoco"

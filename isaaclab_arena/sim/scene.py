@@ -170,14 +170,6 @@ class ScenePart:
     gravity_compensation: bool = False  # True: gravity acts on none of its bodies
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SceneTexture:
-    """A texture that no file holds; a material of a single world may use it."""
-
-    name: str
-    pixels: np.ndarray  # (height, width, 3), uint8
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContactSensor:
     """A named sensor of contact between two bodies with all their descendants."""
@@ -232,10 +224,11 @@ def compose_scene(
     parts: Sequence[ScenePart],
     contact_sensors: Sequence[ContactSensor] = (),
     cameras: Sequence[CameraPose] = (),
-    textures: Iterable[SceneTexture] = (),
+    textures: Iterable[tuple[str, np.ndarray]] = (),
 ) -> mujoco.MjModel:
     """Compile a scene with its parts attached, its cameras placed, and sensors and textures added."""
-    # The scene's own options apply to all parts. Paths are relative to the package's assets, or absolute.
+    # The scene's own options apply to all parts. Paths are relative to the package's assets, or absolute. Textures are
+    # names with pixels (height, width, 3), uint8; a material of a single world may use them.
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
@@ -277,13 +270,13 @@ def compose_scene(
         )
     pictures = tuple(textures)
     flat = int(mujoco.mjtBuiltin.mjBUILTIN_FLAT)
-    for texture in pictures:
-        height, width, _ = texture.pixels.shape
-        spec.add_texture(name=texture.name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
+    for name, pixels in pictures:
+        height, width, _ = pixels.shape
+        spec.add_texture(name=name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
     model = spec.compile()
-    for texture in pictures:
+    for name, pixels in pictures:
         # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
-        texture_pixels(model, model.texture(texture.name).id)[:] = texture.pixels
+        texture_pixels(model, model.texture(name).id)[:] = pixels
     return model
 
 
@@ -337,9 +330,6 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
     return spec
 
 
-_NUM_FINGERS = 2
-
-
 @dataclass(frozen=True, kw_only=True)
 class Robot:
     """An arm, with or without a two-finger gripper, as placed in the scene."""
@@ -376,7 +366,7 @@ class Robot:
     @property
     def fingers(self) -> tuple[str, str]:
         """Bodies of the left and the right finger; ConfigError if the robot has no gripper."""
-        if len(self.finger_bodies) != _NUM_FINGERS:
+        if len(self.finger_bodies) != 2:
             raise ConfigError(Problem(f"'{self.name}' has no gripper, and the task needs one", key="embodiment"))
         left, right = self.finger_bodies
         return left, right

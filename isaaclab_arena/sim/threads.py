@@ -85,7 +85,7 @@ class KernelLedger:
         return self._times
 
 
-KERNELS = KernelLedger()  # what this process has spent so far
+KERNELS = KernelLedger()  # the times of this process so far
 
 
 def module_times(message: str) -> KernelTimes:

@@ -63,7 +63,7 @@ class StartSender:
 
 # Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
 #
-# MuJoCo-Warp has arrays of fixed sizes, and drops what does not fit. So a backend starts with the sizes that a
+# MuJoCo-Warp has arrays of fixed sizes, and drops the rest. So a backend starts with the sizes that a
 # simulation on the CPU needed, checks every control step for an overflow, and repeats that step with more room.
 
 _PROBE_STEPS = 400
@@ -254,7 +254,7 @@ class StepRollback:
 _LOG = logging.getLogger(__name__)
 
 _STATE = ("time", "qpos", "qvel", "act", WARM_START, "ctrl", "mocap_pos", "mocap_quat")
-"""What a world's future depends on."""
+"""The fields that decide a world's future."""
 _DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
@@ -310,8 +310,8 @@ class WarpBackend(Backend):
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
         self._starts = StartSender(self.names, self._rollback.at_rest)
         # By body and site: translation and rotation (2, num_envs, 3, nv), float32; points in the world frame [m]
-        # (num_envs, 3), float32; index of the body (num_envs,), int32. At fixed addresses for graphs.
-        self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        # (num_envs, 3), float32; Warp's arrays of both and of the body's index. At fixed addresses for graphs.
+        self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, tuple[warp.array, ...]]] = {}
         self.diverged = self._rollback.diverged
         # The first call compiles the kernels.
         self._substeps(1)
@@ -406,17 +406,14 @@ class WarpBackend(Backend):
         if (body, site) not in self._jacobians:
             zeros = partial(torch.zeros, dtype=torch.float32, device=self.device)
             bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
-            found = zeros((2, self.num_envs, 3, self.model.nv))
-            self._jacobians[body, site] = found, zeros((self.num_envs, 3)), bodies
-        found, points, bodies = self._jacobians[body, site]
-
-        def launch() -> None:
-            translation, rotation = warp.from_torch(found[0]), warp.from_torch(found[1])
+            found, points = zeros((2, self.num_envs, 3, self.model.nv)), zeros((self.num_envs, 3))
             places = warp.from_torch(points, dtype=warp.vec3)
-            mujoco_warp.jac(self._model, self._data, translation, rotation, places, warp.from_torch(bodies))
-
+            arrays = warp.from_torch(found[0]), warp.from_torch(found[1]), places, warp.from_torch(bodies)
+            self._jacobians[body, site] = found, points, arrays
+        found, points, arrays = self._jacobians[body, site]
         points.copy_(self.site_xpos[:, self.names.sites[site]])
-        self.launcher.replay(f"jacobian of {site} on {body}", launch)
+        kind = f"jacobian of {site} on {body}"
+        self.launcher.replay(kind, lambda: mujoco_warp.jac(self._model, self._data, *arrays))
         return torch.cat((found[0], found[1]), dim=1)
 
     def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:

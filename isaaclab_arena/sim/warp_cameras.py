@@ -28,8 +28,6 @@ _GEOM_TYPES = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind}"))
     for kind in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
-LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
-"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +41,14 @@ class Camera:
     segmentation: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A camera's picture; axis 0 goes from top to bottom."""
+LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
+"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
-    rgb: np.ndarray  # (height, width, 3), uint8
-    depth: np.ndarray | None = None  # along the camera's axis [m], 0 for nothing, (height, width, 1), float32
-    segmentation: np.ndarray | None = None  # index of the visible body, -1 for none, (height, width, 1), int32
+WorldPictures: TypeAlias = Mapping[str, np.ndarray]
+"""``<camera>``: colours (height, width, 3), uint8, from top to bottom. On request there are two more.
+
+``<camera>:depth`` is along the camera's axis [m], 0 for nothing, (height, width, 1), float32. ``<camera>:segmentation``
+is the index of the visible body, -1 for none, (height, width, 1), int32."""
 
 
 def render_context(
@@ -82,7 +81,7 @@ class RayTracer:
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
-            # CPU arrays are shared with NumPy: the tracer reads what is written here.
+            # CPU arrays are shared with NumPy: the tracer reads values that are written here.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
             self.rays = self._context.ray.numpy()  # unit ray per pixel in its camera's frame, (num_pixels, 3)
@@ -90,12 +89,12 @@ class RayTracer:
             mujoco.mj_forward(model, start)
             self.render(VisibleWorld.of(model, start))
 
-    def render(self, world: VisibleWorld) -> Mapping[str, Picture]:
-        """Render a world that may differ from the model in `VISIBLE_FIELDS`; return a picture per camera name."""
+    def render(self, world: VisibleWorld) -> WorldPictures:
+        """Render a world that may differ from the model in `VISIBLE_FIELDS`."""
         with cpu_turn():
             return self.shoot(world)
 
-    def shoot(self, world: VisibleWorld) -> Mapping[str, Picture]:
+    def shoot(self, world: VisibleWorld) -> WorldPictures:
         """Render a world as `render` does. Warp's current device must be the CPU."""
         self._trace(world)
         context, pictures = self._context, {}
@@ -106,13 +105,14 @@ class RayTracer:
             pixels = camera.width * camera.height
             # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
             packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
-            depth, segmentation = None, None
+            pictures[camera.name] = packed[..., 2::-1].copy()
             if camera.depth:
-                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1).copy()
+                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1)
+                pictures[f"{camera.name}:depth"] = depth.copy()
             if camera.segmentation:
                 geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
-                segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
-            pictures[camera.name] = Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
+                bodies = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
+                pictures[f"{camera.name}:segmentation"] = bodies
         return pictures
 
     def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
@@ -149,11 +149,11 @@ class RayTracers:
         self._tracers = [RayTracer(model, cameras, shadows=shadows) for _ in range(num_threads)]
         self._loading = Lock()
 
-    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
-        """Render worlds; return a picture per camera name, for each world whose physics has not broken down."""
+    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, WorldPictures]:
+        """Render worlds; return the pictures of each one whose physics has not broken down."""
 
         # ``load`` is never called concurrently, and its result is not used after the next call.
-        def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, Mapping[str, Picture]]]:
+        def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, WorldPictures]]:
             pictures = []
             for world in share:
                 with self._loading:
@@ -206,9 +206,7 @@ class BatchCameras:
             self.render(torch.arange(num_worlds, device=backend.device))
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
-        """Render worlds ``env_ids`` (n,), int64, None for all; return tensors on the backend's device."""
-        # ``<camera>``: colours, uint8, (n, height, width, 3). On request ``<camera>:depth`` [m], float32, and
-        # ``<camera>:segmentation``, body index or -1, int32, both (n, height, width, 1).
+        """Render worlds ``env_ids`` (n,), int64, None for all; return `WorldPictures` (n, ...) on their device."""
         if self._copies is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
@@ -387,10 +385,7 @@ class ChangingPixels:
         touching = np.sqrt(across**2 + ahead**2 - radii**2)
         begin = (across * touching - ahead * radii) / (ahead * touching + across * radii)
         end = (across * touching + ahead * radii) / (ahead * touching - across * radii)
-        outlines = _Outlines.around(begin, end, hulls.starts)
-        outlines.first[:, ~is_ahead] = np.inf
-
-        line, left, right = outlines.spans(self._lines, self._lines)
+        line, left, right = _strips(begin, end, hulls.starts, self._lines, self._lines, is_ahead)
         first, last = np.searchsorted(self._columns, left), np.searchsorted(self._columns, right, side="right") - 1
         is_seen = first <= last
         top, covered = _covered(line[is_seen], first[is_seen], last[is_seen], len(self._columns))
@@ -400,27 +395,20 @@ class ChangingPixels:
         return mask
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outlines:
-    """Convex outlines in a plane, bounded on both sides across each of `_DIRECTIONS`."""
-
-    first: np.ndarray  # least value of direction times point, (8, n)
-    last: np.ndarray  # greatest value, (8, n)
-
-    @classmethod
-    def around(cls, first: np.ndarray, last: np.ndarray, starts: np.ndarray) -> "_Outlines":
-        """Return the outlines of hulls, from the ends of their balls along directions of length 1."""
-        first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
-        return cls(first=first * _LENGTHS[:, None], last=last * _LENGTHS[:, None])
-
-    def spans(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each strip that meets an outline, with the outline's greatest extent there. Shape of each: (n,)."""
-        # ``lower`` and ``upper`` bound each strip on the second axis: (num_strips,).
-        outline, strip = np.nonzero((self.first[-1, :, None] <= upper) & (self.last[-1, :, None] >= lower))
-        sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
-        first = self.first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
-        last = self.last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
-        return strip, first.max(axis=0), last.min(axis=0)
+def _strips(
+    first: np.ndarray, last: np.ndarray, starts: np.ndarray, lower: np.ndarray, upper: np.ndarray, are_there: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each strip that meets a hull's outline, with the outline's greatest extent there. Shape of each: (n,)."""
+    # ``first`` and ``last`` (8, num_balls) are the ends of balls along directions of length 1. ``lower`` and ``upper``
+    # (num_strips,) bound each strip on the second axis. Hulls outside of the mask ``are_there`` meet none.
+    first, last = np.minimum.reduceat(first, starts, axis=1), np.maximum.reduceat(last, starts, axis=1)
+    first, last = first * _LENGTHS[:, None], last * _LENGTHS[:, None]
+    first[:, ~are_there] = np.inf
+    outline, strip = np.nonzero((first[-1, :, None] <= upper) & (last[-1, :, None] >= lower))
+    sides = np.multiply.outer(_SLOPES, lower), np.multiply.outer(_SLOPES, upper)
+    first = first[:-1].take(outline, axis=1) - np.maximum(*sides).take(strip, axis=1)
+    last = last[:-1].take(outline, axis=1) - np.minimum(*sides).take(strip, axis=1)
+    return strip, first.max(axis=0), last.min(axis=0)
 
 
 class _ShadowMap:
@@ -443,8 +431,8 @@ class _ShadowMap:
     def shadowed(self, hulls: Hulls) -> np.ndarray:
         """Return the pixels of points that geoms in hulls can shadow. Shape: (n,)."""
         places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
-        outlines = _Outlines.around((places.T - hulls.radii), (places.T + hulls.radii), hulls.starts)
-        line, left, right = outlines.spans(self._lower, self._upper)
+        ends, are_there = (places.T - hulls.radii, places.T + hulls.radii), np.ones(len(hulls.starts), bool)
+        line, left, right = _strips(*ends, hulls.starts, self._lower, self._upper, are_there)
         top, covered = _covered(line, _cell(left), _cell(right), _CELLS)
         begin, end = np.searchsorted(self._cells, (top * _CELLS, (top + len(covered)) * _CELLS))
         return self._pixels[begin:end][covered.ravel()[self._cells[begin:end] - top * _CELLS]]
@@ -473,10 +461,6 @@ _REMEMBERED = 16  # backdrops that are kept: each env slot may have colours and 
 _WORTH_IT = 0.6  # share of the pixels up to which drawing them alone is faster
 
 
-_Backdrop: TypeAlias = tuple[np.ndarray, ChangingPixels]
-"""A scene without its moving geoms, (height, width, 3), uint8, and its pixels that can change."""
-
-
 class Backdrops:
     """Draws pictures of one camera, bit-equal to a ray tracer's; for tracers of several threads."""
 
@@ -490,13 +474,14 @@ class Backdrops:
         self._lights = np.flatnonzero(casts)
         # Only bounded geoms, directional lights and perspective cameras have bounds on the changing pixels.
         self._is_usable = self._moving.are_bounded and bool(are_directional.all() and has_perspective)
-        self._known: OrderedDict[bytes, _Backdrop | None] = OrderedDict()
+        # A scene without its moving geoms, (height, width, 3), uint8, and its pixels that can change.
+        self._known: OrderedDict[bytes, tuple[np.ndarray, ChangingPixels] | None] = OrderedDict()
         self._changing = Lock()
 
     def draw(self, tracer: RayTracer, world: VisibleWorld) -> np.ndarray:
         """Return the colours of a world. Shape: (height, width, 3), uint8."""
         if not self._is_usable:
-            return tracer.render(world)[self._camera.name].rgb
+            return tracer.render(world)[self._camera.name]
 
         # The world with its moving geoms invisible and at the origin, and other cameras at the origin.
         poses, fields = dict(world.poses), dict(world.fields)
@@ -514,19 +499,19 @@ class Backdrops:
         # A backdrop is made at its second use, because the first may be the last.
         if backdrop is None and not is_new:
             # Moving geoms keep their poses, and are invisible by colour alone.
-            picture = tracer.render(replace(world, fields=fields))[self._camera.name]
-            if picture.depth is None:
-                raise ValueError(f"the tracer of '{self._camera.name}' shows no depth")
+            pictures, name = tracer.render(replace(world, fields=fields)), self._camera.name
+            if f"{name}:depth" not in pictures:
+                raise ValueError(f"the tracer of '{name}' shows no depth")
             active = self._lights[world.fields["light_active"].astype(bool)[self._lights]]
             changing = ChangingPixels(
                 world,
                 self._camera_id,
                 tracer.rays.reshape(self._camera.height, self._camera.width, 3),
-                picture.depth[:, :, 0],
+                pictures[f"{name}:depth"][:, :, 0],
                 world.poses["light_xdir"].reshape(-1, 3)[active],
                 self._moving.hulls(world),
             )
-            backdrop = picture.rgb, changing
+            backdrop = pictures[name], changing
         with self._changing:
             self._known[key] = backdrop
             self._known.move_to_end(key)
@@ -535,7 +520,7 @@ class Backdrops:
 
         mask = None if backdrop is None else backdrop[1].of(self._moving.hulls(world))
         if backdrop is None or mask is None or mask.mean() > _WORTH_IT:
-            return tracer.render(world)[self._camera.name].rgb
+            return tracer.render(world)[self._camera.name]
         rgb, pixels = backdrop[0].copy(), np.flatnonzero(mask)
         rgb.reshape(-1, 3)[pixels] = tracer.shoot_pixels(world, pixels)
         return rgb

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
 from types import SimpleNamespace
-from typing import Any, Protocol, Self
+from typing import Any, TypeAlias
 
 import torch
 import warp
@@ -79,43 +79,30 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
         yield
 
 
-def cpu_turn() -> AbstractContextManager[None]:
+_CPU_USERS = SimpleNamespace(number=0, changed=Condition())
+"""How many threads use Warp on the CPU without a turn. A thread that holds ``changed`` keeps others from entering."""
+
+
+@contextmanager
+def cpu_turn() -> Iterator[None]:
     """Give this thread use of Warp on the CPU: shared if the machine has no GPU, else a `warp_turn`."""
-    return warp_turn("cpu") if warp.is_cuda_available() else _CPU_USERS.one_of_many()
-
-
-class _CpuUsers:
-    """Counts the threads that use Warp on the CPU without a turn."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._changed = Condition()
-
-    @contextmanager
-    def one_of_many(self) -> Iterator[None]:
-        with self._changed:
-            self._number += 1
-        try:
+    if warp.is_cuda_available():
+        with warp_turn("cpu"):
             yield
-        finally:
-            with self._changed:
-                self._number -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        # No thread can enter while this one holds the lock; it releases the lock while it waits.
-        with self._changed:
-            self._changed.wait_for(lambda: self._number == 0)
-            yield
-
-
-_CPU_USERS = _CpuUsers()
+        return
+    with _CPU_USERS.changed:
+        _CPU_USERS.number += 1
+    try:
+        yield
+    finally:
+        with _CPU_USERS.changed:
+            _CPU_USERS.number -= 1
+            _CPU_USERS.changed.notify_all()
 
 
 _COMPILING = SimpleNamespace(depth=0, has_waited=False, is_possible=False)
-"""How many blocks of this process hold the right to compile, one in the other, whether one had to wait for it, and
-whether Warp is initialised."""
+"""The number of nested blocks of this process with the right to compile, True if one had to wait for it, and True if
+Warp is initialised."""
 
 
 @contextmanager
@@ -203,11 +190,8 @@ def stderr_without(words: bytes) -> Iterator[None]:
             os.write(2, b"".join(line for line in said if words not in line))
 
 
-class Stream(Protocol):
-    """The part of a Warp stream that is used here."""
-
-    def wait_stream(self, other_stream: Any) -> None:
-        """Hold further work until all work queued on another stream so far is done."""
+Stream: TypeAlias = Any
+"""A Warp stream, of which `wait_stream` alone is used here."""
 
 
 @dataclass(frozen=True)
@@ -222,19 +206,6 @@ class GpuStreams:
     independent: Stream
     of_torch: Callable[[], Stream]  # torch's current stream
     entered: Callable[[Any], AbstractContextManager[Any]]  # makes a stream Warp's current one
-
-    @classmethod
-    def on(cls, device: torch.device) -> Self:
-        """Return the streams of a GPU."""
-        # Torch's streams are independent of the default stream. Torch hands out a few per priority in rotation. All
-        # other streams here have the default priority, so this one is not shared.
-        independent = torch.cuda.Stream(device, priority=-1)
-        return cls(
-            warp.Stream(warp.device_from_torch(device)),
-            warp.stream_from_torch(independent),
-            of_torch=lambda: warp.stream_from_torch(torch.cuda.current_stream(device)),
-            entered=partial(warp.ScopedStream, sync_enter=False),
-        )
 
     @contextmanager
     def ordered(self, stream: Stream) -> Iterator[None]:
@@ -264,7 +235,17 @@ class Launcher:
                 return capture(work)
 
         self.capture: Capture | None = partial(in_turn, capture) if capture else None
-        self._streams = GpuStreams.on(device) if streams is None and self.warp_device.is_cuda else streams
+        self._streams = streams
+        if streams is None and self.warp_device.is_cuda:
+            # Torch's streams are independent of the default stream. Torch hands out a few per priority in rotation. All
+            # other streams here have the default priority, so this one is not shared.
+            independent = torch.cuda.Stream(device, priority=-1)
+            self._streams = GpuStreams(
+                warp.Stream(warp.device_from_torch(device)),
+                warp.stream_from_torch(independent),
+                of_torch=lambda: warp.stream_from_torch(torch.cuda.current_stream(device)),
+                entered=partial(warp.ScopedStream, sync_enter=False),
+            )
         self._graphs: dict[str, warp.Graph | None] = {}
 
     @contextmanager
@@ -294,8 +275,10 @@ class Launcher:
             if graph is None:
                 # No thread may be in a `cpu_turn` meanwhile. Warp has one capture per process. It records this thread's
                 # launches alone, but CPU launches of other threads add their arrays to the same list, without a lock.
-                with _CPU_USERS.alone(), warp.ScopedCapture(device=self.warp_device) as capture:
-                    launch()
+                with _CPU_USERS.changed:
+                    _CPU_USERS.changed.wait_for(lambda: _CPU_USERS.number == 0)
+                    with warp.ScopedCapture(device=self.warp_device) as capture:
+                        launch()
                 graph = self._graphs[kind] = capture.graph
             warp.capture_launch(graph)
 

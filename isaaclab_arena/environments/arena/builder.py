@@ -79,7 +79,7 @@ class ObjectOptions(CameraOptions):
 
 
 class _SceneBuilder(EnvironmentBuilder, ABC):
-    """Answers what follows from the task and the model of a job's scene."""
+    """Answers from the task and the model of a job's scene."""
 
     @abstractmethod
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
@@ -90,18 +90,10 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
         task, *_ = self._scene(config)
         return task.spec.instruction
 
-    def faster_backend(
-        self,
-        config: Any,
-        *,
-        num_envs: int,
-        device: torch.device,
-        num_threads: int,
-        variations: tuple[Variation, ...] = (),
-    ) -> str:
-        """Return the name of the faster backend on this machine."""
+    def faster_backend(self, config: Any, *, variations: tuple[Variation, ...] = (), **options: Any) -> str:
+        """Return the name of the faster backend on this machine; see `isaaclab_arena.sim.backends.faster_backend`."""
         _, _, model = self._compiled(config, variations)
-        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+        return faster_backend(model, **options)
 
     def _compiled(
         self, config: Any, variations: tuple[Variation, ...] = ()
@@ -131,7 +123,7 @@ class TableTask(_SceneBuilder):
         words: Describes the task in lists, instead of the first line of the module of ``make_task``.
     """
 
-    config_class: type
+    config_class: type = TableOptions
     make_task: Callable[[Any, Embodiment], Task]
     make_backend: Callable[..., Backend] = make_backend
     words: str | None = None
@@ -249,34 +241,14 @@ class TableTask(_SceneBuilder):
         task, distractors, model = self._compiled(config, variations)
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
         backend = self.make_backend(
-            model,
-            choice=backend_choice(config),
-            num_envs=num_envs,
-            device=device,
-            num_threads=num_threads,
+            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if distractors is not None:
-            varied = VariedWorld(
-                backend=backend,
-                base_body=robot.base_body,
-                task=task,
-                action_spec=action_mode.spec,
-                variations=variations,
-                distractors=distractors,
-                device=device,
-            )
-        return TableEnvironment(
-            backend=backend,
-            robot=robot,
-            task=task,
-            action_mode=action_mode,
-            cameras=cameras,
-            device=device,
-            varied=varied,
-        )
+            varied = VariedWorld(backend, robot, task, action_mode.spec, variations, distractors, device)
+        return TableEnvironment(backend, robot, task, action_mode, cameras, device, varied)
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from isaaclab_arena.sim.warp_cameras import Backdrops, RayTracer
 
 
-# Define the options of the simulation, and select its backend.
+# Define the options of the simulation and of its pictures, and select its backend.
+
+_MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,185 +34,6 @@ class SimulationOptions:
     """
 
     backend: BackendChoice = "auto"
-
-
-def on_the_cpu(config: Any) -> Any:
-    """Return the same options with the simulation on the CPU."""
-    return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
-
-
-def backend_choice(config: object) -> BackendChoice:
-    """Return the backend of an environment's options; MuJoCo for options without one."""
-    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
-
-
-# Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
-
-
-class FilmRenderer:
-    """The cameras of worlds that are used for films only."""
-
-    def __init__(self, backend: Backend, cameras: Mapping[str, str], *, size: tuple[int, int], shadows: bool) -> None:
-        self._backend = backend
-        self._cameras = dict(cameras)
-        self._width, self._height = size
-        self._shadows = shadows
-        self._sound: dict[int, VisibleWorld] = {}
-        self._idle: list[RayTracer] = []
-        self._backdrops: Backdrops | None = None
-        self._making = Lock()
-
-    def film_later(self, env_id: int) -> Callable[[], Mapping[str, np.ndarray]]:
-        """Copy an env slot's visible state; return a call that draws it: (height, width, 3), uint8, each."""
-        model, data = self._backend.visible_world(env_id)
-        if np.isfinite(data.qpos).all():
-            # An env slot whose physics broke down keeps its last copy. Drawing gives the same bits on any thread.
-            self._sound[env_id] = VisibleWorld.of(model, data)
-        return partial(self._draw, self._sound.get(env_id))
-
-    def _draw(self, world: VisibleWorld | None) -> Mapping[str, np.ndarray]:
-        if world is None:
-            return {name: np.zeros((self._height, self._width, 3), np.uint8) for name in self._cameras}
-        # pop and append are atomic, so threads can share the list.
-        if self._idle:
-            tracer = self._idle.pop()
-        else:
-            from isaaclab_arena.sim.warp_cameras import (  # noqa: PLC0415  Warp loads for seconds
-                Backdrops,
-                Camera,
-                RayTracer,
-            )
-
-            model, is_alone = self._backend.model, len(self._cameras) == 1
-            cameras = [
-                Camera(name=name, width=self._width, height=self._height, depth=is_alone)
-                for name in self._cameras.values()
-            ]
-            tracer = RayTracer(model, cameras, shadows=self._shadows)
-            with self._making:
-                if is_alone and self._backdrops is None:
-                    self._backdrops = Backdrops(model, cameras[0])
-        try:
-            if self._backdrops is not None:
-                return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))
-            pictures = tracer.render(world)
-            return {name: pictures[camera].rgb for name, camera in self._cameras.items()}
-        finally:
-            self._idle.append(tracer)
-
-
-# Render the pictures of a batch of worlds, and keep the last ones of every env slot.
-
-ROBOT_PREFIX = "robot/"
-_FILMED_AT_ONCE = 16
-"""Worlds of a `WarpBackend` that are rendered at once if only films need their pictures."""
-_FEWEST_AT_ONCE = 8
-"""Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
-
-
-class Renderer:
-    """One renderer, and the last picture of every env slot."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        names: Sequence[str],
-        *,
-        size: tuple[int, int],
-        shadows: bool,
-        num_threads: int,
-        only_films: bool,
-        depth: bool = False,
-        segmentation: bool = False,
-    ) -> None:
-        # A backend that renders its worlds itself does it on its device, for films a few at once, with pictures kept on
-        # the CPU. The worlds of others are rendered one by one, on threads.
-        begin = time.perf_counter()
-        from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
-        from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
-
-        self._backend, (width, height) = backend, size
-        cameras = [
-            Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
-        ]
-        self._keeps_on_cpu = only_films
-        device = torch.device("cpu") if only_films else backend.device
-        shape = (backend.num_envs, height, width)
-        self.pictures: dict[str, torch.Tensor] = {}  # by term, each (num_envs, height, width, channels)
-        for name in names:
-            # NumPy's zeros use no memory until written, and a film may show few of many env slots.
-            colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
-            self.pictures[rgb_term(name)] = colours.to(device)
-            if depth:
-                self.pictures[term(name, "depth")] = torch.zeros((*shape, 1), device=device)
-            if segmentation:
-                seen = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
-                self.pictures[term(name, "segmentation")] = seen
-
-        self._tracers = self._all = self._some = None
-        self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
-        if isinstance(backend, WarpBackend):
-            self._made = partial(BatchCameras, backend, cameras, shadows=shadows)
-            if only_films:
-                self._some = self._made(at_once=self._at_once)
-            else:
-                self._all = self._made()
-        else:
-            num_threads = min(num_threads, backend.num_envs)
-            self._tracers = RayTracers(backend.model, cameras, shadows=shadows, num_threads=num_threads)
-        self.render_s = time.perf_counter() - begin
-
-    def render(self, env_ids: Sequence[int]) -> None:
-        """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
-        begin = time.perf_counter()
-        if self._tracers is not None:
-            arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
-            for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
-                for camera, picture in pictures.items():
-                    arrays[rgb_term(camera)][env_id] = picture.rgb
-                    if picture.depth is not None:
-                        arrays[term(camera, "depth")][env_id] = picture.depth
-                    if picture.segmentation is not None:
-                        arrays[term(camera, "segmentation")][env_id] = picture.segmentation
-        else:
-            slots = torch.tensor(list(env_ids))
-            there = slots.to(self._backend.device, non_blocking=True)
-            # The renderer with the least work is the one of all worlds, or the one of a few at a time.
-            rendered = -(-len(slots) // self._at_once) * self._at_once
-            if self._all is not None and rendered >= self._backend.num_envs:
-                renderer = self._all
-            else:
-                renderer = self._some = self._some or self._made(at_once=self._at_once)
-            drawn = renderer.render(there)
-            broken, pictures = self._backend.diverged[there], list(drawn.values())
-            if self._keeps_on_cpu:
-                broken, *pictures = on_cpu([broken, *pictures])
-            else:
-                slots = there
-            for camera, picture in zip(drawn, pictures, strict=True):
-                name, _, kind = camera.partition(":")
-                kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
-                # The mask of broken worlds stays on the GPU, without a synchronisation.
-                kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
-        self.render_s += time.perf_counter() - begin
-
-
-def term(camera: str, kind: str) -> str:
-    """Return a term's name, such as ``wrist_cam_depth`` for camera ``robot/wrist_cam``."""
-    return f"{camera.removeprefix(ROBOT_PREFIX)}_{kind}"
-
-
-def rgb_term(camera: str) -> str:
-    """Return the term of a camera's colours; the viewport is not an observation and keeps its name."""
-    return camera if camera == VIEWPORT else term(camera, "rgb")
-
-
-# Define the cameras of an environment: their names, the size of their pictures, and their readers.
-
-HEAD_CAMERA = "robot_head_cam"
-"""The camera of the scene that policies see; they see every camera on the robot too."""
-
-_MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +90,173 @@ def check_camera_options(options: CameraOptions) -> None:
         raise ConfigError(problems)
 
 
+def on_the_cpu(config: Any) -> Any:
+    """Return the same options with the simulation on the CPU."""
+    return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
+
+
+def backend_choice(config: object) -> BackendChoice:
+    """Return the backend of an environment's options; MuJoCo for options without one."""
+    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
+
+
+# Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
+
+
+class FilmRenderer:
+    """The cameras of worlds that are used for films only."""
+
+    def __init__(self, backend: Backend, cameras: Mapping[str, str], *, size: tuple[int, int], shadows: bool) -> None:
+        self._backend = backend
+        self._cameras = dict(cameras)
+        self._width, self._height = size
+        self._shadows = shadows
+        self._sound: dict[int, VisibleWorld] = {}
+        self._idle: list[RayTracer] = []
+        self._backdrops: Backdrops | None = None
+        self._making = Lock()
+
+    def film_later(self, env_id: int) -> Callable[[], Mapping[str, np.ndarray]]:
+        """Copy an env slot's visible state; return a call that draws it: (height, width, 3), uint8, each."""
+        model, data = self._backend.visible_world(env_id)
+        if np.isfinite(data.qpos).all():
+            # An env slot whose physics broke down keeps its last copy. Drawing gives the same bits on any thread.
+            self._sound[env_id] = VisibleWorld.of(model, data)
+        return partial(self._draw, self._sound.get(env_id))
+
+    def _draw(self, world: VisibleWorld | None) -> Mapping[str, np.ndarray]:
+        if world is None:
+            return {name: np.zeros((self._height, self._width, 3), np.uint8) for name in self._cameras}
+        # pop and append are atomic, so threads can share the list.
+        if self._idle:
+            tracer = self._idle.pop()
+        else:
+            from isaaclab_arena.sim import warp_cameras  # noqa: PLC0415  Warp loads for seconds
+
+            model, is_alone = self._backend.model, len(self._cameras) == 1
+            cameras = [
+                warp_cameras.Camera(name=name, width=self._width, height=self._height, depth=is_alone)
+                for name in self._cameras.values()
+            ]
+            tracer = warp_cameras.RayTracer(model, cameras, shadows=self._shadows)
+            with self._making:
+                if is_alone and self._backdrops is None:
+                    self._backdrops = warp_cameras.Backdrops(model, cameras[0])
+        try:
+            if self._backdrops is not None:
+                return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))
+            pictures = tracer.render(world)
+            return {name: pictures[camera] for name, camera in self._cameras.items()}
+        finally:
+            self._idle.append(tracer)
+
+
+# Render the pictures of a batch of worlds, and keep the last ones of every env slot.
+
+ROBOT_PREFIX = "robot/"
+_FILMED_AT_ONCE = 16
+"""Worlds of a `WarpBackend` that are rendered at once if only films need their pictures."""
+_FEWEST_AT_ONCE = 8
+"""Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
+
+
+class Renderer:
+    """One renderer, and the last picture of every env slot."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        names: Sequence[str],
+        size: tuple[int, int],
+        num_threads: int,
+        seen: CameraOptions | None,
+    ) -> None:
+        # Policies see the pictures, by the options ``seen``, or films alone need them: None. A backend that renders its
+        # worlds itself does it on its device, for films a few at once, with pictures kept on the CPU. The worlds of
+        # others are rendered one by one, on threads.
+        begin = time.perf_counter()
+        from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds
+        from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers  # noqa: PLC0415
+
+        self._backend, (width, height), only_films = backend, size, seen is None
+        depth, segmentation = (seen.camera_depth, seen.camera_segmentation) if seen is not None else (False, False)
+        shadows = VIEWPORT in names
+        cameras = [
+            Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
+        ]
+        self._keeps_on_cpu = only_films
+        device = torch.device("cpu") if only_films else backend.device
+        shape = (backend.num_envs, height, width)
+        self.pictures: dict[str, torch.Tensor] = {}  # by term, each (num_envs, height, width, channels)
+        for name in names:
+            # NumPy's zeros use no memory until written, and a film may show few of many env slots.
+            colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
+            self.pictures[term(name)] = colours.to(device)
+            if depth:
+                self.pictures[term(f"{name}:depth")] = torch.zeros((*shape, 1), device=device)
+            if segmentation:
+                nothing = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
+                self.pictures[term(f"{name}:segmentation")] = nothing
+
+        self._tracers = self._all = self._some = None
+        self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
+        if isinstance(backend, WarpBackend):
+            self._made = partial(BatchCameras, backend, cameras, shadows=shadows)
+            if only_films:
+                self._some = self._made(at_once=self._at_once)
+            else:
+                self._all = self._made()
+        else:
+            num_threads = min(num_threads, backend.num_envs)
+            self._tracers = RayTracers(backend.model, cameras, shadows=shadows, num_threads=num_threads)
+        self.render_s = time.perf_counter() - begin
+
+    def render(self, env_ids: Sequence[int]) -> None:
+        """Render new pictures of env slots; one whose physics broke down keeps its last pictures."""
+        begin = time.perf_counter()
+        if self._tracers is not None:
+            arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
+            for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
+                for name, picture in pictures.items():
+                    arrays[term(name)][env_id] = picture
+        else:
+            slots = torch.tensor(list(env_ids))
+            there = slots.to(self._backend.device, non_blocking=True)
+            # The renderer with the least work is the one of all worlds, or the one of a few at a time.
+            rendered = -(-len(slots) // self._at_once) * self._at_once
+            if self._all is not None and rendered >= self._backend.num_envs:
+                renderer = self._all
+            else:
+                renderer = self._some = self._some or self._made(at_once=self._at_once)
+            drawn = renderer.render(there)
+            broken, pictures = self._backend.diverged[there], list(drawn.values())
+            if self._keeps_on_cpu:
+                broken, *pictures = on_cpu([broken, *pictures])
+            else:
+                slots = there
+            for name, picture in zip(drawn, pictures, strict=True):
+                kept = self.pictures[term(name)]
+                # The mask of broken worlds stays on the GPU, without a synchronisation.
+                kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
+        self.render_s += time.perf_counter() - begin
+
+
+def term(picture: str) -> str:
+    """Return the term of a picture, such as ``wrist_cam_depth`` for ``robot/wrist_cam:depth``."""
+    if picture == VIEWPORT:
+        # It is no observation and keeps its name.
+        return picture
+    camera, _, kind = picture.rpartition(":")
+    camera, kind = (camera, kind) if kind in {"depth", "segmentation"} else (picture, "rgb")
+    return f"{camera.removeprefix(ROBOT_PREFIX)}_{kind}"
+
+
+# Define the cameras of an environment: their names and their readers.
+
+HEAD_CAMERA = "robot_head_cam"
+"""The camera of the scene that policies see; they see every camera on the robot too."""
+
+
 class EnvironmentCameras:
     """The cameras of a batch of worlds: for policies, if enabled, and for films."""
 
@@ -279,7 +269,7 @@ class EnvironmentCameras:
         observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         viewport = tuple(name for name in names if name == VIEWPORT)
         # Names that `film` accepts: one per policy picture, and the viewport.
-        self.filmable = (*(rgb_term(name) for name in observed), *viewport)
+        self.filmable = (*(term(name) for name in observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
         # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
         self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
@@ -305,11 +295,11 @@ class EnvironmentCameras:
         names, (width, height) = self._cameras_at[HEAD_CAMERA]
         spec = {}
         for name in names:
-            spec[rgb_term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
+            spec[term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
             if self._options.camera_depth:
-                spec[term(name, "depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
+                spec[term(f"{name}:depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
             if self._options.camera_segmentation:
-                spec[term(name, "segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
+                spec[term(f"{name}:segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
     def load(self) -> None:
@@ -371,7 +361,7 @@ class EnvironmentCameras:
             if place not in self._film_renderers:
                 names, size = self._cameras_at[place]
                 self._film_renderers[place] = FilmRenderer(
-                    self._backend, {rgb_term(name): name for name in names}, size=size, shadows=place == VIEWPORT
+                    self._backend, {term(name): name for name in names}, size=size, shadows=place == VIEWPORT
                 )
             film_renderer = self._film_renderers[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
@@ -402,15 +392,6 @@ class EnvironmentCameras:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
             names, size = self._cameras_at[place]
-            is_seen = place != VIEWPORT and self.enabled
-            self._renderers[place] = Renderer(
-                self._backend,
-                names,
-                size=size,
-                shadows=place == VIEWPORT,
-                num_threads=self._num_threads,
-                only_films=not is_seen,
-                depth=is_seen and self._options.camera_depth,
-                segmentation=is_seen and self._options.camera_segmentation,
-            )
+            seen = self._options if place != VIEWPORT and self.enabled else None
+            self._renderers[place] = Renderer(self._backend, names, size, self._num_threads, seen)
         return self._renderers[place]

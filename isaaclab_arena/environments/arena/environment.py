@@ -10,21 +10,13 @@ import torch
 
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing, Moments
-from isaaclab_arena.environments.mdp.spaces import (
-    ActionMode,
-    FloorActions,
-    ObservationTerm,
-    orientation_term,
-    position_term,
-    read_terms,
-    vector_term,
-)
+from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
-from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, ArraySpec, SideBySide, StateTree
+from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, Replayed, StartState, side_by_side
 from isaaclab_arena.sim.scene import Robot
@@ -40,7 +32,7 @@ _INTEGRATION_STATE = "integration_state"
 
 
 def _ordinary_mode() -> AbstractContextManager[object]:
-    """Leave inference mode and gradients: what an environment remembers is changed in every calling mode."""
+    """Leave inference mode and gradients: an environment's memory changes in every calling mode."""
     # A mode change takes longer than a small task's verdict, and the loop has usually done it already.
     if not (torch.is_grad_enabled() or torch.is_inference_mode_enabled()):
         return nullcontext()
@@ -59,16 +51,14 @@ class ArenaEnvironment(Environment):
 
     def __init__(
         self,
-        *,
         backend: Backend,
         task: Task,
-        action_spec: ArraySpec,
-        terms: Mapping[str, ObservationTerm],
+        terms: Mapping[str, spaces.ObservationTerm],
         robot: ArticulatedAsset,
         cameras: EnvironmentCameras,
-        control_dt: float,
         device: torch.device,
     ) -> None:
+        # A subclass has set ``action_spec`` and ``control_dt`` before.
         # Env slots are stored in ordinary tensors without gradients, in any calling mode: tensors made in inference
         # mode cannot change outside of it.
         # ``device`` holds observations and actions; the physics may run on another.
@@ -77,19 +67,17 @@ class ArenaEnvironment(Environment):
         self.num_envs = backend.num_envs
         self.reproducible = backend.reproducible
         self.device = device
-        self.control_dt = control_dt
         self.task_description = task.spec.instruction
         self.task_name, self.metrics = task.spec.name, task.spec.metrics
         self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
-        self.max_episode_length = round(task.spec.time_limit_s / control_dt)
-        self.action_spec = action_spec
+        self.max_episode_length = round(task.spec.time_limit_s / self.control_dt)
         self._terms = dict(terms)
         self._cameras = cameras
         self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         if cameras.enabled:
             self.observation_spec[CAMERAS] = cameras.spec()
-        self._num_substeps = round(control_dt / backend.physics_dt)
+        self._num_substeps = round(self.control_dt / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._all_slots = torch.arange(self.num_envs, device=backend.device)
@@ -126,10 +114,9 @@ class ArenaEnvironment(Environment):
         own_terms, capture, name = self._terms, backend.capture, task.spec.name
         self._is_replayed = capture is not None and task.capturable and device == backend.device
         self._sound = sound = torch.zeros_like(self._running)
-        self._judge = Replayed(
-            lambda: task.judge(backend, sound), capture, keeper=task, name=f"the verdict of '{name}'"
-        )
-        self._read = Replayed(lambda: read_terms(own_terms, backend, device), capture, name=f"what is seen of '{name}'")
+        verdict, seen = f"the verdict of '{name}'", f"what is seen of '{name}'"
+        self._judge = Replayed(lambda: task.judge(backend, sound), capture, keeper=task, name=verdict)
+        self._read = Replayed(lambda: spaces.read_terms(own_terms, backend, device), capture, name=seen)
         self.backend.reset(self._all_slots, [StartState()] * self.num_envs)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -172,17 +159,11 @@ class ArenaEnvironment(Environment):
 
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
-        with _ordinary_mode():
-            self._command(action)
-            self.backend.step(self._running, self._num_substeps)
-            return self._outcome(self._running)
+        return self._stepped(action)
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
-        with _ordinary_mode():
-            self._command(action)
-            moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
-            return self._outcome(moved, may_be_unmade=moved is not self._running)
+        return self._stepped(action, may_fail=True)
 
     def step_again(self) -> Step:
         """Advance every running env slot after a failed `try_step`."""
@@ -275,12 +256,8 @@ class ArenaEnvironment(Environment):
             return
         with _ordinary_mode():
             if self._moments is None:
-                self._moments = MomentRing(
-                    self.backend,
-                    num_envs=self.num_envs,
-                    capacity=self.max_episode_length,
-                    fields=self.task.moment_fields,
-                )
+                capacity, fields = self.max_episode_length, self.task.moment_fields
+                self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=capacity, fields=fields)
             self._moments.start(env_ids)
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
@@ -336,10 +313,14 @@ class ArenaEnvironment(Environment):
         """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
 
-    def _command(self, action: torch.Tensor) -> None:
-        """Set the controls of running env slots from ``action`` (num_envs, action_dim)."""
-        controls = self._controls(action.to(self.backend.device), self._running)
-        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
+    def _stepped(self, action: torch.Tensor, *, may_fail: bool = False) -> Step:
+        """Advance every running env slot by one control step, or none if it fails."""
+        running, backend = self._running, self.backend
+        with _ordinary_mode():
+            controls = self._controls(action.to(backend.device), running)
+            torch.where(running[:, None], controls, backend.ctrl, out=backend.ctrl)
+            moved = backend.step(running, self._num_substeps, may_fail=may_fail)
+            return self._outcome(moved, may_be_unmade=moved is not running)
 
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
         """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""
@@ -387,7 +368,7 @@ class ArenaEnvironment(Environment):
                 seen.clone() if isinstance(seen, SideBySide) else {name: term.clone() for name, term in seen.items()}
             )
         else:
-            terms = read_terms(self._terms, self.backend, self.device, origin)
+            terms = spaces.read_terms(self._terms, self.backend, self.device, origin)
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
@@ -409,20 +390,21 @@ START_NOISE_RAD = 0.02
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
 
+    control_dt = CONTROL_DT
+
     def __init__(
         self,
-        *,
         backend: Backend,
         robot: Robot,
         task: Task,
-        action_mode: ActionMode,
+        action_mode: spaces.ActionMode,
         cameras: EnvironmentCameras,
         device: torch.device,
-        varied: VariedWorld | None = None,
+        varied: VariedWorld | None,
     ) -> None:
         self.robot = robot
         self.action_mode, self.action_mode_name = action_mode, action_mode.name
-        self.hold_action = action_mode.hold_action
+        self.action_spec, self.hold_action = action_mode.spec, action_mode.hold_action
         self._labels, self._varied = {"embodiment": robot.name, "action_mode": action_mode.name}, varied
 
         # In every task the robot's joints, gripper and end effector are observed.
@@ -431,24 +413,19 @@ class TableEnvironment(ArenaEnvironment):
         )
         positions, dofs = (side_by_side(indices) for indices in backend.joint_indices(robot.arm_joints))
         terms = {
-            "robot_joint_pos": vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
-            "robot_joint_vel": vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
+            "robot_joint_pos": spaces.vector_term(joints, "rad", lambda backend: backend.qpos[:, positions]),
+            "robot_joint_vel": spaces.vector_term(joints, "rad/s", lambda backend: backend.qvel[:, dofs]),
         }
         if fingers:
             of_fingers = side_by_side(backend.joint_indices(robot.finger_joints)[0])
-            terms["gripper_pos"] = vector_term(fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers])
-        terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
-        terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
-        super().__init__(
-            backend=backend,
-            task=task,
-            action_spec=action_mode.spec,
-            terms={**terms, **task.observation_terms()},
-            robot=ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints)),
-            cameras=cameras,
-            control_dt=CONTROL_DT,
-            device=device,
-        )
+            terms["gripper_pos"] = spaces.vector_term(
+                fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers]
+            )
+        terms["eef_pos"] = spaces.position_term(lambda backend: backend.site_position(robot.tcp_site))
+        terms["eef_quat"] = spaces.orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
+        terms |= task.observation_terms()
+        asset = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
+        super().__init__(backend, task, terms, asset, cameras, device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's joint positions, near its home, and the start of the task's things."""
@@ -492,21 +469,14 @@ class FloorEnvironment(ArenaEnvironment):
         robot = task.robot
         self._task = task
         self.robot, self._labels = robot, {"embodiment": robot.name}
-        self._actions = FloorActions(robot, backend)
+        self._actions = spaces.FloorActions(robot, backend)
+        self.action_spec, self.control_dt = self._actions.spec, task.control_dt
         default = zip(robot.joints, robot.default_joint_position, strict=True)
         self._default_joints = {joint: (value,) for joint, value in default}
         self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))
         self.hold_action = HOLDS_LAST if robot.holds_targets else (0.0,) * len(robot.actuators)
-        super().__init__(
-            backend=backend,
-            task=task,
-            action_spec=self._actions.spec,
-            terms=task.observation_terms(),
-            robot=ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint),
-            cameras=cameras,
-            control_dt=task.control_dt,
-            device=device,
-        )
+        asset = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
+        super().__init__(backend, task, task.observation_terms(), asset, cameras, device)
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         del running

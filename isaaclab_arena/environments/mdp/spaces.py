@@ -31,26 +31,14 @@ class ActionMode(ABC):
     hold_action: HoldAction = HOLDS_LAST
 
     def __init__(
-        self,
-        robot: Robot,
-        backend: Backend,
-        control_dt: float,
-        *,
-        low: Sequence[float],
-        high: Sequence[float],
-        names: Sequence[str],
-        unit: str,
+        self, robot: Robot, backend: Backend, control_dt: float, bounds: Sequence[tuple[str, float, float]], unit: str
     ) -> None:
-        # An action has these numbers, and then the width of the gripper if the robot has one.
-        self.spec = ArraySpec(shape=(len(names),), low=tuple(low), high=tuple(high), names=tuple(names), unit=unit)
+        # ``bounds`` are the names of an action's numbers with their lowest and highest values. The width of the gripper
+        # follows if the robot has one.
         if robot.gripper_actuator is not None:
-            self.spec = ArraySpec(
-                shape=(len(names) + 1,),
-                low=(*low, 0.0),
-                high=(*high, robot.gripper_width),
-                names=(*names, "gripper_width"),
-                unit=f"{unit}, gripper m",
-            )
+            bounds, unit = [*bounds, ("gripper_width", 0.0, robot.gripper_width)], f"{unit}, gripper m"
+        names, low, high = zip(*bounds, strict=True)
+        self.spec = ArraySpec(shape=(len(names),), low=low, high=high, names=names, unit=unit)
         # Targets stay within the joint limits, and move no faster than the joints can.
         self.robot = robot
         positions, self.dofs = backend.joint_indices(robot.arm_joints)
@@ -87,9 +75,9 @@ class JointPosition(ActionMode):
     name = "joint_position"
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
-        names = [joint.rpartition("/")[2] for joint in robot.arm_joints]
-        low, high = robot.joint_low, robot.joint_high
-        super().__init__(robot, backend, control_dt, low=low, high=high, names=names, unit="rad")
+        names = (joint.rpartition("/")[2] for joint in robot.arm_joints)
+        bounds = [*zip(names, robot.joint_low, robot.joint_high, strict=True)]
+        super().__init__(robot, backend, control_dt, bounds, "rad")
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
         """Return the action's own joint targets. Shape: (num_envs, num_joints)."""
@@ -104,8 +92,9 @@ class EndEffectorDelta(ActionMode):
 
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
         high = (MAX_TRANSLATION_M,) * 3 + (MAX_ROTATION_RAD,) * 3
-        low, names = [-value for value in high], ("dx", "dy", "dz", "drx", "dry", "drz")
-        super().__init__(robot, backend, control_dt, low=low, high=high, names=names, unit="m, rotation rad")
+        names = ("dx", "dy", "dz", "drx", "dry", "drz")
+        bounds = [(name, -most, most) for name, most in zip(names, high, strict=True)]
+        super().__init__(robot, backend, control_dt, bounds, "m, rotation rad")
         self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
         self.hold_action = (*(0.0 for _ in high), *(() if robot.gripper_actuator is None else (None,)))
 

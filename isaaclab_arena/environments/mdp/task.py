@@ -12,7 +12,7 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, EpisodeEvents, Metric
+from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
@@ -83,7 +83,7 @@ class TaskSpec:
     @property
     def parts(self) -> tuple[ScenePart, ...]:
         """The things as parts of a scene."""
-        return tuple(thing.part() for thing in self.things)
+        return tuple(ScenePart(prefix=each.prefix, asset=each.asset, position=each.position) for each in self.things)
 
     @property
     def rigid_objects(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ class Task(ABC):
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the things, in their order. The draw may depend on the generator alone."""
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 
@@ -153,7 +153,7 @@ class Task(ABC):
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store what judging needs of the conditions that env slots (n,) were just reset to; by default nothing."""
+        """Store the parts for the judge of conditions that env slots (n,) were just reset to; by default nothing."""
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Clear the counters of env slots (n,), int64, that were just reset."""
@@ -169,34 +169,25 @@ class Task(ABC):
     def held(self, met: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         """Return True where the goal has been met for ``spec.hold_steps`` steps, this one counted. Shapes: (num_envs,).
 
-        Args:
-            met: Whether the goal is met now, bool.
-            running: Env slots that made the step, bool; the others keep their count.
+        The goal is ``met`` now in some env slots, bool; those outside of ``running``, bool, keep their count.
         """
         self.held_steps = terms.count_while(met, self.held_steps, running)
         return self.held_steps >= self.spec.hold_steps
 
     @abstractmethod
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        """Judge the state after a control step.
-
-        Args:
-            backend: The simulation.
-            running: Env slots that made the step; the others' counters stay. Shape: (num_envs,), bool.
-        """
+        """Judge the state after a control step of the env slots ``running`` (num_envs,), bool; other counters stay."""
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor | None:
         """Return True for each state that meets the goal, (n,), bool; None if one moment cannot meet it.
 
-        Args:
-            state: The states. Shape of each read: (n, ...).
-            env_ids: The env slot of each state's episode. Shape: (n,), int64.
+        Each read of ``state`` has shape (n, ...). The states' episodes are those of ``env_ids`` (n,), int64.
         """
         del state, env_ids
 
     @property
     def tells_events(self) -> bool:
-        """Whether the task reports the events of an episode: by default, whether it overrides `facts`."""
+        """True if the task reports the events of an episode: by default, if it overrides `facts`."""
         return type(self).facts is not Task.facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:
@@ -244,7 +235,7 @@ class FloorTask(Task):
 
     @property
     def tells_events(self) -> bool:
-        """Whether the task reports the events of an episode: by default, whether it overrides `floor_facts`."""
+        """True if the task reports the events of an episode: by default, if it overrides `floor_facts`."""
         return type(self).floor_facts is not FloorTask.floor_facts
 
     def events(self, moments: NamedState, env_id: int, *, solved: bool, max_steps: int) -> EpisodeEvents:

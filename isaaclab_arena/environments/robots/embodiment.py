@@ -274,7 +274,7 @@ class WorkspaceDescription(_Described):
 
 
 class RobotDescription(_Described):
-    """What a description file holds; docs/how_to/robots.md explains it with an example.
+    """The content of a description file; docs/how_to/robots.md explains it with an example.
 
     Attributes:
         name: The robot's name.
@@ -385,6 +385,43 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
     if problems := [Problem(message, file=str(path), key=key) for key, message in wrong]:
         raise ConfigError(problems)
 
+    arm, gripper = description.arm, description.gripper
+    actuators = arm.joints if arm.actuators is None else arm.actuators
+    joints = [model.joint(joint) for joint in arm.joints]
+    # An arm with fewer than six joints cannot reach every orientation.
+    weight = 1.0 if len(arm.joints) >= 6 else 0.05
+    torques = []
+    for name in actuators:
+        found = model.actuator(name)
+        torques.append(float(found.forcerange[1]) if model.actuator_forcelimited[found.id] else math.inf)
+    slides = gripper is None or model.joint(gripper.joints[0]).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
+    robot = Robot(
+        name=description.name,
+        arm_joints=_in_scene(arm.joints),
+        arm_actuators=_in_scene(actuators),
+        joint_low=tuple(float(joint.range[0]) for joint in joints),
+        joint_high=tuple(float(joint.range[1]) for joint in joints),
+        joint_velocity_limit=(arm.velocity_limit,) * len(arm.joints),
+        joint_torque_limit=tuple(torques),
+        home=arm.home,
+        finger_joints=_in_scene(gripper.joints) if gripper else (),
+        finger_open=gripper.open if gripper else (),
+        gripper_actuator=f"robot/{gripper.actuator}" if gripper else None,
+        gripper_closed=gripper.closed_control if gripper else 0.0,
+        gripper_open=gripper.open_control if gripper else 0.0,
+        gripper_width=gripper.width if gripper else 0.0,
+        hand_body=f"robot/{_TOOL}",
+        palm_body=f"robot/{gripper.palm if gripper else description.tool.body}",
+        finger_bodies=_in_scene(gripper.bodies) if gripper else (),
+        tcp_site=f"robot/{_TOOL}",
+        base_body=f"robot/{description.base.body}",
+        finger_unit="m" if slides else "rad",
+        hand_down=description.hand_down,
+        rotation_weight=description.rotation_weight or weight,
+        ik_damping=description.ik_damping,
+        right_finger_fixed=gripper.right_finger_fixed if gripper else False,
+    )
+
     # The reach of a robot without a stated one goes to the farthest corner of its workspace.
     low, high, reach_m = description.workspace.low, description.workspace.high, description.workspace.reach
     if reach_m is None:
@@ -396,7 +433,7 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
         for camera in description.cameras
     )
     return Embodiment(
-        robot=_robot(description, model),
+        robot=robot,
         asset=str(asset),
         workspace=Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m),
         position=description.base.position,
@@ -531,45 +568,6 @@ def _missing(model: mujoco.MjModel, key: str, kind: mujoco.mjtObj, name: str) ->
         names = [mujoco.mj_id2name(model, kind, index) for index in range(getattr(model, count))]
         hint = did_you_mean(name, [known for known in names if known and known != "world"])
         yield key, f"the MJCF file has no {word} called '{name}'{hint}"
-
-
-def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
-    arm, gripper = description.arm, description.gripper
-    actuators = arm.joints if arm.actuators is None else arm.actuators
-    joints = [model.joint(joint) for joint in arm.joints]
-    # An arm with fewer than six joints cannot reach every orientation.
-    weight = 1.0 if len(arm.joints) >= 6 else 0.05
-    torques = []
-    for name in actuators:
-        found = model.actuator(name)
-        torques.append(float(found.forcerange[1]) if model.actuator_forcelimited[found.id] else math.inf)
-    slides = gripper is None or model.joint(gripper.joints[0]).type[0] == mujoco.mjtJoint.mjJNT_SLIDE
-    return Robot(
-        name=description.name,
-        arm_joints=_in_scene(arm.joints),
-        arm_actuators=_in_scene(actuators),
-        joint_low=tuple(float(joint.range[0]) for joint in joints),
-        joint_high=tuple(float(joint.range[1]) for joint in joints),
-        joint_velocity_limit=(arm.velocity_limit,) * len(arm.joints),
-        joint_torque_limit=tuple(torques),
-        home=arm.home,
-        finger_joints=_in_scene(gripper.joints) if gripper else (),
-        finger_open=gripper.open if gripper else (),
-        gripper_actuator=f"robot/{gripper.actuator}" if gripper else None,
-        gripper_closed=gripper.closed_control if gripper else 0.0,
-        gripper_open=gripper.open_control if gripper else 0.0,
-        gripper_width=gripper.width if gripper else 0.0,
-        hand_body=f"robot/{_TOOL}",
-        palm_body=f"robot/{gripper.palm if gripper else description.tool.body}",
-        finger_bodies=_in_scene(gripper.bodies) if gripper else (),
-        tcp_site=f"robot/{_TOOL}",
-        base_body=f"robot/{description.base.body}",
-        finger_unit="m" if slides else "rad",
-        hand_down=description.hand_down,
-        rotation_weight=description.rotation_weight or weight,
-        ik_damping=description.ik_damping,
-        right_finger_fixed=gripper.right_finger_fixed if gripper else False,
-    )
 
 
 def _in_scene(names: Sequence[str]) -> tuple[str, ...]:

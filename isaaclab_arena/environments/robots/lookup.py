@@ -250,7 +250,12 @@ def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
     held, moved, asked = motions.held[:, index], motions.moved[:, index], motions.asked[:, index].tolist()
     step = min(_STEP_RAD, _STEP_OF_RANGE * (high - low))
     key, name = f"arm.joints.{index}", _own(robot.arm_joints[index])
-    causes = _causes(robot, motions.model, index)
+    # The joint's actuators that the description does not name for it.
+    model, own = motions.model, motions.model.actuator(robot.arm_actuators[index]).id
+    at_joints = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
+    of_joint = at_joints & (model.actuator_trnid[:, 0] == model.joint(robot.arm_joints[index]).id)
+    others = [_own(model.actuator(other).name) for other in np.flatnonzero(of_joint).tolist() if other != own]
+    causes = _causes(robot, model, index, others)
     why = f": {'; '.join(causes)}" if causes else ""
 
     off = max((float(held[last].mean()) - home for last in _SETTLED), key=abs)
@@ -276,22 +281,22 @@ def _of_joint(robot: Robot, motions: Motions, index: int) -> Iterator[Finding]:
         message = f"'{name}' took more than {_SLOW_S:g} s for {asked[0] - home:.3f} rad{why}"
         yield Finding(key=key, message=message, fails=False)
 
-    takes_low, takes_high = motions.model.actuator(robot.arm_actuators[index]).ctrlrange.tolist()
+    takes_low, takes_high = model.actuator(robot.arm_actuators[index]).ctrlrange.tolist()
     slack = _CONTROL_SLACK * (high - low)
     if takes_low < takes_high and (takes_low > low + slack or takes_high < high - slack):
         span = f"{takes_low:.3f} to {takes_high:.3f}"
         message = f"'{name}' can turn from {low:.3f} to {high:.3f} rad, and its actuator takes targets from {span} only"
         yield Finding(key=key, message=message, fails=False)
-    for other in _others(robot, motions.model, index):
+    for other in others:
         message = f"actuator '{other}' drives '{name}' too and stays at control 0; take it out if it brakes"
         yield Finding(key=key, message=message, fails=False)
 
 
-def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
+def _causes(robot: Robot, model: mujoco.MjModel, index: int, others: list[str]) -> list[str]:
     """Return the likely causes in the MJCF file for a joint that misses its target."""
     joint, actuator = model.joint(robot.arm_joints[index]), model.actuator(robot.arm_actuators[index])
     takes, dynamics = actuator.ctrlrange.tolist(), int(actuator.dyntype[0])
-    causes = [f"actuator '{other}' drives it too, at control 0" for other in _others(robot, model, index)]
+    causes = [f"actuator '{other}' drives it too, at control 0" for other in others]
     if not np.isclose(actuator.gear[0], 1.0):
         causes.append(f"the gear of its actuator is {actuator.gear[0]:g}, not 1")
     if takes[0] < takes[1] and not _within(robot.home[index], (takes[0], takes[1])):
@@ -311,14 +316,6 @@ def _causes(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
     if not causes and not model.body_gravcomp[joint.bodyid[0]]:
         causes.append("its weight is not compensated; give it gravity_compensation: true, or a higher kp")
     return causes
-
-
-def _others(robot: Robot, model: mujoco.MjModel, index: int) -> list[str]:
-    """Return a joint's actuators that the description does not name for it."""
-    joint, own = model.joint(robot.arm_joints[index]).id, model.actuator(robot.arm_actuators[index]).id
-    at_joints = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
-    of_joint = np.flatnonzero(at_joints & (model.actuator_trnid[:, 0] == joint)).tolist()
-    return [_own(model.actuator(other).name) for other in of_joint if other != own]
 
 
 def _of_gripper(robot: Robot, motions: Motions) -> Iterator[Finding]:

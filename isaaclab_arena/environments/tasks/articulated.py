@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, position_term
@@ -86,8 +86,8 @@ class ArticulatedTask(Task):
         is_pulled: bool = False,
     ) -> Facts:
         """Return the hand's facts: its approach to the handle, its touch, and the joint's ``share`` of its way."""
-        # ``nearly`` is the share from which the joint is nearly there. ``is_pulled``: the hand has to stay with the
-        # joint, so it may let go too early.
+        # The joint is nearly there from a share of ``nearly`` on. The hand has to stay with a joint that ``is_pulled``,
+        # so it may let go too early.
         reach_m = self.moved.thick_m + REACH_M
         # The hand's distance is that of the tool centre point from the handle's middle line.
         start, end = (moments.qpos.new_tensor(each) for each in self.moved.bar)
@@ -140,30 +140,20 @@ class OpenByHandle(MovedByHandTask):
     """A door or a drawer that a finger has to pull open at its handle; ConfigError for a robot without fingers."""
 
     capturable = True
+    quantity: str  # the joint's position, in the name of a metric
+    open_from: float  # position from which it is open, in the joint's unit
+    pulled: float  # least way pulled by a finger, in the joint's unit
+    fastest: float  # longest way of a pull in one step, in the joint's unit
 
-    def __init__(
-        self,
-        spec: TaskSpec,
-        thing: SceneObject,
-        moved: MovedJoint,
-        robot: Robot,
-        *,
-        quantity: str,
-        open_from: float,
-        pulled: float,
-        fastest: float,
-    ) -> None:
-        # All lengths are in the joint's unit: the position from which it is open, the least way pulled by a finger, and
-        # the longest way of a pull in one step.
+    def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
         handle = f"{thing.prefix}/{moved.site}"
         sensors = tuple(
             ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
             for name, finger in zip(_FINGER_TOUCHES, robot.fingers, strict=True)
         )
-        self.final = f"final_{quantity}_{moved.unit}"
+        self.final = f"final_{self.quantity}_{moved.unit}"
         metrics = (Metric(name=self.final, unit=moved.unit, better="higher"),)
         super().__init__(replace(spec, contact_sensors=sensors, metrics=metrics), thing, moved, robot)
-        self.open_from, self.pulled, self.fastest = open_from, pulled, fastest
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position = backend.joint_position(self.joint)[:, 0]
@@ -219,6 +209,8 @@ class OpenDrawer(OpenByHandle):
     drawer that is knocked or squeezed open does not count.
     """
 
+    quantity, open_from, pulled, fastest = "opening", OPEN_M, PULLED_M, _FASTEST_M
+
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(
             name="open_drawer",
@@ -235,23 +227,11 @@ class OpenDrawer(OpenByHandle):
             sites={"handle": "cabinet/handle"},
             sizes={"drawer_threshold": OPEN_M},
         )
-        super().__init__(
-            spec,
-            _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10))),
-            _DRAWER,
-            embodiment.robot,
-            quantity="opening",
-            open_from=OPEN_M,
-            pulled=PULLED_M,
-            fastest=_FASTEST_M,
-        )
+        cabinet = _CABINET(position=(0.7, 0.0, 0.0), area=((0.68, -0.10), (0.74, 0.10)))
+        super().__init__(spec, cabinet, _DRAWER, embodiment.robot)
 
 
-OPEN_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenDrawer(embodiment),
-    words="Pull a drawer open by its handle.",
-)
+OPEN_DRAWER = TableTask(make_task=lambda _, robot: OpenDrawer(robot), words="Pull a drawer open by its handle.")
 
 
 SHUT_M = 0.01
@@ -321,11 +301,7 @@ class CloseDrawer(MovedByHandTask):
         return self.moved_facts(moments, touched=touched, share=share, met=opening <= SHUT_M, nearly=nearly)
 
 
-CLOSE_DRAWER = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: CloseDrawer(embodiment),
-    words="Push an open drawer shut.",
-)
+CLOSE_DRAWER = TableTask(make_task=lambda _, robot: CloseDrawer(robot), words="Push an open drawer shut.")
 
 
 OPEN_RAD = 1.0
@@ -338,6 +314,8 @@ class OpenMicrowave(OpenByHandle):
 
     Way that the door makes without a finger at its handle, or faster than a hand pulls (3 rad/s), is not pulled.
     """
+
+    quantity, open_from, pulled, fastest = "angle", OPEN_RAD, PULLED_RAD, 0.15
 
     def __init__(self, embodiment: Embodiment) -> None:
         spec = TaskSpec(
@@ -364,22 +342,12 @@ class OpenMicrowave(OpenByHandle):
             area=((0.66, -0.05), (0.72, 0.05)),
         )
         bar = ((0.0, 0.0, -0.135), (0.0, 0.0, 0.018))
-        super().__init__(
-            spec,
-            microwave,
-            MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle", bar=bar),
-            embodiment.robot,
-            quantity="angle",
-            open_from=OPEN_RAD,
-            pulled=PULLED_RAD,
-            fastest=0.15,
-        )
+        door = MovedJoint(joint="hinge", called="door_angle", unit="rad", site="handle", bar=bar)
+        super().__init__(spec, microwave, door, embodiment.robot)
 
 
 OPEN_MICROWAVE = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: OpenMicrowave(embodiment),
-    words="Open the door of a microwave oven by its handle.",
+    make_task=lambda _, robot: OpenMicrowave(robot), words="Open the door of a microwave oven by its handle."
 )
 
 
@@ -388,7 +356,6 @@ PRESSED_M = 0.0135
 PRESSED_STEPS = 4
 
 _BUTTON_TOUCH = "hand_touches_button"
-_BUTTON_AREA = ((0.40, -0.20), (0.60, 0.20))
 _CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
 
 
@@ -418,7 +385,7 @@ class PressButton(ArticulatedTask):
             sizes={"button_travel": TRAVEL_M},
             metrics=(Metric(name="final_press_m", unit="m", better="higher"),),
         )
-        area = embodiment.workspace.on_table(*_BUTTON_AREA)
+        area = embodiment.workspace.on_table((0.40, -0.20), (0.60, 0.20))
         button = SceneObject(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0), area=area)
         super().__init__(spec, button, _CAP, embodiment.robot)
 
@@ -444,8 +411,4 @@ class PressButton(ArticulatedTask):
         return self.moved_facts(moments, touched=touched, share=share, met=share >= 1, nearly=nearly)
 
 
-PRESS_BUTTON = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PressButton(embodiment),
-    words="Press a sprung button down to its stop.",
-)
+PRESS_BUTTON = TableTask(make_task=lambda _, robot: PressButton(robot), words="Press a sprung button down to its stop.")

@@ -1,7 +1,6 @@
 """Balance a pole on a cart, or swing it up first."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -15,7 +14,7 @@ from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number
+from isaaclab_arena.interfaces.episode import Conditions, draw_uniform, number
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, FloorRobot
@@ -86,7 +85,7 @@ class Cartpole(FloorTask):
         super().attach(backend)
         self._length = torch.zeros_like(self.held_steps)
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         position, lean, speed, rate = draw_uniform(generator, (-0.3, -0.1, -0.2, -0.2), (0.3, 0.1, 0.2, 0.2))
         return {
             "cart.position": position,

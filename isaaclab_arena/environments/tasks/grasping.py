@@ -1,12 +1,13 @@
 """Reach a marker, lift an object, put it into a bin, and the common parts of tasks in which objects are grasped."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import ObjectOptions, TableTask
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
@@ -68,26 +69,17 @@ def grasped(
 
 
 def tool_distance(backend: NamedState, robot: Robot, prefix: str = "object") -> torch.Tensor:
-    """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
+    """Return the distance from the tool centre point to a thing's centre [m]. Shape: (num_envs,)."""
     return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
 
 
 class ObjectTask(Task):
     """A task with one object of the user's choice, called ``object`` in the scene."""
 
-    def __init__(
-        self,
-        embodiment: Embodiment,
-        thing: ObjectAsset,
-        area: Area,
-        *,
-        things: tuple[SceneObject, ...] = (),
-        sizes: Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> None:
-        # ``area`` is that of the object's starts on the reference table.
+    def __init__(self, embodiment: Embodiment, thing: ObjectAsset, area: Area, spec: TaskSpec) -> None:
+        # ``area`` is that of the object's starts on the reference table. ``spec`` lacks the object.
         placed = object_thing(thing, area=embodiment.workspace.on_table(*area))
-        super().__init__(TaskSpec(things=(placed, *things), sizes={**thing.sizes(), **(sizes or {})}, **more))
+        super().__init__(replace(spec, things=(placed, *spec.things), sizes={**thing.sizes(), **spec.sizes}))
         self.robot, self.thing = embodiment.robot, thing
 
 
@@ -162,9 +154,6 @@ def inside_bin(backend: NamedState, body: str, bin_body: str, *, half_height: fl
 REACHED_M = 0.02
 REACHED_STEPS = 5
 
-_TARGET = "target/body"
-_REACH_AREA = ((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
-
 
 class Reach(Task):
     """Solved when the tool centre point stays within 2 cm of the target for 0.25 s."""
@@ -173,39 +162,38 @@ class Reach(Task):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        area = embodiment.workspace.in_space(*_REACH_AREA)
+        area = embodiment.workspace.in_space((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
         target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
-        super().__init__(
-            TaskSpec(
-                name="reach",
-                instruction="move the gripper to the green marker",
-                paraphrases=(
-                    "please move the gripper to the green marker",
-                    "bring the gripper to the green marker",
-                    "take your gripper to where the green marker is",
-                    "your fingers should be at the green ball",
-                    "reach out and touch that green ball",
-                ),
-                time_limit_s=6.0,
-                hold_steps=REACHED_STEPS,
-                things=(target,),
-                metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
-            )
+        spec = TaskSpec(
+            name="reach",
+            instruction="move the gripper to the green marker",
+            paraphrases=(
+                "please move the gripper to the green marker",
+                "bring the gripper to the green marker",
+                "take your gripper to where the green marker is",
+                "your fingers should be at the green ball",
+                "reach out and touch that green ball",
+            ),
+            time_limit_s=6.0,
+            hold_steps=REACHED_STEPS,
+            things=(target,),
+            metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
         )
+        super().__init__(spec)
         self.robot = embodiment.robot
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        distance = self._distance(backend)
+        distance = tool_distance(backend, self.robot, "target")
         success = self.held(distance < REACHED_M, running)
         reward = terms.closeness(distance, half_at=0.1) + success
         metrics = {"final_distance_m": distance}
         return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        return self._distance(state) < REACHED_M
+        return tool_distance(state, self.robot, "target") < REACHED_M
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        distance = self._distance(moments)
+        distance = tool_distance(moments, self.robot, "target")
         met = distance < REACHED_M
         return Facts(
             stages=(approach(distance, REACHED_M),),
@@ -217,21 +205,12 @@ class Reach(Task):
             nearly=distance < 2 * REACHED_M,
         )
 
-    def _distance(self, state: NamedState) -> torch.Tensor:
-        return terms.distance(state.site_position(self.robot.tcp_site), state.body_position(_TARGET))
 
-
-REACH = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Reach(embodiment),
-    words="Bring the tool centre point to a marked position.",
-)
+REACH = TableTask(make_task=lambda _, robot: Reach(robot), words="Bring the tool centre point to a marked position.")
 
 
 LIFT_HEIGHT_M = 0.10
 LIFTED_STEPS = 10
-
-_LIFT_AREA = ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi))
 
 
 class LiftObject(ObjectTask):
@@ -244,10 +223,7 @@ class LiftObject(ObjectTask):
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         refuse_too_wide(thing, embodiment.robot)
-        super().__init__(
-            embodiment,
-            thing,
-            _LIFT_AREA,
+        spec = TaskSpec(
             name="lift_object",
             instruction=f"pick up the {thing.words} and lift it",
             paraphrases=(
@@ -265,6 +241,7 @@ class LiftObject(ObjectTask):
                 Metric(name="final_distance_m", unit="m", better="lower"),
             ),
         )
+        super().__init__(embodiment, thing, ((0.40, -0.20, -np.pi), (0.60, 0.20, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position = backend.body_position(OBJECT_BODY)
@@ -301,8 +278,6 @@ PLACED_STEPS = 5
 _BIN_BODY = "bin/body"
 _BIN_TOUCH = "object_touches_bin"
 _AWAY_M = 0.06
-_PICK_AREA = ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi))
-_BIN_AREA = ((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
 
 
 class PickAndPlace(ObjectTask):
@@ -319,10 +294,8 @@ class PickAndPlace(ObjectTask):
             too_wide = f"{2 * thing.footprint_radius:.2f} m across and does not fit into the bin"
             message = f"object '{thing.name}' is {too_wide}, which is {2 * BIN_INSIDE_M:.2f} m wide inside"
             raise ConfigError(Problem(message, key="object"))
-        super().__init__(
-            embodiment,
-            thing,
-            _PICK_AREA,
+        bin_area = embodiment.workspace.on_table((0.42, 0.20, -0.15), (0.56, 0.27, 0.15))
+        spec = TaskSpec(
             name="pick_and_place",
             instruction=f"put the {thing.words} into the blue bin",
             paraphrases=(
@@ -334,7 +307,7 @@ class PickAndPlace(ObjectTask):
             ),
             time_limit_s=12.0,
             hold_steps=PLACED_STEPS,
-            things=(bin_thing("bin", y=0.25, area=embodiment.workspace.on_table(*_BIN_AREA)),),
+            things=(bin_thing("bin", y=0.25, area=bin_area),),
             contact_sensors=(
                 *finger_sensors(embodiment.robot),
                 ContactSensor(name=_BIN_TOUCH, body=OBJECT_BODY, other=_BIN_BODY),
@@ -342,6 +315,7 @@ class PickAndPlace(ObjectTask):
             sizes=BIN_SIZES,
             metrics=(Metric(name="final_bin_distance_m", unit="m", better="lower"),),
         )
+        super().__init__(embodiment, thing, ((0.42, -0.22, -np.pi), (0.58, -0.03, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)

@@ -11,8 +11,7 @@ from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
-from isaaclab_arena.environments.mdp.task import Verdict
-from isaaclab_arena.environments.mdp.terms import mean_square
+from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, REACH_M, ObjectTask
@@ -28,8 +27,6 @@ GOAL_BODY = "goal/body"
 _AT_REST_M_S = 0.03
 _ON_TABLE_M = 0.01
 _PUSHED_M = 0.01
-_AREA = ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi))
-_GOAL_AREA = ((0.42, 0.10), (0.55, 0.22))
 
 
 class PushToGoal(ObjectTask):
@@ -41,11 +38,8 @@ class PushToGoal(ObjectTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
-        area = embodiment.workspace.on_table(*_GOAL_AREA)
-        super().__init__(
-            embodiment,
-            thing,
-            _AREA,
+        area = embodiment.workspace.on_table((0.42, 0.10), (0.55, 0.22))
+        spec = TaskSpec(
             name="push_to_goal",
             instruction=f"push the {thing.words} onto the yellow disc",
             paraphrases=(
@@ -60,6 +54,7 @@ class PushToGoal(ObjectTask):
             metrics=(Metric(name="final_goal_distance_m", unit="m", better="lower"),),
             things=(SceneObject(prefix="goal", asset="objects/disc.xml", area=area, observed_as="goal"),),
         )
+        super().__init__(embodiment, thing, ((0.42, -0.20, -np.pi), (0.55, -0.08, np.pi)), spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
@@ -129,7 +124,6 @@ CUBE_TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
 FARTHEST_GOAL_M = 0.18
 
-_CUBE_AREA = ((0.50, -0.10, -np.pi), (0.58, 0.10, np.pi))
 _BEHIND_M = (0.03, 0.065)
 # A cube that does not slide easily tips over if pushed above its middle.
 _BELOW_M = 0.01
@@ -160,7 +154,7 @@ class PushCube(PushToGoal):
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
         self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)
-        self.area = embodiment.workspace.on_table(*_CUBE_AREA)
+        self.area = embodiment.workspace.on_table((0.50, -0.10, -np.pi), (0.58, 0.10, np.pi))
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         x, y, yaw = draw_uniform(generator, *self.area)
@@ -224,7 +218,7 @@ class PushCube(PushToGoal):
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
             + 0.3 * advance
             + success
-            - 5.0 * mean_square(strain)
+            - 5.0 * terms.mean_square(strain)
         )
         metrics = {"final_goal_distance_m": goal_distance}
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
@@ -246,6 +240,6 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
 
 PUSH_CUBE = TableTask(
     config_class=PushCubeOptions,
-    make_task=lambda _, embodiment: PushCube(embodiment),
+    make_task=lambda _, robot: PushCube(robot),
     words="Push a cube to a marked place in any direction, a task that is made to be learned from states.",
 )

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -19,7 +19,7 @@ from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term,
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, KEYPOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number, point
+from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_uniform, number, point
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import dot, norm, rotate_inverse, rotation_error
@@ -172,7 +172,7 @@ class TrackMotion(HumanoidTask):
     an episode that began later than the motion reaches its end without having followed it.
     """
 
-    cleared = (*HumanoidTask.cleared, "_length", "_keypoint_errors", "_joint_errors")
+    cleared = (*HumanoidTask.cleared, "_keypoint_errors", "_joint_errors")
     moment_fields = ("qpos", "site_xpos")
     capturable = True
 
@@ -200,11 +200,11 @@ class TrackMotion(HumanoidTask):
         self._joint_position, self._joint_velocity = beside(motion.joint_position), beside(motion.joint_velocity)
         self._joint_offset = beside(motion.joint_position - np.array(HUMANOID.default_joint_position))
         self._keypoints = beside(motion.keypoints)
-        self._frame, self._length = torch.zeros_like(self.held_steps), torch.zeros_like(self.held_steps)
+        self._frame = torch.zeros_like(self.held_steps)
         self._keypoint_errors = backend.qpos.new_zeros(backend.num_envs)
         self._joint_errors = torch.zeros_like(self._keypoint_errors)
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         offset = draw_uniform(generator, (-_NOISE_RAD,) * len(JOINTS), (_NOISE_RAD,) * len(JOINTS))
         (share,) = draw_uniform(generator, (0.0,), (_LATEST_START,))
         frame = int(share * self._last_frame) if self._starts_anywhere else 0

@@ -1,17 +1,16 @@
 """Tasks with a red and a blue cube: stack them, pick up the one that the instruction names, sort them into bins."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.catalog import BLUE_CUBE, CUBE
 from isaaclab_arena.environments.events import Facts, approach, arm_facts, strayed
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
-from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks import grasping
 from isaaclab_arena.errors import ConfigError, Problem
@@ -25,29 +24,19 @@ CUBES = tuple(
     for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
 )
 
-_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
-_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
-
 
 class TwoCubesTask(Task):
     """A task with two cubes, ``red`` and ``blue``; conditions and recordings call them ``red_cube``, ``blue_cube``."""
 
-    def __init__(
-        self,
-        embodiment: Embodiment,
-        *,
-        things: tuple[SceneObject, ...] = (),
-        contact_sensors: tuple[ContactSensor, ...] = (),
-        sizes: Mapping[str, float] | None = None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, embodiment: Embodiment, spec: TaskSpec) -> None:
+        # ``spec`` lacks the cubes and the fingers' sensors.
         grasping.refuse_too_wide(CUBE, embodiment.robot)
         fingers = (sensor for colour in COLOURS for sensor in grasping.finger_sensors(embodiment.robot, colour))
-        sensors, sizes = (*fingers, *contact_sensors), {**CUBE.sizes(), **(sizes or {})}
-        super().__init__(TaskSpec(things=(*CUBES, *things), contact_sensors=sensors, sizes=sizes, **more))
+        sensors, sizes = (*fingers, *spec.contact_sensors), {**CUBE.sizes(), **spec.sizes}
+        super().__init__(replace(spec, things=(*CUBES, *spec.things), contact_sensors=sensors, sizes=sizes))
         self.robot = embodiment.robot
-        self.right = embodiment.workspace.on_table(_RIGHT_SIDE_LOW, _RIGHT_SIDE_HIGH)
-        self.left = embodiment.workspace.on_table(_LEFT_SIDE_LOW, _LEFT_SIDE_HIGH)
+        self.right = embodiment.workspace.on_table((0.42, -0.10, -np.pi), (0.58, -0.07, np.pi))
+        self.left = embodiment.workspace.on_table((0.42, 0.07, -np.pi), (0.58, 0.10, np.pi))
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
@@ -78,8 +67,7 @@ class Stack(TwoCubesTask):
 
     def __init__(self, embodiment: Embodiment) -> None:
         touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
-        super().__init__(
-            embodiment,
+        spec = TaskSpec(
             name="stack",
             instruction="stack the red cube on the blue cube",
             paraphrases=(
@@ -94,6 +82,7 @@ class Stack(TwoCubesTask):
             contact_sensors=(touch,),
             metrics=(Metric(name="final_beside_m", unit="m", better="lower"),),
         )
+        super().__init__(embodiment, spec)
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         red, blue = backend.body_position("red/body"), backend.body_position("blue/body")
@@ -152,11 +141,7 @@ def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
     return is_above & state.touching(_TOUCH) & terms.upright(state.body_orientation("blue/body"))
 
 
-STACK = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: Stack(embodiment),
-    words="Put one cube on top of another and let go of it.",
-)
+STACK = TableTask(make_task=lambda _, robot: Stack(robot), words="Put one cube on top of another and let go of it.")
 
 
 LIFT_HEIGHT_M = 0.10
@@ -176,8 +161,7 @@ class PickByColour(TwoCubesTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        super().__init__(
-            embodiment,
+        spec = TaskSpec(
             name="pick_by_colour",
             instruction="pick up the cube of the named colour",
             paraphrases=(
@@ -191,6 +175,7 @@ class PickByColour(TwoCubesTask):
             hold_steps=PICKED_STEPS,
             metrics=(Metric(name="final_height_m", unit="m", better="higher"),),
         )
+        super().__init__(embodiment, spec)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         return {**super().draw_conditions(generator), _COLOUR: COLOURS[int(generator.uniform() < 0.5)]}
@@ -250,9 +235,7 @@ class PickByColour(TwoCubesTask):
 
 
 PICK_BY_COLOUR = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: PickByColour(embodiment),
-    words="Pick up the one of two cubes that the instruction names.",
+    make_task=lambda _, robot: PickByColour(robot), words="Pick up the one of two cubes that the instruction names."
 )
 
 
@@ -261,8 +244,6 @@ SORTED_STEPS = 5
 _BIN_OF = {"red": "left_bin", "blue": "right_bin"}
 _AWAY_FROM_BIN_M = 0.06
 _BIN_OUTSIDE_M = 0.108
-_LEFT_LOW, _LEFT_HIGH = (0.42, 0.27, -0.1), (0.52, 0.30, 0.1)
-_RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.30, -0.1), (0.52, -0.27, 0.1)
 
 
 class SortTwo(TwoCubesTask):
@@ -276,9 +257,9 @@ class SortTwo(TwoCubesTask):
 
     def __init__(self, embodiment: Embodiment) -> None:
         on_table = embodiment.workspace.on_table
-        left_area = on_table(_LEFT_LOW, _LEFT_HIGH)
-        super().__init__(
-            embodiment,
+        left_area = on_table((0.42, 0.27, -0.1), (0.52, 0.30, 0.1))
+        right_area = on_table((0.42, -0.30, -0.1), (0.52, -0.27, 0.1))
+        spec = TaskSpec(
             name="sort_two",
             instruction="put the red cube into the left bin and the blue cube into the right bin",
             paraphrases=(
@@ -292,10 +273,11 @@ class SortTwo(TwoCubesTask):
             hold_steps=SORTED_STEPS,
             things=(
                 grasping.bin_thing("left_bin", y=0.28, area=left_area),
-                grasping.bin_thing("right_bin", y=-0.28, area=on_table(_RIGHT_LOW, _RIGHT_HIGH)),
+                grasping.bin_thing("right_bin", y=-0.28, area=right_area),
             ),
             sizes=grasping.BIN_SIZES,
         )
+        super().__init__(embodiment, spec)
         cubes_end, bins_begin = self.left[1][1], left_area[0][1]
         if bins_begin - cubes_end < _BIN_OUTSIDE_M + CUBE.footprint_radius:
             message = f"the table of '{embodiment.robot.name}' is too small for two cubes between two bins"
@@ -378,8 +360,4 @@ class SortTwo(TwoCubesTask):
         return inside & grasping.at_rest(state, colour) & let_go
 
 
-SORT_TWO = TableTask(
-    config_class=TableOptions,
-    make_task=lambda _, embodiment: SortTwo(embodiment),
-    words="Sort two cubes into two bins, by their colour.",
-)
+SORT_TWO = TableTask(make_task=lambda _, robot: SortTwo(robot), words="Sort two cubes into two bins, by their colour.")

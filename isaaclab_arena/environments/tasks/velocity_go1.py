@@ -1,6 +1,6 @@
 """Walk with a commanded velocity, on four legs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -12,18 +12,8 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import spaces, terms
-from isaaclab_arena.environments.mdp.spaces import FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.environments.mdp.terms import total_square
-from isaaclab_arena.interfaces.episode import (
-    Conditions,
-    ConditionValue,
-    Metric,
-    draw_uniform,
-    number,
-    point,
-    upright_pose,
-)
+from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
@@ -111,7 +101,7 @@ class VelocityGo1(FloorTask):
         self._error_sums, self._worst_errors = zeros(num_envs, 2), zeros(num_envs, 2)
         self._clock = spaces.gait_clock(_GAIT_STEPS, backend)
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's posture and the commanded velocity: forward, left [m/s], turn [rad/s]."""
         num_joints = len(GO1.joints)
         offset = draw_uniform(generator, (-_JOINT_NOISE_RAD,) * num_joints, (_JOINT_NOISE_RAD,) * num_joints)
@@ -125,7 +115,7 @@ class VelocityGo1(FloorTask):
         pose = upright_pose((0.0, 0.0, _START_HEIGHT_M), number(conditions["robot.yaw"]))
         return StartState(joint_positions=GO1.by_joint(pose, point(conditions["robot.joint_position"])))
 
-    def observation_terms(self) -> dict[str, ObservationTerm]:
+    def observation_terms(self) -> dict[str, spaces.ObservationTerm]:
         return {
             **spaces.sense_terms(GO1, lambda: self.senses),
             # There are no `actions` before `attach`.
@@ -143,34 +133,34 @@ class VelocityGo1(FloorTask):
         self._feet[env_ids] = spaces.site_positions(backend, _FEET)[env_ids]
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
-        # The reward per second comes before this step changes what is kept of each env slot.
+        # The reward per second comes before this step changes the memory of env slots.
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching = torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
         feet = spaces.site_positions(backend, _FEET)
         error, command = _planar_velocity(senses) - self._command, self._command
-        speed_error = torch.sqrt(total_square(error[:, :2]))
+        speed_error = torch.sqrt(terms.total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
         # Every third joint is a hip, with a penalty of its own.
         joints = senses.joint_position()
         # A robot with a command trots: diagonal pairs of feet swing in turn.
-        lift = _SWING_HEIGHT_M * (total_square(command) > 0) * self._clock[self._length % _GAIT_STEPS][:, 1]
+        lift = _SWING_HEIGHT_M * (terms.total_square(command) > 0) * self._clock[self._length % _GAIT_STEPS][:, 1]
         one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
         wanted = torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
         reward = (
             1.0 * terms.tracking(speed_error * speed_error, width=0.25)
-            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
+            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(terms.total_square(command[:, :2])), slack=0.2)
             + 0.5 * terms.tracking(error[:, 2] * error[:, 2], width=0.3)
             + 0.75 * terms.relative_tracking(error[:, 2].abs(), command[:, 2].abs(), slack=0.3)
             + 1.5 * terms.clearance_tracking(feet[:, :, 2] - _FOOT_RADIUS_M, wanted, width=0.04)
             - 1.0 * linear[:, 2] * linear[:, 2]
-            - 0.05 * total_square(angular[:, :2])
-            - 2.0 * total_square(gravity[:, :2])
+            - 0.05 * terms.total_square(angular[:, :2])
+            - 2.0 * terms.total_square(gravity[:, :2])
             - 20.0 * height * height
-            - 0.01 * total_square(action - self._action)
-            - 0.0005 * total_square(senses.joint_velocity())
-            - 0.05 * total_square(joints)
-            - 0.3 * total_square(joints[:, ::3])
+            - 0.01 * terms.total_square(action - self._action)
+            - 0.0005 * terms.total_square(senses.joint_velocity())
+            - 0.05 * terms.total_square(joints)
+            - 0.3 * terms.total_square(joints[:, ::3])
             - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
         )
 
@@ -200,7 +190,7 @@ class VelocityGo1(FloorTask):
         return Verdict(reward=reward, success=ended & ~self._broke_bounds, lost=lost, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
-        senses, command = FloorSenses(GO1, moments), self._command[env_id].cpu()
+        senses, command = spaces.FloorSenses(GO1, moments), self._command[env_id].cpu()
         low_passed = partial(terms.low_passed, dt=self.control_dt, time_constant=FILTER_S)
         # Plain numbers: filtering a tensor of one moment costs as much as a hundred of these.
         velocity = _planar_velocity(senses)
@@ -222,7 +212,7 @@ class VelocityGo1(FloorTask):
         )
 
 
-def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
+def _planar_velocity(senses: spaces.FloorSenses) -> torch.Tensor:
     """Return the forward and left velocity [m/s] and the turn [rad/s]. Shape: (n, 3)."""
     return torch.cat((senses.linear_velocity()[:, :2], senses.angular_velocity()[:, 2:]), dim=-1)
 
@@ -230,7 +220,7 @@ def _planar_velocity(senses: FloorSenses) -> torch.Tensor:
 def _errors(velocity: torch.Tensor, command: torch.Tensor) -> torch.Tensor:
     """Return the errors against a command [m/s, rad/s]. Shapes: (n, 3), (n, 3) or (3,) -> (n, 2)."""
     difference = velocity - command
-    return torch.stack((torch.sqrt(total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
+    return torch.stack((torch.sqrt(terms.total_square(difference[:, :2])), difference[:, 2].abs()), dim=-1)
 
 
 def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
@@ -238,7 +228,7 @@ def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
     return (errors[:, 0] > times * SPEED_BOUND_M_S) | (errors[:, 1] > times * TURN_BOUND_RAD_S)
 
 
-def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+def _fallen(state: NamedState, senses: spaces.FloorSenses) -> torch.Tensor:
     """True where the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
     return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
 

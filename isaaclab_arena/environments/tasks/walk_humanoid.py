@@ -3,7 +3,7 @@
 The humanoid is here too: its names, its posture, and what its tasks share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,23 +13,8 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import spaces, terms
-from isaaclab_arena.environments.mdp.spaces import (
-    FloorSenses,
-    ObservationTerm,
-    number_term,
-    site_positions,
-    vector_term,
-)
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import (
-    Conditions,
-    ConditionValue,
-    Metric,
-    draw_uniform,
-    number,
-    point,
-    upright_pose,
-)
+from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
@@ -83,18 +68,19 @@ HUMANOID = FloorRobot(
 
 
 class HumanoidTask(FloorTask):
-    """A task of the humanoid, which stores the previous action, for rewards of smooth motion."""
+    """A task of the humanoid. It counts steps and stores the previous action, for rewards of smooth motion."""
 
     robot = HUMANOID
     control_dt = 0.02
-    cleared = (*FloorTask.cleared, "previous_action")
+    cleared = (*FloorTask.cleared, "previous_action", "_length")
 
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
         self.previous_action = backend.ctrl.new_zeros(backend.num_envs, len(HUMANOID.joints))
+        self._length = torch.zeros_like(self.held_steps)
 
-    def observation_terms(self) -> dict[str, ObservationTerm]:
-        last_action = vector_term(JOINTS, "", self.last_action)
+    def observation_terms(self) -> dict[str, spaces.ObservationTerm]:
+        last_action = spaces.vector_term(JOINTS, "", self.last_action)
         return {**spaces.sense_terms(HUMANOID, lambda: self.senses), "last_action": last_action}
 
     def last_action(self, backend: Backend) -> torch.Tensor:
@@ -146,7 +132,6 @@ class WalkHumanoid(HumanoidTask):
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
     """
 
-    cleared = (*HumanoidTask.cleared, "_length")
     moment_fields = ("qpos", "qvel")
     capturable = True
 
@@ -164,13 +149,12 @@ class WalkHumanoid(HumanoidTask):
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
         num_envs, zeros = backend.num_envs, backend.qpos.new_zeros
-        self._speed, self._length = zeros(num_envs), torch.zeros_like(self.held_steps)
-        self._start, self._ahead = zeros(num_envs, 2), zeros(num_envs, 2)
+        self._speed, self._start, self._ahead = zeros(num_envs), zeros(num_envs, 2), zeros(num_envs, 2)
         self._feet = zeros(num_envs, len(FEET), 3)
         self._clock = spaces.gait_clock(self._gait_steps, backend)
         self._aside = torch.tensor(_ASIDE, device=backend.device)
 
-    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
         num_joints = len(HUMANOID.joints)
         offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
@@ -188,14 +172,15 @@ class WalkHumanoid(HumanoidTask):
         super().begin(backend, env_ids)
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
         self._ahead[env_ids] = heading(backend)[env_ids]
-        self._feet[env_ids] = site_positions(backend, FEET)[env_ids]
+        self._feet[env_ids] = spaces.site_positions(backend, FEET)[env_ids]
 
-    def observation_terms(self) -> dict[str, ObservationTerm]:
+    def observation_terms(self) -> dict[str, spaces.ObservationTerm]:
+        angle = ("cos", "sin")
         return {
             **super().observation_terms(),
-            "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
-            "heading_error": vector_term(("cos", "sin"), "", self._heading_error),
-            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._length % self._gait_steps]),
+            "speed_command": spaces.number_term("x", "m/s", lambda _: self._speed[:, None]),
+            "heading_error": spaces.vector_term(angle, "", self._heading_error),
+            "gait_clock": spaces.vector_term(angle, "", lambda _: self._clock[self._length % self._gait_steps]),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
@@ -221,7 +206,7 @@ class WalkHumanoid(HumanoidTask):
             lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
             touches = backend.touching(contact)
             gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
-        feet_velocity = (site_positions(backend, FEET) - self._feet)[:, :, :2] / self.control_dt
+        feet_velocity = (spaces.site_positions(backend, FEET) - self._feet)[:, :, :2] / self.control_dt
         touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
         smooth = (
             0.5 * self.jerkiness(backend, running)
@@ -238,7 +223,7 @@ class WalkHumanoid(HumanoidTask):
             - 0.3 * terms.slip(feet_velocity, touching)
             - smooth
         )
-        self._feet = torch.where(running[:, None, None], site_positions(backend, FEET), self._feet)
+        self._feet = torch.where(running[:, None, None], spaces.site_positions(backend, FEET), self._feet)
         reward = self.control_dt * reward
         success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
         lost = fallen
@@ -250,7 +235,7 @@ class WalkHumanoid(HumanoidTask):
         way, ahead = place - place[:1], heading(moments)[:1]
         distance, aside = _along(way, ahead).numpy(), abs(_across(way, ahead).numpy())
         made = distance / (SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed[env_id].cpu()).numpy()
-        fallen = ever(_fallen(moments, FloorSenses(HUMANOID, moments)).numpy())
+        fallen = ever(_fallen(moments, spaces.FloorSenses(HUMANOID, moments)).numpy())
         return FloorFacts(
             dt_s=self.control_dt,
             share=np.minimum(made, np.arange(len(made)) / self._episode_length),
@@ -274,7 +259,7 @@ _ASIDE = [
 ]
 
 
-def _fallen(state: NamedState, senses: FloorSenses) -> torch.Tensor:
+def _fallen(state: NamedState, senses: spaces.FloorSenses) -> torch.Tensor:
     """True where the pelvis is low or leans too far. Shape: (n,), bool."""
     return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
 

@@ -14,16 +14,9 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
-from isaaclab_arena.interfaces.episode import (
-    Conditions,
-    ConditionValue,
-    draw_uniform,
-    number,
-    point,
-    upright_pose,
-)
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart, SceneTexture, texture_pixels
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, texture_pixels
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -86,8 +79,8 @@ _COLOURS = (
 NUM_PATTERNS = len(_COLOURS)
 
 
-def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[SceneTexture]:
-    """Yield each mixture of each pattern with the own texture of each surface that variations change."""
+def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and pixels of each mixture of each pattern with the texture of each surface that variations change."""
     # Integer arithmetic, so that textures are the same on every machine.
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
@@ -101,7 +94,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[Sc
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield SceneTexture(name=f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels=pixels.astype(np.uint8))
+                yield f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels.astype(np.uint8)
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
@@ -150,7 +143,6 @@ def catalogue(
         *_starts(model, draws),
         *_objects(model, task),
         *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
-        *_senses(model),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
@@ -274,8 +266,14 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
             yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
 
 
+def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
+    """Map each policy camera's name in observations to its name in the model."""
+    names = [model.camera(index).name for index in range(model.ncam)]
+    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
+
+
 def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
-    """Yield the variations of light, cameras, robot, table and distractors."""
+    """Yield the variations of light, cameras, robot, table and distractors, then of the senses and the surfaces."""
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -310,19 +308,10 @@ def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: 
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
 
-
-def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
-    """Map each policy camera's name in observations to its name in the model."""
-    names = [model.camera(index).name for index in range(model.ncam)]
-    return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
-
-
-def _senses(model: mujoco.MjModel) -> Iterator[Variation]:
-    """Yield the variations of actions, observations, pictures and surfaces."""
     words, seed = "standard deviation of the action noise, as a share of each action's range", (SEEDS[ACTION_NOISE],)
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
-    words, limits = "age of the observations", (0, MAX_DELAY)
-    yield _variation("observation", "delay", "control steps", words, (0, 3), limits, 0, integer=True)
+    words, control_steps = "age of the observations", (0, MAX_DELAY)
+    yield _variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
     words = "standard deviation of the noise on each observed number, in its own unit"
     seed = (SEEDS[OBSERVATION_NOISE],)
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)

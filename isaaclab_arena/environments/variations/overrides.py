@@ -8,7 +8,7 @@ from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
-from isaaclab_arena.interfaces.episode import ConditionValue, number, point
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, number, point
 from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.
@@ -22,7 +22,7 @@ _DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "back
 _COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
-def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[str]) -> dict[str, ConditionValue]:
+def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, ConditionValue]:
     """Return conditions with the task's starts moved by the variations ``keys``, such as ``cube.shift``."""
     moved = dict(conditions)
     for key in keys:
@@ -43,12 +43,10 @@ def with_moved_starts(conditions: Mapping[str, ConditionValue], keys: Iterable[s
     return moved
 
 
-def differs_only_by(
-    before: Mapping[str, ConditionValue], now: Mapping[str, ConditionValue], keys: Collection[str]
-) -> bool:
+def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) -> bool:
     """True if two episodes differ only by the variations ``keys`` and the draws that belong to them."""
-    # Each variation has a new value, every start is the old one plus its shift, and all else is equal except what the
-    # variations draw: seeds, patterns, places of distractors.
+    # Each variation has a new value, and every start is the old one plus its shift. All else is equal except the
+    # variations' own draws: seeds, patterns, places of distractors.
     if any(key in before or key not in now for key in keys):
         return False
     try:
@@ -57,17 +55,15 @@ def differs_only_by(
         # Recordings may hold any value; a start that cannot be shifted was not.
         return False
     drawn = {_DRAWN.get(key) for key in keys}
+    # JSON turns tuples into lists.
+    expected, now = (
+        {key: tuple(value) if isinstance(value, list | tuple) else value for key, value in each.items()}
+        for each in (expected, now)
+    )
     return all(
-        _plain(expected.get(key)) == _plain(now.get(key))
-        or key in drawn
-        or (_COUNT in keys and key.startswith(_DISTRACTOR))
+        expected.get(key) == now.get(key) or key in drawn or (_COUNT in keys and key.startswith(_DISTRACTOR))
         for key in expected.keys() | now.keys()
     )
-
-
-def _plain(value: ConditionValue | None) -> object:
-    """Return a value with its numbers in a tuple; JSON turns tuples into lists."""
-    return tuple(value) if isinstance(value, list | tuple) else value
 
 
 # Read a job's ``variations``: Arena's spelling, flat or nested, checked to the last key.
@@ -294,8 +290,13 @@ class Axis:
                 low = [max(*each) for each in zip(low, variation.lowest, strict=True)]
                 high = [min(*each) for each in zip(high, variation.highest, strict=True)]
             if variation.integer:
+                # The nearest whole numbers that differ from the nominal ones.
                 low, high = (
-                    [_whole(end, middle) for end, middle in zip(ends, nominal, strict=True)] for ends in (low, high)
+                    [
+                        round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)
+                        for end, middle in zip(ends, nominal, strict=True)
+                    ]
+                    for ends in (low, high)
                 )
             if self.is_exact:
                 # The end farther from the nominal value.
@@ -383,8 +384,3 @@ AXES: Mapping[str, Axis] = {
     )
 }
 """The axes by name, in the order of tables."""
-
-
-def _whole(end: float, middle: float) -> int:
-    """Return the nearest whole number that differs from ``middle``."""
-    return round(end) if round(end) != middle else round(middle) + (1 if end >= middle else -1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import mujoco
 import numpy as np
@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
 from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
+from isaaclab_arena.sim.scene import Robot
 
 # Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
 #
@@ -239,16 +240,14 @@ _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _SQRT_3 = math.sqrt(3.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disturbance:
-    """The disturbance of one episode's observations; by default none."""
-
-    seed: int = 0  # of its noise, 0 to 2**63 - 1
-    state_noise: float = 0.0  # standard deviation on each observed number, in its unit
-    picture_noise: float = 0.0  # standard deviation on each colour, of 255
-    blur: float = 0.0  # standard deviation [pixels]
-    exposure: float = 0.0  # stops; below 0 is darker
-    quality: int = catalogue.NO_COMPRESSION  # of JPEG, 1 to 99; 100 for no compression
+_UNDISTURBED = {
+    catalogue.OBSERVATION_NOISE: 0.0,
+    catalogue.PICTURE_NOISE: 0.0,
+    catalogue.PICTURE_BLUR: 0.0,
+    catalogue.PICTURE_EXPOSURE: 0.0,
+    catalogue.PICTURE_QUALITY: catalogue.NO_COMPRESSION,
+}
+"""Conditions that disturb an episode's observations, each to its value without an effect."""
 
 
 class Disturbances:
@@ -259,41 +258,47 @@ class Disturbances:
         self._steps = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._strengths = {
-            name: torch.zeros(num_envs, device=device) for name in ("state_noise", "picture_noise", "blur")
+            name: torch.zeros(num_envs, device=device)
+            for name in (catalogue.OBSERVATION_NOISE, catalogue.PICTURE_NOISE, catalogue.PICTURE_BLUR)
         }
         self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
         self._is_compressed = torch.zeros(num_envs, device=device)
         self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
         self._columns: torch.Tensor | None = None
-        self._are_on = dict.fromkeys((*self._strengths, "exposure", "quality"), False)
+        self._are_on = dict.fromkeys(_UNDISTURBED, False)
 
-    def begin(self, env_ids: torch.Tensor, disturbances: Sequence[Disturbance]) -> None:
-        """Start env slots (n,), int64, with their disturbances; their next observation is their first."""
+    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Start env slots (n,), int64, disturbed by their conditions; their next observation is their first."""
         env_ids = env_ids.to(self._steps.device)
         self._steps[env_ids] = -1
+        asked = {name: [number(own.get(name, nothing)) for own in conditions] for name, nothing in _UNDISTURBED.items()}
+        qualities = [round(quality) for quality in asked[catalogue.PICTURE_QUALITY]]
+        asked[catalogue.PICTURE_QUALITY] = [*map(float, qualities)]
+        noise, pictures = SEEDS[catalogue.OBSERVATION_NOISE], SEEDS[catalogue.PICTURE_NOISE]
+        seeds = [own.get(noise, own.get(pictures, 0)) for own in conditions]
         kept = [*self._strengths.values(), self._is_compressed, self._seeds]
-        wanted = [[getattr(each, name) for each in disturbances] for name in self._strengths]
-        wanted += [
-            [each.quality != catalogue.NO_COMPRESSION for each in disturbances],
-            [each.seed for each in disturbances],
+        wanted = [
+            *(asked[name] for name in self._strengths),
+            [each != catalogue.NO_COMPRESSION for each in qualities],
+            # A float would lose the last digits of a seed.
+            [seed if isinstance(seed, int) else round(number(seed)) for seed in seeds],
         ]
         own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
         kept += [self._tables, self._weights, self._quantisation]
-        own.append(torch.from_numpy(np.stack([exposure_table(each.exposure) for each in disturbances])))
+        own.append(torch.from_numpy(np.stack([exposure_table(stops) for stops in asked[catalogue.PICTURE_EXPOSURE]])))
         # The weights of each Gaussian blur sum to 1.
         away, blurs = np.arange(-self._radius, self._radius + 1), []
-        for each in disturbances:
-            weights = np.exp(-0.5 * (away / each.blur) ** 2) if each.blur > 0.0 else (away == 0).astype(float)
+        for blur in asked[catalogue.PICTURE_BLUR]:
+            weights = np.exp(-0.5 * (away / blur) ** 2) if blur > 0.0 else (away == 0).astype(float)
             blurs.append(weights / weights.sum())
         own.append(torch.from_numpy(np.stack(blurs)).to(self._weights.dtype))
-        own.append(torch.from_numpy(np.stack([quantisation_tables(each.quality) for each in disturbances])))
+        own.append(torch.from_numpy(np.stack([quantisation_tables(quality) for quality in qualities])))
         for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
             to[env_ids] = values
         # A disturbance that no episode has had costs nothing in a step.
-        nothing = Disturbance()
-        for name, is_on in self._are_on.items():
-            self._are_on[name] = is_on or any(getattr(each, name) != getattr(nothing, name) for each in disturbances)
+        for name, nothing in _UNDISTURBED.items():
+            self._are_on[name] |= any(each != nothing for each in asked[name])
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
@@ -301,7 +306,7 @@ class Disturbances:
         if not any(self._are_on.values()):
             return observation
         seen = dict(observation)
-        if self._are_on["state_noise"]:
+        if self._are_on[catalogue.OBSERVATION_NOISE]:
             # Noise is computed for all terms at once: on a GPU each operation costs.
             terms = seen["policy"]
             sizes = [now[0].numel() for now in terms.values()]
@@ -311,14 +316,14 @@ class Disturbances:
                 self._columns = torch.tensor([number, place], device=self._steps.device)
             numbers, places = self._columns
             keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
-            noise = _spread(mixed(keys + places * _ODD)) * self._strengths["state_noise"][:, None]
+            noise = _spread(mixed(keys + places * _ODD)) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
             # An env slot without noise keeps its bits: adding 0 would change -0.
-            is_noisy, noisy = self._strengths["state_noise"] > 0, {}
+            is_noisy, noisy = self._strengths[catalogue.OBSERVATION_NOISE] > 0, {}
             for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
                 is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
                 noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
             seen["policy"] = noisy
-        if CAMERAS in seen and any(self._are_on[each] for each in ("picture_noise", "blur", "exposure", "quality")):
+        if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != catalogue.OBSERVATION_NOISE):
             seen[CAMERAS] = {
                 name: self._picture(number, shown) if name.endswith("_rgb") else shown
                 for number, (name, shown) in enumerate(seen[CAMERAS].items())
@@ -332,18 +337,18 @@ class Disturbances:
             pictures = shown.frames
         else:
             slots, pictures = torch.arange(len(self._steps), device=self._steps.device), shown
-        if self._are_on["exposure"]:
+        if self._are_on[catalogue.PICTURE_EXPOSURE]:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
-        if self._are_on["blur"]:
+        if self._are_on[catalogue.PICTURE_BLUR]:
             blurred = blurred_pictures(pictures, self._weights[slots])
-            pictures = torch.where(_of_slots(self._strengths["blur"], slots) > 0, blurred, pictures)
-        if self._are_on["picture_noise"] and len(pictures):
+            pictures = torch.where(_of_slots(self._strengths[catalogue.PICTURE_BLUR], slots) > 0, blurred, pictures)
+        if self._are_on[catalogue.PICTURE_NOISE] and len(pictures):
             # Negative numbers: no picture shares the number of a term of the state.
             keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
-            strength = _of_slots(self._strengths["picture_noise"], slots)
+            strength = _of_slots(self._strengths[catalogue.PICTURE_NOISE], slots)
             noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
             pictures = torch.where(strength > 0, _as_colours(pictures + strength * noise), pictures)
-        if self._are_on["quality"]:
+        if self._are_on[catalogue.PICTURE_QUALITY]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
         return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
@@ -410,9 +415,8 @@ class VariedWorld:
 
     def __init__(
         self,
-        *,
         backend: Backend,
-        base_body: str,
+        robot: Robot,
         task: Task,
         action_spec: ArraySpec,
         variations: Sequence[Variation],
@@ -422,7 +426,7 @@ class VariedWorld:
         self._backend = backend
         self._model = backend.model
         # The robot's base, which a lower or higher table shifts.
-        self._base_body = base_body
+        self._base_body = robot.base_body
         self._variations = tuple(variations)
         self.distractors = distractors
         self._footprints = catalogue.footprints(self._model, task) if distractors.things else ()
@@ -466,20 +470,7 @@ class VariedWorld:
         seeds = [round(number(own.get(SEEDS[catalogue.ACTION_NOISE], 0))) for own in conditions]
         self.noise.begin(slots, strengths, seeds)
         self.delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
-        disturbances = []
-        for own in conditions:
-            seed = own.get(SEEDS[catalogue.OBSERVATION_NOISE], own.get(SEEDS[catalogue.PICTURE_NOISE], 0))
-            disturbance = Disturbance(
-                # A float would lose the last digits of the seed.
-                seed=seed if isinstance(seed, int) else round(number(seed)),
-                state_noise=number(own.get(catalogue.OBSERVATION_NOISE, 0.0)),
-                picture_noise=number(own.get(catalogue.PICTURE_NOISE, 0.0)),
-                blur=number(own.get(catalogue.PICTURE_BLUR, 0.0)),
-                exposure=number(own.get(catalogue.PICTURE_EXPOSURE, 0.0)),
-                quality=round(number(own.get(catalogue.PICTURE_QUALITY, catalogue.NO_COMPRESSION))),
-            )
-            disturbances.append(disturbance)
-        self._disturbances.begin(env_ids, disturbances)
+        self._disturbances.begin(env_ids, conditions)
         shifts = [-number(own.get(catalogue.TABLE_HEIGHT, 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from benchmarks.simulation.varied_steps import OperationCount
 from isaaclab_arena.environments.variations.varied_world import (
     NOISE_STEPS,
     ActionNoise,
-    Disturbance,
     Disturbances,
     ObservationDelay,
     blurred_pictures,
@@ -22,6 +20,7 @@ from isaaclab_arena.environments.variations.varied_world import (
     noise_of,
     quantisation_tables,
 )
+from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures
 from tests.environments.building import hold_still, steps_of
 from tests.environments.variations.varying import begin, build_varied, conditions_of, fixed, simulation
@@ -31,10 +30,17 @@ from tests.environments.variations.varying import begin, build_varied, condition
 
 CPU = torch.device("cpu")
 RGB = "head_rgb"
-STRONG = Disturbance(seed=5, state_noise=0.1, picture_noise=8.0, blur=1.0, exposure=0.5, quality=20)
+STRONG: Conditions = {
+    "observation.noise": 0.1,
+    "observation.noise_seed": 5,
+    "picture.noise": 8.0,
+    "picture.blur": 1.0,
+    "picture.exposure": 0.5,
+    "picture.jpeg_quality": 20,
+}
 
 
-def disturbing(*each: Disturbance) -> Disturbances:
+def disturbing(*each: Conditions) -> Disturbances:
     made = Disturbances(len(each), CPU, most_blur=1.0)
     made.begin(torch.arange(len(each)), each)
     return made
@@ -62,7 +68,8 @@ def test_noise_has_mean_0_and_deviation_1_and_follows_from_its_key_alone():
 
 
 def test_an_episode_sees_the_same_beside_any_others():
-    alone, beside = disturbing(STRONG), disturbing(Disturbance(seed=9, picture_noise=30.0, blur=0.5), STRONG)
+    other = {"picture.noise": 30.0, "picture.noise_seed": 9, "picture.blur": 0.5}
+    alone, beside = disturbing(STRONG), disturbing(other, STRONG)
     for step in range(3):
         one = alone.disturbed(observed(1), moved(True))
         two = beside.disturbed(observed(2), moved(step != 1, True))
@@ -80,7 +87,7 @@ def test_noise_is_new_in_every_step_and_stays_while_an_env_slot_rests():
 
 
 def test_an_env_slot_without_a_disturbance_keeps_its_bits_beside_others_that_have_some():
-    seen = disturbing(Disturbance(), STRONG).disturbed(observed(2), moved(True, True))
+    seen = disturbing({}, STRONG).disturbed(observed(2), moved(True, True))
     for group, terms in observed(2).items():
         for name, now in terms.items():
             assert torch.equal(seen[group][name][0], now[0])
@@ -92,7 +99,7 @@ def test_depth_is_left_alone():
 
 
 def test_what_is_drawn_on_demand_is_seen_as_if_everything_were_drawn():
-    each = [replace(STRONG, seed=seed) for seed in (5, 6, 7)]
+    each = [{**STRONG, "observation.noise_seed": seed} for seed in (5, 6, 7)]
     everything = disturbing(*each).disturbed(observed(3), moved(True, True, True))
     some = observed(3)
     some[CAMERAS] = {RGB: Pictures((0, 2), observed(2)[CAMERAS][RGB])}
@@ -102,7 +109,7 @@ def test_what_is_drawn_on_demand_is_seen_as_if_everything_were_drawn():
 
 
 def test_pictures_are_compressed_last_as_a_camera_does():
-    bare, compressed = disturbing(replace(STRONG, quality=100)), disturbing(STRONG)
+    bare, compressed = disturbing({**STRONG, "picture.jpeg_quality": 100}), disturbing(STRONG)
     one, other = (each.disturbed(observed(1), moved(True))[CAMERAS][RGB] for each in (bare, compressed))
     tables = torch.from_numpy(quantisation_tables(20))[None]
     assert torch.equal(other, compressed_pictures(one, tables))
@@ -128,7 +135,7 @@ def test_a_new_episode_begins_with_its_own_first_noise():
     made.begin(torch.tensor([0]), [STRONG])
     again, first = (each.disturbed(observed(1), moved(True)) for each in (made, fresh))
     assert torch.equal(again["policy"]["joint_pos"], first["policy"]["joint_pos"])
-    made.begin(torch.tensor([0]), [Disturbance()])
+    made.begin(torch.tensor([0]), [{}])
     assert torch.equal(made.disturbed(observed(1), moved(True))[CAMERAS][RGB], observed(1)[CAMERAS][RGB])
 
 

@@ -48,34 +48,34 @@ def tracer(model) -> RayTracer:
     return RayTracer(model, [Camera(name="front", width=WIDTH, height=HEIGHT, depth=True, segmentation=True)])
 
 
-def picture_of(tracer, model, position=(0.0, 0.0, -2.0)):
+def pictures_of(tracer, model, position=(0.0, 0.0, -2.0)):
     data = mujoco.MjData(model)
     data.qpos[:3] = position
     mujoco.mj_forward(model, data)
-    return tracer.render(VisibleWorld.of(model, data))["front"]
+    return tracer.render(VisibleWorld.of(model, data))
 
 
-def colour_in_the_middle(picture) -> str | None:
+def colour_in_the_middle(pictures) -> str | None:
     """Return the only channel that is not dark."""
-    bright = picture.rgb[HEIGHT // 2, WIDTH // 2] > 100
+    bright = pictures["front"][HEIGHT // 2, WIDTH // 2] > 100
     return ("red", "green", "blue")[int(bright.argmax())] if bright.sum() == 1 else None
 
 
 def test_a_picture_shows_what_stands_before_the_camera(tracer, model):
-    picture = picture_of(tracer, model)
-    assert (picture.rgb.shape, picture.rgb.dtype) == ((HEIGHT, WIDTH, 3), np.uint8)
-    assert colour_in_the_middle(picture) == "red"
+    pictures = pictures_of(tracer, model)
+    assert (pictures["front"].shape, pictures["front"].dtype) == ((HEIGHT, WIDTH, 3), np.uint8)
+    assert colour_in_the_middle(pictures) == "red"
 
 
 def test_the_first_line_of_pixels_is_the_upper_one(tracer, model):
-    green = picture_of(tracer, model).rgb[..., 1] > 50
+    green = pictures_of(tracer, model)["front"][..., 1] > 50
     y, x = np.nonzero(green)
     assert 0 < y.max() < HEIGHT // 2
     assert abs(x.mean() - (WIDTH - 1) / 2) < 1
 
 
 def test_depth_is_the_distance_along_the_axis_in_metres(tracer, model):
-    depth = picture_of(tracer, model).depth
+    depth = pictures_of(tracer, model)["front:depth"]
     face = depth[depth[..., 0] > 0]
     assert (depth.shape, depth.dtype) == ((HEIGHT, WIDTH, 1), np.float32)
     # The face of the box is flat and parallel to the picture: the same depth in its middle and at its edge.
@@ -86,35 +86,35 @@ def test_depth_is_the_distance_along_the_axis_in_metres(tracer, model):
 
 
 def test_segmentation_names_the_body_behind_each_pixel(tracer, model):
-    segmentation = picture_of(tracer, model).segmentation
+    segmentation = pictures_of(tracer, model)["front:segmentation"]
     assert (segmentation.shape, segmentation.dtype) == ((HEIGHT, WIDTH, 1), np.int32)
     assert segmentation[HEIGHT // 2, WIDTH // 2, 0] == model.body("red").id
     assert set(np.unique(segmentation)) == {-1, model.body("red").id, model.body("above").id}
 
 
 def test_what_was_rendered_before_leaves_no_trace(tracer, model):
-    fresh = picture_of(tracer, model)
-    elsewhere = picture_of(tracer, model, position=(0.6, -0.4, -2.0))
-    again = picture_of(tracer, model)
-    assert (elsewhere.rgb != fresh.rgb).any()
-    assert (again.rgb == fresh.rgb).all()
-    assert (again.depth == fresh.depth).all()
-    assert (again.segmentation == fresh.segmentation).all()
+    fresh = pictures_of(tracer, model)
+    elsewhere = pictures_of(tracer, model, position=(0.6, -0.4, -2.0))
+    again = pictures_of(tracer, model)
+    assert (elsewhere["front"] != fresh["front"]).any()
+    assert (again["front"] == fresh["front"]).all()
+    assert (again["front:depth"] == fresh["front:depth"]).all()
+    assert (again["front:segmentation"] == fresh["front:segmentation"]).all()
 
 
 def test_a_picture_is_kept_when_the_next_one_is_rendered(tracer, model):
-    first = picture_of(tracer, model)
-    before = first.rgb.copy()
-    picture_of(tracer, model, position=(0.6, -0.4, -2.0))
-    assert (first.rgb == before).all()
+    first = pictures_of(tracer, model)
+    before = first["front"].copy()
+    pictures_of(tracer, model, position=(0.6, -0.4, -2.0))
+    assert (first["front"] == before).all()
 
 
 def test_a_world_with_its_own_colour_looks_otherwise(tracer, model):
     painted = mujoco.MjModel.from_xml_string(SCENE.replace("1 0 0 1", "0 0 1 1"))
     data = mujoco.MjData(painted)
     mujoco.mj_forward(painted, data)
-    assert colour_in_the_middle(tracer.render(VisibleWorld.of(painted, data))["front"]) == "blue"
-    assert colour_in_the_middle(picture_of(tracer, model)) == "red"
+    assert colour_in_the_middle(tracer.render(VisibleWorld.of(painted, data))) == "blue"
+    assert colour_in_the_middle(pictures_of(tracer, model)) == "red"
 
 
 # Pictures of all worlds at once, held to those that are rendered one by one.
@@ -163,15 +163,13 @@ def test_all_worlds_at_once_look_as_they_do_one_by_one(backend, cameras):
     alone = RayTracers(backend.model, cameras).render([0, 1], backend.visible_world)
     for camera in cameras:
         for env_id in range(2):
-            picture = alone[env_id][camera.name]
-            assert picture.depth is not None
-            assert picture.segmentation is not None
+            own = alone[env_id]
             colours = together[camera.name][env_id].numpy().astype(int)
-            assert (np.abs(colours - picture.rgb) <= CLOSE).all(axis=-1).mean() > SAME_PIXELS
+            assert (np.abs(colours - own[camera.name]) <= CLOSE).all(axis=-1).mean() > SAME_PIXELS
             depth = together[f"{camera.name}:depth"][env_id].numpy()
-            assert np.isclose(depth, picture.depth, atol=1e-3).mean() > SAME_PIXELS
+            assert np.isclose(depth, own[f"{camera.name}:depth"], atol=1e-3).mean() > SAME_PIXELS
             seen = together[f"{camera.name}:segmentation"][env_id].numpy()
-            assert (seen == picture.segmentation).mean() > SAME_PIXELS
+            assert (seen == own[f"{camera.name}:segmentation"]).mean() > SAME_PIXELS
 
 
 def test_each_world_shows_its_own_colours_and_camera(backend, cameras):
@@ -314,7 +312,7 @@ def test_every_pixel_is_the_one_of_a_whole_picture(shapes):
     backdrops, number = Backdrops(model, camera()), 60
     tracer.num_pixels = 0
     for world in worlds(model, number):
-        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"].rgb)
+        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"])
     share = tracer.num_pixels / (number * BACKDROPS_WIDTH * BACKDROPS_HEIGHT)
     assert share < (0.75 if len(shapes) > 1 else 0.4)
 
@@ -326,7 +324,7 @@ def test_a_world_of_another_colour_has_its_own_backdrop():
     for number, world in enumerate(worlds(model, 12)):
         world.fields["geom_rgba"][:2, 0] = (0.2, 0.9)[number % 2]
         world.fields["light_diffuse"][:] = (0.9, 0.3, 0.6)[number % 3]
-        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"].rgb)
+        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"])
 
 
 def test_a_camera_that_moves_sees_every_pixel_anew():
@@ -336,7 +334,7 @@ def test_a_camera_that_moves_sees_every_pixel_anew():
     tracer.num_pixels = 0
     for number, world in enumerate(worlds(model, 5)):
         world.poses["cam_xpos"][0, 2] += 0.05 * number
-        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"].rgb)
+        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"])
     assert tracer.num_pixels == 5 * BACKDROPS_WIDTH * BACKDROPS_HEIGHT
 
 
@@ -346,5 +344,5 @@ def test_with_a_lamp_whose_shadows_spread_every_picture_is_drawn_whole():
     backdrops = Backdrops(model, camera())
     tracer.num_pixels = 0
     for world in worlds(model, 4):
-        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"].rgb)
+        np.testing.assert_array_equal(backdrops.draw(tracer, world), whole.render(world)["beside"])
     assert tracer.num_pixels == 4 * BACKDROPS_WIDTH * BACKDROPS_HEIGHT
