@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import heartbeat
 from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.console import as_text, show_results
-from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
@@ -56,6 +55,17 @@ class RunOutcome:
     exit_code: int
     output_directory: Path  # of this rank's files
     signal_number: int | None = None  # signal that ended the run early
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunRun:
+    """A run whose episodes a host is to play."""
+
+    request: RunRequest  # with the settled jobs
+    started: StartedRun
+    attempt: Attempt
+    watch: heartbeat.RankWatch
+    interruption: Interruption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +97,8 @@ class Host(ABC):
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @abstractmethod
-    def ready(
-        self,
-        request: RunRequest,
-        started: StartedRun,
-        attempt: Attempt,
-        watch: RankWatch,
-        interruption: Interruption,
-    ) -> AbstractContextManager[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
-        """Get ready; yield what plays the episodes that are left, and what waits for the other ranks after that."""
+    def ready(self, begun: BegunRun) -> AbstractContextManager[Callable[[], Played]]:
+        """Get ready; yield the function that plays the episodes that are left, and then waits for the other ranks."""
         # The context ends after the tables are written.
 
 
@@ -128,16 +131,27 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
         missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
-        watch = RankWatch(
+        watch = heartbeat.RankWatch(
             directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
         )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
             live_tracking = imported("isaaclab_arena.tracking.watched_run:live_tracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
-        play, wait = stack.enter_context(host.ready(request, started, attempt, watch, interruption))
-        with shown_while_it_runs(request, directory, host, watch.look) if context.is_rank_zero else nullcontext():
-            played = wait(play())
+        begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
+        play = stack.enter_context(host.ready(begun))
+        with ExitStack() as shown:
+            if context.is_rank_zero:
+                _LOG.info("writing to %s", directory)
+                if host.shows_progress:
+                    shown.enter_context(heartbeat.shown(watch.look))
+                if host.writes_report and not options.no_report:
+                    # The page links films, since embedding reads all of them again. It loads pandas, see
+                    # `merge_and_show`.
+                    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+                    keep_page = partial(heartbeat.keep_writing, lambda: imported(writer)([directory], **on_page))
+                    shown.enter_context(heartbeat.in_a_thread(lambda end: keep_page(end.wait), name="report"))
+            played = play()
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.
         code = int(played.failed)
@@ -161,37 +175,30 @@ class RankHost(Host):
     """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     @contextmanager
-    def ready(
-        self,
-        request: RunRequest,
-        started: StartedRun,
-        attempt: Attempt,
-        watch: RankWatch,
-        interruption: Interruption,
-    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
-        """Start the policy servers and publish this rank's status; yield what runs its jobs, and what waits."""
-        directory, context, stop_requested = started.output_directory, self.ranks.context, interruption.stop_requested
-        rank = context.rank
+    def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
+        """Start the policy servers and publish this rank's status; yield the function that runs its jobs and waits."""
+        request, attempt, watch = begun.request, begun.attempt, begun.watch
+        directory, stop_requested = begun.started.output_directory, begun.interruption.stop_requested
+        context, rank = self.ranks.context, self.ranks.context.rank
         work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
         to_run = {entry.job for entry in attempt.jobs}
-        with ExitStack() as stack:
-            servers = running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
-            publisher, play = stack.enter_context(
-                ready_to_run(
-                    work,
-                    request,
-                    attempt,
-                    context,
-                    directory,
-                    config_hash=started.plan.config_hash,
-                    stop_requested=stop_requested,
-                    import_s=request.import_s,
-                    policy_servers=stack.enter_context(servers),
-                )
-            )
+        with (
+            running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as policy_servers,
+            ready_to_run(
+                work,
+                request,
+                attempt,
+                context,
+                directory,
+                config_hash=begun.started.plan.config_hash,
+                stop_requested=stop_requested,
+                import_s=request.import_s,
+                policy_servers=policy_servers,
+            ) as (publisher, run_jobs),
+        ):
 
-            def wait(state: RankState) -> Played:
-                failed, merges = state is RankState.FAILED, False
+            def play() -> Played:
+                failed, merges = run_jobs() is heartbeat.RankState.FAILED, False
                 # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
                 if failed:
                     merges = not any(report.alive for report in watch.look() if report.rank != rank)
@@ -218,20 +225,24 @@ class RankHost(Host):
                 all_ended = not (at_work or stop_requested())
                 return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-            yield play, wait
+            yield play
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:
     """Run jobs as a rank of a program that does nothing else, and return the exit code."""
-    options = request.options
     if context.launched_by_torchrun:
         die_with_parent()
+    set_up_process(request.options)
+    with initialise(context, process_group=request.options.process_group) as ranks:
+        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
+
+
+def set_up_process(options: RunOptions) -> None:
+    """Set the threads, the memory and the arithmetic of a process that does nothing but run jobs."""
     limit_threads(options.torch_threads)
     join_freed_memory_at_once()
     if options.deterministic:
         calculate_deterministically()
-    with initialise(context, process_group=options.process_group) as ranks:
-        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
 def run_as_asked(
@@ -284,23 +295,6 @@ def full_disk_explained() -> Iterator[None]:
         yield
     except DiskUnusableError as error:
         raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
-
-
-@contextmanager
-def shown_while_it_runs(
-    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[heartbeat.RankReport]]
-) -> Iterator[None]:
-    """Show the progress of all ranks, and update the run's page, within a `with` block."""
-    _LOG.info("writing to %s", output_directory)
-    # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
-    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-    with heartbeat.shown(look) if host.shows_progress else nullcontext():
-        keep_page = heartbeat.in_a_thread(
-            lambda end: heartbeat.keep_writing(lambda: imported(writer)([output_directory], **on_page), end.wait),
-            name="report",
-        )
-        with keep_page if host.writes_report and not request.options.no_report else nullcontext():
-            yield
 
 
 def merge_and_show(
