@@ -25,13 +25,7 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.options import (
-    Assignment,
-    ClusterOptions,
-    check_cluster,
-    read_command_line,
-    refuse_unknown,
-)
+from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import request_for, run_as_asked
 from isaaclab_arena.evaluation.validation import robustness_arms
@@ -76,7 +70,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     with program() as ended:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
-        check_cluster(options)
+        options.check_cluster()
         may_import, elsewhere = not options.no_import, None
         if options.cluster is not None:
             # Only a run on a cluster loads what drives one.

@@ -53,14 +53,16 @@ class RankState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """The latest status of a rank, as it wrote it."""
+    """The latest status of a rank, as it wrote it; by default the first one of this process."""
 
     rank: int
     run_id: str  # of this start of the program; an earlier start leaves its files behind
-    host: str  # name of the machine, for people
-    machine: str  # identity of the machine, so that process numbers can be compared
-    pid: int
-    start_ticks: int | None  # start time of the process, None if the system does not report it
+    host: str = field(default_factory=socket.gethostname)  # name of the machine, for people
+    # Identity of the machine, so that process numbers can be compared.
+    machine: str = field(default_factory=machine_identity)
+    pid: int = field(default_factory=os.getpid)
+    # Start time of the process, None if the system does not report it.
+    start_ticks: int | None = field(default_factory=lambda: process_start_ticks(os.getpid()))
     state: RankState = RankState.STARTING
     exited: bool = False  # last status: the process is about to end
     current_job: str | None = None  # None between jobs
@@ -89,20 +91,6 @@ class RankStatus:
     def makes_steps(self) -> bool:
         """Whether the rank can make steps: it has no long work, or does it beside a job."""
         return self.long_work is None or (self.long_work_job is not None and self.current_job is not None)
-
-    @classmethod
-    def of_this_process(cls, *, rank: int, run_id: str, jobs_total: int = 0, episodes_total: int = 0) -> Self:
-        """Return the initial status of this process."""
-        return cls(
-            rank=rank,
-            run_id=run_id,
-            host=socket.gethostname(),
-            machine=machine_identity(),
-            pid=os.getpid(),
-            start_ticks=process_start_ticks(os.getpid()),
-            jobs_total=jobs_total,
-            episodes_total=episodes_total,
-        )
 
 
 def status_path(output_directory: Path, rank: int) -> Path:
@@ -287,19 +275,17 @@ class StatusPublisher(Observer):
     def __exit__(self, *exception: object) -> None:
         is_lost = exception[0] is not None and not self._status.state.is_final
         self._beating.__exit__(None, None, None)
-        self.update(exited=True, state=RankState.FAILED if is_lost else self._status.state)
-        self._write_or_log()
+        self.publish(exited=True, state=RankState.FAILED if is_lost else self._status.state)
 
     def update(self, **changes: Any) -> None:
         """Change fields of the status; the next beat writes them."""
         with self._status_lock:
             self._status = dataclasses.replace(self._status, **changes)
 
-    def set_state(self, state: RankState) -> None:
-        """Set the rank's state; a final state is written at once."""
-        self.update(state=state)
-        if state.is_final:
-            self._write_or_log()
+    def publish(self, **changes: Any) -> None:
+        """Change fields of the status, and write it at once."""
+        self.update(**changes)
+        self._write_or_log()
 
     def start_job(self, name: str, *, num_episodes: int | None = 0) -> None:
         """Publish the job that begins, with its share of ``episodes_total``; None if ranks share the total."""
@@ -307,7 +293,7 @@ class StatusPublisher(Observer):
         self._corrects_total = num_episodes is not None
         self._episodes_left = num_episodes or 0
         self._stepping_since = None
-        self.update(
+        self.publish(
             state=RankState.RUNNING,
             current_job=name,
             preparing="getting ready",
@@ -315,7 +301,6 @@ class StatusPublisher(Observer):
             job_episodes_total=num_episodes or 0,
             job_stepping_s=0.0,
         )
-        self._write_or_log()
 
     def prepare(self, doing: str | None) -> None:
         """Publish the start-up phase of the current job in words, None after its first control step."""
@@ -335,13 +320,13 @@ class StatusPublisher(Observer):
             self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def hear(self, long_work: LongWork | None) -> None:
-        """Publish the progress of long work, None if there is none. Cheap: called for every episode."""
-        self._long_work = long_work
-
-    def hear_of(self, job: str, long_work: LongWork | None) -> None:
-        """Publish the progress of long work for a finished job, beside the current one; see `hear`."""
-        self._work_beside = None if long_work is None else (job, long_work)
+    def hear(self, job: str | None, long_work: LongWork | None) -> None:
+        """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
+        # Cheap, because it is called for every episode.
+        if job is None:
+            self._long_work = long_work
+        else:
+            self._work_beside = None if long_work is None else (job, long_work)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Count a control step of each running env slot."""

@@ -19,16 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isaaclab_arena.config.schema import (
-    WITHOUT_RESULT,
-    Delays,
-    JobStatus,
-    Meanwhile,
-    PolicyServerConfig,
-    Question,
-    ServerScope,
-    compared_groups,
-)
+from isaaclab_arena.config import schema
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import policy_client
@@ -64,10 +55,10 @@ _LOG = logging.getLogger(__name__)
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 
 
-def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[Question, ...]) -> Mapping[int, tuple[int, ...]]:
+def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[schema.Question, ...]) -> Mapping[int, tuple[int, ...]]:
     """Map the index of each compared job to the indices of all jobs in its turns, itself included."""
     indices = {job.config.name: job.config.index for job in jobs}
-    groups = (tuple(sorted(indices[name] for name in group)) for group in compared_groups(questions))
+    groups = (tuple(sorted(indices[name] for name in group)) for group in schema.compared_groups(questions))
     return {index: group for group in groups for index in group}
 
 
@@ -101,7 +92,7 @@ def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) 
     """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
     # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
     # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
-    shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
+    shares = cut_evenly(remaining, world_size)
     return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
 
 
@@ -113,13 +104,13 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
     num_episodes = count_episodes(remaining)
     smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
     num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
-    return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
+    return cut_evenly(remaining, num_pieces) if num_episodes else []
 
 
-def even_sizes(total: int, num_parts: int) -> list[int]:
-    """Return the sizes of `num_parts` parts of `total`, which differ by at most one, the larger first."""
-    size, longer = divmod(total, num_parts)
-    return [size + 1] * longer + [size] * (num_parts - longer)
+def cut_evenly(episodes: EpisodeRanges, num_parts: int) -> list[EpisodeRanges]:
+    """Cut episodes into consecutive parts, the larger first. Their sizes differ by at most one."""
+    size, longer = divmod(count_episodes(episodes), num_parts)
+    return cut(episodes, [size + 1] * longer + [size] * (num_parts - longer))
 
 
 # Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
@@ -156,26 +147,27 @@ class DividedJob:
         return self.job.environment_key
 
 
-def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
-    """Map each pending job of an attempt (by index, in file order) to its finished episodes."""
+def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
+    """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
+    found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
     finished = {work.job: work.finished for work in attempt.jobs}
-    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
-    return {config.index: finished[config.name] for config in pending}
+    for config in (job.config for job in jobs):
+        if config.status is schema.JobStatus.PENDING and config.name in finished:
+            own, length = finished[config.name], config.num_episodes
+            # None if only the policy knows the number of episodes.
+            found[config.index] = own, None if length is None else remaining_episodes(length, own)
+    return found
 
 
-def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
+def divided_jobs(
+    jobs: Sequence[Job], attempt: Attempt, questions: tuple[schema.Question, ...] = ()
+) -> list[DividedJob]:
     """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
     turns = jobs_taking_turns(jobs, questions)
-    finished_before = unfinished(jobs, attempt)
-    lengths = {index: jobs[index].config.num_episodes for index in finished_before}
-    # None if only the policy knows the number of episodes.
-    remaining = {
-        index: None if length is None else remaining_episodes(length, finished_before[index])
-        for index, length in lengths.items()
-    }
-    total = sum(count_episodes(left) for left in remaining.values() if left)
+    work = unfinished(jobs, attempt)
+    total = sum(count_episodes(left) for _, left in work.values() if left)
     divided = []
-    for index, left in remaining.items():
+    for index, (finished, left) in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
         group = turns.get(index, ())
@@ -184,8 +176,7 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
             smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
             size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
             for number, episodes in rounds_of(left, size).items():
-                num_episodes = count_episodes(episodes)
-                parts = cut(episodes, even_sizes(num_episodes, min(attempt.world_size, num_episodes)))
+                parts = cut_evenly(episodes, min(attempt.world_size, count_episodes(episodes)))
                 pieces += parts
                 rounds += [number] * len(parts)
         elif left:
@@ -196,7 +187,7 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
         divided.append(
             DividedJob(
                 job=jobs[index],
-                finished=finished_before[index],
+                finished=finished,
                 pieces=tuple(pieces),
                 takes_turns_with=group,
                 rounds=tuple(rounds),
@@ -210,16 +201,14 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
 
 def answer_watch(
     output_directory: Path,
-    questions: Sequence[Question],
-    finished: Mapping[str, EpisodeRanges],
-    *,
+    questions: Sequence[schema.Question],
     attempt: int,
+    finished: Mapping[str, EpisodeRanges],  # by job: episodes that do not run again; a job that is missing is complete
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
 
-    # `finished`: by job, the episodes that do not run again in this attempt; a job that is missing is complete. An
-    # error of an earlier attempt that runs again does not count as finished.
+    # An error of an earlier attempt that runs again does not count as finished.
     def runs_again(line: CommitLine) -> bool:
         kept = finished.get(line.job_name)
         is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
@@ -243,7 +232,7 @@ class RunRequest:
     source_file: str | None  # the job file, None for a job from the command line
     command_line: tuple[str, ...]  # as typed, one token each
     options: RunOptions  # shared by all jobs
-    questions: tuple[Question, ...] = ()  # about the jobs, which stop as soon as they are answered
+    questions: tuple[schema.Question, ...] = ()  # about the jobs, which stop as soon as they are answered
     import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
 
     @classmethod
@@ -271,7 +260,7 @@ def plan_run(
             task = builder.task_name(job.environment_config)
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
-        has_rank = is_assigned and config.status is JobStatus.PENDING
+        has_rank = is_assigned and config.status is schema.JobStatus.PENDING
         entries.append(
             PlanEntry(
                 config=config,
@@ -372,9 +361,9 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
         old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for each in (old, new):
-        apart = {*WITHOUT_RESULT, "num_envs"}
+        apart = {*schema.WITHOUT_RESULT, "num_envs"}
         each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*WITHOUT_RESULT})}
+    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*schema.WITHOUT_RESULT})}
     # The values are compared as read back from a file, so that a tuple equals a list.
     as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
     return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
@@ -462,7 +451,7 @@ def settle_backends(
     # it.
     for job in jobs:
         asked, name = job.asked_backend, job.config.name
-        if asked is None or job.config.status is not JobStatus.PENDING:
+        if asked is None or job.config.status is not schema.JobStatus.PENDING:
             continue
         if asked != OPEN_BACKEND:
             settled[name] = asked
@@ -530,18 +519,18 @@ def settle_latencies(
     jobs: Sequence[Job],
     machinery: Machinery,
     *,
-    known: Mapping[str, Delays],
+    known: Mapping[str, schema.Delays],
     asked: Asked = lambda job: closing(job.build_policy()),
     watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
-) -> dict[str, Delays]:
+) -> dict[str, schema.Delays]:
     """Map each job with a measured latency to its delays; `ConfigError` if it cannot be measured or is too long."""
     # `known`: measured when the run began; it stays. `asked` builds the policy. `watch` is entered during a
     # measurement.
-    settled: dict[str, Delays] = {}
+    settled: dict[str, schema.Delays] = {}
     problems: list[Problem] = []
     for job in jobs:
         name, latency = job.config.name, job.latency
-        if job.config.status is not JobStatus.PENDING or latency is None or not latency.config.measured:
+        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.config.measured:
             continue
         if name in known:
             settled[name] = known[name]
@@ -553,13 +542,14 @@ def settle_latencies(
             continue
         one, device = job.with_num_envs(1, policy_num_envs=1), torch.device(machinery.devices[0])
         meanwhile = latency.config.meanwhile
+        continues = meanwhile is schema.Meanwhile.RTC
         with watch(name):
             try:
                 with put_back(f"job '{name}'"):
                     environment = one.build_environment(device=device, num_threads=machinery.num_threads)
                     with closing(environment), asked(one) as policy:
-                        answers = Answers(policy, waits=meanwhile is Meanwhile.WAIT)
-                        times_ms = query_times_ms(policy, answers, environment, continues=meanwhile is Meanwhile.RTC)
+                        answers = Answers(policy, waits=meanwhile is schema.Meanwhile.WAIT)
+                        times_ms = query_times_ms(policy, answers, environment, continues=continues)
                         delays = in_time(without_outliers(times_ms), environment.control_dt)
                         refused = refusals(delays, meanwhile, environment, traits=answers.traits)
             except Exception as error:  # noqa: BLE001  the job will fail with this error itself, without the others
@@ -622,27 +612,27 @@ def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
 @contextmanager
 def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
-) -> Iterator[Mapping[PolicyServerConfig, policy_client.ServerAddress]]:
+) -> Iterator[Mapping[schema.PolicyServerConfig, policy_client.ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
     # Every rank lists the same servers and networks in the same order.
-    asking: dict[PolicyServerConfig, list[Job]] = {}
+    asking: dict[schema.PolicyServerConfig, list[Job]] = {}
     for job in jobs:
         if job.config.policy_server is not None and job.config.name in to_run:
             asking.setdefault(job.config.policy_server, []).append(job)
     orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
 
-    addresses: dict[PolicyServerConfig, policy_client.ServerAddress] = {}
+    addresses: dict[schema.PolicyServerConfig, policy_client.ServerAddress] = {}
     context = ranks.context
     with ExitStack() as running:
         for number, config in enumerate(orders):
             # The first rank of a node, or of the run, starts a server, watches it and stops it.
-            owner = 0 if config.shared is ServerScope.RUN else context.rank - context.local_rank
+            owner = 0 if config.shared is schema.ServerScope.RUN else context.rank - context.local_rank
             told = ""
             if owner == context.rank:
                 # Ranks on other nodes find the server by the name of rank 0's machine.
-                host = None
-                is_one_node = context.world_size == context.local_world_size
-                if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
+                host, is_one_node = None, context.world_size == context.local_world_size
+                is_for_others = config.shared is not schema.ServerScope.NODE and not is_one_node
+                if is_for_others and context.master_address is not None:
                     host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
                 server = running.enter_context(
@@ -672,7 +662,7 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
         yield running.enter_context(closing(job.build_policy(network)))
 
 
-def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
+def _orders(config: schema.PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
     """Return the orders to the policy server of these jobs."""
     networks: dict[str, policy_client.NetworkOrder] = {}
     for job in jobs:

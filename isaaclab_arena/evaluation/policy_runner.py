@@ -9,7 +9,7 @@ in any order; ``cube.mass.enabled=true`` turns a variation on. Under a launcher 
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,8 +141,22 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     # The environment's name is the one positional word, or a value of an option that took it.
     if not positionals and isinstance(given.get("environment"), str):
         positionals = [given.pop("environment")]
-    if not positionals:
-        positionals, given = _with_environment_given_back(given, policy_names, options)
+    # An option takes all words that follow it: its last word may be the name. The option must be one of the environment
+    # or the policy, and keep a value.
+    for name, value in () if positionals else given.items():
+        words = value if isinstance(value, list) else [value]
+        environment = words[-1]
+        if not isinstance(environment, str) or environment not in ENVIRONMENTS:
+            continue
+        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
+        if name not in known:
+            runner = {field.name for field in dataclasses.fields(options)}
+            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
+        if len(words) == 1:
+            message = f"stands right before the environment's name '{environment}'; write it after"
+            raise ConfigError(message, key=f"--{name}")
+        positionals, given = [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
+        break
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
@@ -166,28 +180,6 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     }
     more = {"conditions": options.conditions, "language_instruction": options.language_instruction}
     return block | ({"variations": variations} if variations else {}) | without_none(more)
-
-
-def _with_environment_given_back(
-    given: Mapping[str, Any], policy_names: Collection[str], options: PolicyOptions
-) -> tuple[list[str], dict[str, Any]]:
-    """Take the environment's name from the option that has it among its values; return it and the other options."""
-    # An option takes all words that follow it. `ConfigError` if neither the environment nor the policy has the option,
-    # or if it is left without a value.
-    for name, value in given.items():
-        words = value if isinstance(value, list) else [value]
-        environment = words[-1]
-        if not isinstance(environment, str) or environment not in ENVIRONMENTS:
-            continue
-        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
-        if name not in known:
-            runner = {field.name for field in dataclasses.fields(options)}
-            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
-        if len(words) == 1:
-            message = f"stands right before the environment's name '{environment}'; write it after"
-            raise ConfigError(message, key=f"--{name}")
-        return [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
-    return [], dict(given)
 
 
 def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

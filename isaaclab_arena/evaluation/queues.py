@@ -18,14 +18,7 @@ from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import (
-    EpisodeRanges,
-    EpisodeRecord,
-    contain,
-    count_episodes,
-    of_ranges,
-    remaining_episodes,
-)
+from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.storage.ledger import Attempt
 
@@ -82,19 +75,18 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank and take turns, round by round; any other job has a single round.
-    turns, finished = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
+    turns, work = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
-    for index in finished:
+    for index in work:
         first_rank = planning.home_index(index, turns) % attempt.world_size
-        members = [member for member in turns.get(index, (index,)) if member in finished]
+        members = [member for member in turns.get(index, (index,)) if member in work]
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
         size = planning.round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
-            length = jobs[member].config.num_episodes
-            left = None if length is None else remaining_episodes(length, finished[member])
+            _, left = work[member]
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
                 {0: left} if left and index not in turns else dict(planning.rounds_of(left or (), size)) or {-1: left}
@@ -110,7 +102,7 @@ def jobs_of_rank(
                     is_assigned = rank == first_rank
                 if is_assigned:
                     over = partial(is_over, job.config.name)
-                    supply = FixedShare(finished=finished[member], share=share, is_over=over)
+                    supply = FixedShare(finished=work[member][0], share=share, is_over=over)
                     num_episodes = None if share is None else count_episodes(share)
                     assigned.append(AssignedJob(job=job, supply=supply, num_episodes=num_episodes))
     return assigned
@@ -131,31 +123,24 @@ class Claims(Protocol):
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
-        ...
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim this piece, None if it is not free."""
-        ...
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Announce episodes that may run from now on, by the first and last index; they are suspected if it dies."""
-        ...
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        ...
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Record that a piece is finished."""
-        ...
 
     def give_up(self, job_index: int) -> None:
         """Record that a job has failed."""
-        ...
 
     def state(self, job_index: int | None = None) -> ClaimState:
         """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
-        ...
 
 
 @dataclass(eq=False)
@@ -453,11 +438,7 @@ def work_of_rank(
     options = request.options
     finished = {work.job: work.finished for work in attempt.jobs}
     watch = planning.answer_watch(
-        output_directory,
-        request.questions,
-        finished,
-        attempt=attempt.number,
-        max_equal_errors=options.max_equal_errors,
+        output_directory, request.questions, attempt.number, finished, options.max_equal_errors
     )
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(

@@ -14,23 +14,14 @@ from typing import Any
 
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    command_of_parent,
-    die_with_parent,
-    is_a_rank,
-    limit_threads,
-)
+from isaaclab_arena.distributed import context as processes
+from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import heartbeat
-from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
-from isaaclab_arena.evaluation.console import as_text, show_results
+from isaaclab_arena.evaluation import condition_sets, console, heartbeat, planning
 from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import RunOptions, is_run
-from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.queues import work_of_rank
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
@@ -61,7 +52,7 @@ class RunOutcome:
 class BegunRun:
     """A run whose episodes a host is to play."""
 
-    request: RunRequest  # with the settled jobs
+    request: planning.RunRequest  # with the settled jobs
     started: StartedRun
     attempt: Attempt
     watch: heartbeat.RankWatch
@@ -102,7 +93,7 @@ class Host(ABC):
         # The context ends after the tables are written.
 
 
-def run(request: RunRequest, host: Host) -> RunOutcome:
+def run(request: planning.RunRequest, host: Host) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
@@ -116,7 +107,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
         # file of conditions that another run saved.
         saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
         if saved is not None and options.resume is not None:
-            check_saved_earlier(saved, directory)
+            condition_sets.check_saved_earlier(saved, directory)
         if attempt is None:
             if options.video_options().wanted:
                 _LOG.warning("no episode runs, so none is filmed")
@@ -124,7 +115,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
             code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
             return RunOutcome(exit_code=code, output_directory=directory)
 
-        request = replace(request, jobs=settled_jobs(request.jobs, attempt))
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
         last_line = how_to_go_on(request, context, directory)
         name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
         stack.enter_context(log_file(directory / "logs" / f"{name}.log", context.rank))
@@ -183,7 +174,7 @@ class RankHost(Host):
         work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
         to_run = {entry.job for entry in attempt.jobs}
         with (
-            running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as policy_servers,
+            planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as servers,
             ready_to_run(
                 work,
                 request,
@@ -193,7 +184,7 @@ class RankHost(Host):
                 config_hash=begun.started.plan.config_hash,
                 stop_requested=stop_requested,
                 import_s=request.import_s,
-                policy_servers=policy_servers,
+                policy_servers=servers,
             ) as (publisher, run_jobs),
         ):
 
@@ -219,7 +210,7 @@ class RankHost(Host):
                     else:
                         time.sleep(0.2)
                 if failed and self.is_whole_program:
-                    leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
+                    launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
                 others = [report for report in watch.look() if report.rank != rank] if merges else []
                 at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
                 all_ended = not (at_work or stop_requested())
@@ -228,10 +219,10 @@ class RankHost(Host):
             yield play
 
 
-def execute(request: RunRequest, context: DistributedContext) -> int:
+def execute(request: planning.RunRequest, context: processes.DistributedContext) -> int:
     """Run jobs as a rank of a program that does nothing else, and return the exit code."""
     if context.launched_by_torchrun:
-        die_with_parent()
+        processes.die_with_parent()
     set_up_process(request.options)
     with initialise(context, process_group=request.options.process_group) as ranks:
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
@@ -239,7 +230,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
 
 def set_up_process(options: RunOptions) -> None:
     """Set the threads, the memory and the arithmetic of a process that does nothing but run jobs."""
-    limit_threads(options.torch_threads)
+    processes.limit_threads(options.torch_threads)
     join_freed_memory_at_once()
     if options.deterministic:
         calculate_deterministically()
@@ -250,26 +241,26 @@ def run_as_asked(
     *,
     module: str,  # the program that a launcher starts on each rank
     arguments: Sequence[str],  # its command line
-    request_of: Callable[[DistributedContext], RunRequest],
-    elsewhere: Callable[[RunRequest], int] | None = None,  # runs the request on ranks that are not started here
+    request_of: Callable[[processes.DistributedContext], planning.RunRequest],
+    elsewhere: Callable[[planning.RunRequest], int] | None = None,  # runs the request on ranks elsewhere
 ) -> int:
     """Run what a command line asks for, on this rank or on ranks that it starts, and return the exit code."""
-    launched = launch_if_asked(options, module=module, arguments=arguments)
+    launched = launch.launch_if_asked(options, module=module, arguments=arguments)
     if launched is not None:
         return launched
     options.check()
-    context = DistributedContext.from_environment(device=options.device)
+    context = processes.DistributedContext.from_environment(device=options.device)
     request = request_of(context)
     collect_from_now_on()
     if options.list_variations:
-        return show_variations(request.jobs)
+        return planning.show_variations(request.jobs)
     if elsewhere is not None:
         return elsewhere(request)
     check_trackers(options.tracking, key="tracking")
     return execute(request, context)
 
 
-def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> RunRequest:
+def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
     # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
     # of `RunRequest`.
@@ -282,7 +273,7 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
         may_import=may_import,
         policy=others.pop("policy", None),
     )
-    return RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
+    return planning.RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
 
 
 # Show a run while it goes on, and write its tables at the end.
@@ -298,7 +289,7 @@ def full_disk_explained() -> Iterator[None]:
 
 
 def merge_and_show(
-    request: RunRequest,
+    request: planning.RunRequest,
     host: Host,
     output_directory: Path,
     *,
@@ -323,7 +314,8 @@ def merge_and_show(
         write_tables(output_directory, merged)
     if saved is not None:
         try:
-            for line in save_conditions(saved, output_directory, goes_on=request.options.resume is not None):
+            goes_on = request.options.resume is not None
+            for line in condition_sets.save_conditions(saved, output_directory, goes_on=goes_on):
                 _LOG.warning("%s", line)
         except ArenaError as error:
             # The results are the purpose of the run: they are shown even if this file cannot be written.
@@ -342,12 +334,12 @@ def merge_and_show(
         last_line = ""
     show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
     if host.shows_results:
-        show_results(show)
+        console.show_results(show)
     if last_line:
         # Must appear below what a launcher prints about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
         not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
-        leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else as_text(show))
+        launch.leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else console.as_text(show))
     return 0 if merged.complete else 1
 
 
@@ -383,7 +375,7 @@ def consolidate_what_ranks_left(
 _SCRIPT = "isaaclab-arena"
 
 
-def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
+def how_to_go_on(request: planning.RunRequest, context: processes.DistributedContext, output_directory: Path) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
     is_below = output_directory.is_relative_to(Path.cwd())
@@ -391,7 +383,7 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
-    parent = command_of_parent() if is_a_rank() else None
+    parent = processes.command_of_parent() if processes.is_a_rank() else None
     # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
     typed, command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
     words = _without_interpreter(parent or sys.orig_argv)
@@ -400,7 +392,7 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     elif words[0] == _SCRIPT:
         # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
         command = [_SCRIPT, "resume", directory, *(words[3:] if words[1:2] == ["resume"] else [])]
-    elif is_a_rank():
+    elif processes.is_a_rank():
         return f"go on with the same command and --resume {shlex.quote(directory)}"
     # The typed command is unknown: run the module with the arguments of this process.
     command = command or resuming_command(["python", "-m", program, *arguments], directory)
@@ -413,7 +405,7 @@ def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Seque
     # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments. Our
     # launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
     found = list(own if parent is None else parent)
-    passed_on = found if parent is None else without_launch_options(found)
+    passed_on = found if parent is None else launch.without_launch_options(found)
     return _without_interpreter(found) if passed_on[-len(arguments) :] == list(arguments) else None
 
 

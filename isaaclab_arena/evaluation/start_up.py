@@ -263,9 +263,7 @@ def take_up(
     finished = {each.job.name: each.finished for each in recovery.jobs}
 
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
-    watch = planning.answer_watch(
-        output_directory, plan.questions, finished, attempt=number, max_equal_errors=options.max_equal_errors
-    )
+    watch = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
     for each in recovery.jobs:
         if each.reports:
             watch.suspect(each.job.name)

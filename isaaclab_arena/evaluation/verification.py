@@ -15,13 +15,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    die_with_parent,
-    limit_threads,
-    take_rank_of_scheduler,
-)
-from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation.builds import RankSettings
@@ -32,6 +26,7 @@ from isaaclab_arena.evaluation.options import RunOptions, read_command_line, ref
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.evaluation.queues import jobs_of_rank
 from isaaclab_arena.evaluation.rerun import Difference, first_difference, result_difference
+from isaaclab_arena.evaluation.run import set_up_process
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
@@ -39,15 +34,7 @@ from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.contents import (
-    SAVED_CONDITIONS,
-    Contents,
-    Provenance,
-    differences_of_contents,
-    node,
-    versions,
-)
+from isaaclab_arena.storage import contents, ledger
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
@@ -212,8 +199,8 @@ def prepare_sample(
     here: dict[str, Any] = {
         "run_id": uuid.uuid4().hex,
         "world_size": num_ranks,
-        "versions": versions(),
-        "machine": node(),
+        "versions": contents.versions(),
+        "machine": contents.node(),
         "devices": (),
     }
     plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
@@ -263,9 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         context = DistributedContext.from_environment(device=options.device)
         plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
         run_options = _options_of(plan)
-        limit_threads(run_options.torch_threads)
-        if run_options.deterministic:
-            calculate_deterministically()
+        set_up_process(run_options)
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
@@ -391,7 +376,7 @@ class _RecordedJob:
     job: ledger.PlanEntry
     lines: Mapping[int, ledger.CommitLine]
     reports: Sequence[JobReport]
-    contents: Contents | None
+    evaluated: contents.Contents | None
     ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # what began an attempt, by its number
     files: Mapping[int, list[Path]]
 
@@ -403,13 +388,13 @@ class _RecordedJob:
                 return read_episode(file, index)
         return None
 
-    def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
+    def provenance(self, index: int, recorded: RecordedEpisode | None) -> contents.Provenance:
         """Return the provenance of an episode; its recording is more precise than the reports."""
         line = self.lines[index]
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
-        return Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
+        return contents.Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -418,10 +403,10 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
     for output in (output_directory, directory):
         plan = ledger.read_run_plan(output)
         attempts = ledger.read_attempts(output, plan.run_id)[0]
-        contents = ledger.contents_in_effect(plan.jobs, attempts)
+        evaluated = ledger.contents_in_effect(plan.jobs, attempts)
         # The ranks of a sample write the contents that they evaluated.
         if (path := output / _CONTENTS_FILE).is_file():
-            contents |= adapter(dict[str, Contents]).validate_json(read_whole(path))
+            evaluated |= adapter(dict[str, contents.Contents]).validate_json(read_whole(path))
         by_number = {attempt.number: attempt for attempt in attempts}
         entries = {job.name: job for job in plan.jobs}
         sides.append({})
@@ -431,7 +416,7 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
                 job=entries[name],
                 lines={line.episode_index: line for line in ledger.read_commits(place, name).lines},
                 reports=read_job_reports(place, name, plan.run_id)[0],
-                contents=contents.get(name),
+                evaluated=evaluated.get(name),
                 ran=lambda number, by_number=by_number, plan=plan: by_number.get(number, plan),
                 files=locate_episodes(place, name)[0],
             )
@@ -443,14 +428,13 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_deterministic: bool) -> VerifiedEpisode:
     line = before.lines[index]
-    contents: tuple[str, ...] = ()
-    if before.contents is not None and now.contents is not None:
+    changed: tuple[str, ...] = ()
+    if before.evaluated is not None and now.evaluated is not None:
         # A sample takes its conditions from the run itself.
-        differences = differences_of_contents(before.contents, now.contents)
-        contents = tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
-    verdict = VerifiedEpisode(
-        job=before.job.name, episode_index=index, num_steps=line.episode_length, contents=contents
-    )
+        differences = contents.differences_of_contents(before.evaluated, now.evaluated)
+        changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
+    name, num_steps = before.job.name, line.episode_length
+    verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
         return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
@@ -468,7 +452,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     explanation = None
-    if difference is not None and contents:
+    if difference is not None and changed:
         explanation = "expected: something else ran than was run"
     elif difference is not None and (
         difference.field == ACTIONS or (difference.step is None and not difference.at_start)

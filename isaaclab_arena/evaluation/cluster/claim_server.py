@@ -186,15 +186,13 @@ class ClaimServer:
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = disk.RunLock(output_directory).hold(alone=False)
+        questions, options = request.questions, request.options
+        finished = {work.job: work.finished for work in attempt.jobs}
         self._watch = planning.answer_watch(
-            output_directory,
-            request.questions,
-            {work.job: work.finished for work in attempt.jobs},
-            attempt=attempt.number,
-            max_equal_errors=request.options.max_equal_errors,
+            output_directory, questions, attempt.number, finished, options.max_equal_errors
         )
         self._table = claims.ClaimTable(
-            planning.divided_jobs(request.jobs, attempt, request.questions),
+            planning.divided_jobs(request.jobs, attempt, questions),
             output_directory,
             attempt,
             None,

@@ -40,7 +40,7 @@ def directory(tmp_path):
 
 
 def beat(directory, beat: int, *, rank: int = 1, **changes) -> None:
-    status = RankStatus.of_this_process(rank=rank, run_id="run")
+    status = RankStatus(rank=rank, run_id="run")
     write_rank_status(directory, dataclasses.replace(status, state=RankState.RUNNING, beat=beat, **changes))
 
 
@@ -250,7 +250,7 @@ def test_a_rank_that_was_stopped_itself_gives_the_others_a_whole_lease(directory
 
 @pytest.mark.parametrize("state", [RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED])
 def test_a_rank_that_works_no_more_loses_its_claims_at_once(directory, state):
-    status = RankStatus.of_this_process(rank=1, run_id="run")
+    status = RankStatus(rank=1, run_id="run")
     write_rank_status(directory, dataclasses.replace(status, state=state, beat=1))
     assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
