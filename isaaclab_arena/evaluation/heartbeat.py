@@ -247,7 +247,6 @@ class StatusPublisher(Observer):
         self._env_steps = status.env_steps
         self._long_work: LongWork | None = None
         self._work_beside: tuple[str, LongWork] | None = None
-        self._episodes_left = 0
         self._corrects_total = True
         self.is_heard = True  # the last write succeeded
         self._stepping_since: float | None = None
@@ -291,7 +290,6 @@ class StatusPublisher(Observer):
         """Publish the job that begins, with its share of ``episodes_total``; None if ranks share the total."""
         # At the end of a job with a share the total is corrected by the episodes that really ran.
         self._corrects_total = num_episodes is not None
-        self._episodes_left = num_episodes or 0
         self._stepping_since = None
         self.publish(
             state=RankState.RUNNING,
@@ -310,8 +308,9 @@ class StatusPublisher(Observer):
 
     def leave_job(self) -> None:
         """Publish that no further episode of the current job runs."""
-        left, self._episodes_left = self._episodes_left if self._corrects_total else 0, 0
-        self.update(current_job=None, preparing=None, episodes_total=self._status.episodes_total - left)
+        status = self._status
+        left = status.job_episodes_total - status.job_episodes_done if self._corrects_total else 0
+        self.update(current_job=None, preparing=None, episodes_total=status.episodes_total - left)
 
     def finish_job(self, *, failed: bool = False) -> None:
         """Count a job whose report is written. The next job may have begun."""
@@ -336,7 +335,6 @@ class StatusPublisher(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode, its success if measured, and its error."""
         del environment
-        self._episodes_left -= 1
         self.update(
             episodes_done=self._status.episodes_done + 1,
             job_episodes_done=self._status.job_episodes_done + 1,

@@ -45,10 +45,9 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
 from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,7 +146,9 @@ class DividedJob:
         return self.job.environment_key
 
 
-def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
+def unfinished(
+    jobs: Sequence[Job], attempt: ledger.Attempt
+) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
     """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
     found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
     finished = {work.job: work.finished for work in attempt.jobs}
@@ -160,7 +161,7 @@ def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, tuple[Epis
 
 
 def divided_jobs(
-    jobs: Sequence[Job], attempt: Attempt, questions: tuple[schema.Question, ...] = ()
+    jobs: Sequence[Job], attempt: ledger.Attempt, questions: tuple[schema.Question, ...] = ()
 ) -> list[DividedJob]:
     """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
     turns = jobs_taking_turns(jobs, questions)
@@ -209,7 +210,7 @@ def answer_watch(
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
 
     # An error of an earlier attempt that runs again does not count as finished.
-    def runs_again(line: CommitLine) -> bool:
+    def runs_again(line: ledger.CommitLine) -> bool:
         kept = finished.get(line.job_name)
         is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
         return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
@@ -246,7 +247,7 @@ class RunRequest:
 
 def plan_run(
     request: RunRequest, world_size: int, devices: Sequence[str], *, run_id: str, contents: Mapping[str, Contents]
-) -> RunPlan:
+) -> ledger.RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
     is_assigned = request.options.mode is Assignment.ROUND_ROBIN
@@ -262,7 +263,7 @@ def plan_run(
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is schema.JobStatus.PENDING
         entries.append(
-            PlanEntry(
+            ledger.PlanEntry(
                 config=config,
                 rank=home_index(config.index, turns) % world_size if has_rank else None,
                 task=task or config.environment,
@@ -275,7 +276,7 @@ def plan_run(
                 latency=None if job.latency is None else job.latency.delays,
             )
         )
-    return RunPlan(
+    return ledger.RunPlan(
         run_id=run_id,
         created_at=now(),
         config_hash=request.config_hash,
@@ -294,8 +295,8 @@ def plan_run(
 
 
 def resumed_plan(
-    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]
-) -> tuple[RunPlan, list[Problem]]:
+    before: ledger.RunPlan, now: ledger.RunPlan, *, has_recorded: Callable[[str], bool]
+) -> tuple[ledger.RunPlan, list[Problem]]:
     """Return the plan of a resumed run, the same object if nothing changes, and a problem per key that forbids it."""
     # Values missing in both plans are equal.
     problems = [
@@ -310,7 +311,7 @@ def resumed_plan(
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
 
-    revised: dict[str, PlanEntry] = {}
+    revised: dict[str, ledger.PlanEntry] = {}
     for name, new in wanted.items():
         old = known.get(name)
         if old is None:
@@ -349,7 +350,7 @@ def resumed_plan(
     return replace(before, jobs=jobs, **origin), problems
 
 
-def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
+def _changes(before: ledger.PlanEntry, now: ledger.PlanEntry) -> dict[str, tuple[Any, Any]]:
     """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
     old, new = ({**asdict(job.config), "policy options": job.policy_config} for job in (before, now))
     # The server has no effect on results, but its device has, as that of any network.
@@ -602,7 +603,7 @@ def query_times_ms(
 # Give each rank the settled backends and delays of its jobs, and the addresses of the policy servers that they share.
 
 
-def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt) -> tuple[Job, ...]:
     """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
     settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
     found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
@@ -655,7 +656,7 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
             return
         orders = _orders(config, [job], options)
         # The next start clears away a file of this name if this process dies.
-        log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
+        log_file = output_directory / f".{layout.RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
         server = running.enter_context(closing(policy_client.PolicyServer(orders, host=None, log_file=log_file)))
         network = running.enter_context(closing(policy_client.ServedNetwork(server.address, job.network_key)))

@@ -16,7 +16,6 @@ from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Meas
 from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
-from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
@@ -119,7 +118,7 @@ _LOG = logging.getLogger(__name__)
 class Claims(Protocol):
     """The claims of all ranks, as one rank sees them, at most a second old; see `ClaimTable`."""
 
-    jobs: Mapping[int, DividedJob]  # by index
+    jobs: Mapping[int, planning.DividedJob]  # by index
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
@@ -427,7 +426,7 @@ def claimed_work(
 
 
 def work_of_rank(
-    request: RunRequest,
+    request: planning.RunRequest,
     attempt: Attempt,
     *,
     output_directory: Path,

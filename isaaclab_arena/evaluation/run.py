@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed import context as processes
@@ -19,19 +20,11 @@ from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import condition_sets, console, heartbeat, planning
-from isaaclab_arena.evaluation.job_run import ready_to_run
+from isaaclab_arena.evaluation import condition_sets, console, heartbeat, job_run, planning, queues, start_up
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.queues import work_of_rank
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.garbage import collect_from_now_on, join_freed_memory_at_once, without_collecting
-from isaaclab_arena.logs import log_file
-from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import reports
-from isaaclab_arena.storage.ledger import Attempt
-from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage import ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -53,8 +46,8 @@ class BegunRun:
     """A run whose episodes a host is to play."""
 
     request: planning.RunRequest  # with the settled jobs
-    started: StartedRun
-    attempt: Attempt
+    started: start_up.StartedRun
+    attempt: ledger.Attempt
     watch: heartbeat.RankWatch
     interruption: Interruption
 
@@ -97,7 +90,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
-    started = start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
     directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
@@ -118,7 +111,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
         last_line = how_to_go_on(request, context, directory)
         name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
-        stack.enter_context(log_file(directory / "logs" / f"{name}.log", context.rank))
+        stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
         missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
@@ -127,7 +120,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
         )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
-            live_tracking = imported("isaaclab_arena.tracking.watched_run:live_tracking")
+            live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
         begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
         play = stack.enter_context(host.ready(begun))
@@ -140,7 +133,9 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
                     # The page links films, since embedding reads all of them again. It loads pandas, see
                     # `merge_and_show`.
                     writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-                    keep_page = partial(heartbeat.keep_writing, lambda: imported(writer)([directory], **on_page))
+                    keep_page = partial(
+                        heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page)
+                    )
                     shown.enter_context(heartbeat.in_a_thread(lambda end: keep_page(end.wait), name="report"))
             played = play()
 
@@ -171,11 +166,13 @@ class RankHost(Host):
         request, attempt, watch = begun.request, begun.attempt, begun.watch
         directory, stop_requested = begun.started.output_directory, begun.interruption.stop_requested
         context, rank = self.ranks.context, self.ranks.context.rank
-        work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
+        work = queues.work_of_rank(
+            request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested
+        )
         to_run = {entry.job for entry in attempt.jobs}
         with (
             planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as servers,
-            ready_to_run(
+            job_run.ready_to_run(
                 work,
                 request,
                 attempt,
@@ -231,7 +228,7 @@ def execute(request: planning.RunRequest, context: processes.DistributedContext)
 def set_up_process(options: RunOptions) -> None:
     """Set the threads, the memory and the arithmetic of a process that does nothing but run jobs."""
     processes.limit_threads(options.torch_threads)
-    join_freed_memory_at_once()
+    garbage.join_freed_memory_at_once()
     if options.deterministic:
         calculate_deterministically()
 
@@ -251,7 +248,7 @@ def run_as_asked(
     options.check()
     context = processes.DistributedContext.from_environment(device=options.device)
     request = request_of(context)
-    collect_from_now_on()
+    garbage.collect_from_now_on()
     if options.list_variations:
         return planning.show_variations(request.jobs)
     if elsewhere is not None:
@@ -300,7 +297,7 @@ def merge_and_show(
 ) -> int:
     """Write and show the tables. Return the exit code: 0 if the run is complete, else 1."""
     # The first step of a run should not wait for pandas. Its import makes many objects, which all stay.
-    with without_collecting():
+    with garbage.without_collecting():
         from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
         from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables  # noqa: PLC0415  pandas
 
@@ -344,14 +341,14 @@ def merge_and_show(
 
 
 def consolidate_what_ranks_left(
-    attempt: Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
+    attempt: ledger.Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
 ) -> None:
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for job in (work.job for work in attempt.jobs):
         directory = output_directory / job
         try:
-            notes, loss = consolidate_leftovers(directory, job, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, job, is_all=is_all)
         except DiskUnusableError:
             raise
         except StorageError as error:

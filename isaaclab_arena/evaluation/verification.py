@@ -5,7 +5,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -18,28 +18,20 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation.builds import RankSettings
-from isaaclab_arena.evaluation.console import program
+from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, run, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
-from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
-from isaaclab_arena.evaluation.queues import jobs_of_rank
-from isaaclab_arena.evaluation.rerun import Difference, first_difference, result_difference
-from isaaclab_arena.evaluation.run import set_up_process
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
-from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import contents, ledger
+from isaaclab_arena.storage import contents, layout, ledger, recovery
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
-from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.recovery import read_recordings
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
@@ -76,15 +68,15 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     lines = {line.episode_index: line for line in ledger.read_commits(directory, job).lines}
-    copies, unreadable = read_recordings(directory, job, lines.values())
+    copies, unreadable = recovery.read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in unreadable)
     for index, recorded in copies.items():
         if index not in lines:
-            yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"
+            yield f"{recorded[0].path} holds {layout.demo_name(index)}, which has no line in the commit record"
         if len(recorded) > 1:
-            yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
+            yield f"{layout.demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
     for index, line in lines.items():
-        name, recorded = demo_name(index), copies.get(index, [])
+        name, recorded = layout.demo_name(index), copies.get(index, [])
         for copy in recorded:
             if copy.damage is not None:
                 yield copy.damage
@@ -242,7 +234,7 @@ class RankOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank's share and return 0; a job that fails states it in its report."""
     arguments = typed_words(argv)
-    with program() as ended:
+    with console.program() as ended:
         take_rank_of_scheduler()
         options, unknown = read_command_line(RankOptions, arguments, program=PROGRAM)
         refuse_unknown(unknown, options)
@@ -250,11 +242,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         context = DistributedContext.from_environment(device=options.device)
         plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
         run_options = _options_of(plan)
-        set_up_process(run_options)
+        run.set_up_process(run_options)
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
-        settings = RankSettings(
+        settings = builds.RankSettings(
             context=context,
             options=run_options,
             output_directory=options.output_dir,
@@ -262,14 +254,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_threads=run_options.num_threads or default_num_threads(context.local_world_size),
             provenance={**provenance_on(context.device).facts, "config_hash": plan.config_hash},
         )
-        with initialise(context):
+        with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
-            runner = JobRunner(settings)
-            try:
-                for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
-                    runner.run(assigned.job, supply=assigned.supply)
-            finally:
-                runner.close()
+            for assigned in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                runner.run(assigned.job, supply=assigned.supply)
     return ended.code
 
 
@@ -282,8 +270,10 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
         if config.latency is not None and config.latency.file is not None:
             latency = dataclasses.replace(config.latency, file=None, measured=True)
             configs[index] = dataclasses.replace(config, latency=latency)
-    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / RUN_PLAN_FILE)
-    resolved = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / layout.RUN_PLAN_FILE)
+    resolved = validation.resolve_jobs(
+        configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
+    )
     jobs = []
     for job, planned in zip(resolved, plan.jobs, strict=True):
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
@@ -356,7 +346,7 @@ class VerifiedEpisode:
     episode_index: int
     num_steps: int  # control steps in the run
     compares_arrays: bool = False  # whether recordings were compared, not only results
-    difference: Difference | None = None  # the first one, if any
+    difference: rerun.Difference | None = None  # the first one, if any
     failure: str | None = None  # reason why it did not finish this time
     unreadable: str | None = None  # reason why its recording cannot be compared
     explanation: str | None = None  # reason why the difference is expected
@@ -447,7 +437,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     if recorded is None or found is None:
         recorded = found = difference = None
     else:
-        difference = first_difference(recorded, found)
+        difference = rerun.first_difference(recorded, found)
     difference = difference or _difference_of_commits(line, again)
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
@@ -455,7 +445,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     if difference is not None and changed:
         explanation = "expected: something else ran than was run"
     elif difference is not None and (
-        difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+        difference.field == layout.ACTIONS or (difference.step is None and not difference.at_start)
     ):
         policy = resolve_policy_class(before.job.config.policy_type)
         because, because_now = (
@@ -478,17 +468,17 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     )
 
 
-def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> Difference | None:
+def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
     """Return the first difference of two commit lines, other than time and place."""
     for name in ("episode_seed", "variations", "language_instruction"):
         before, now = (json_line(getattr(each, name)) for each in (line, again))
         if before != now:
             field = "conditions" if name == "variations" else name
-            return Difference(field=field, recorded=before, found=now, at_start=True)
+            return rerun.Difference(field=field, recorded=before, found=now, at_start=True)
     if line.episode_length != again.episode_length:
-        return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
+        return rerun.Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
     first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
-    return result_difference(first, second)
+    return rerun.result_difference(first, second)
 
 
 if __name__ == "__main__":

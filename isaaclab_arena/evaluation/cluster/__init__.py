@@ -52,24 +52,33 @@ def execute_on_cluster(
     with connect(options) as cluster:
         needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
         cluster.check_nodes(needs)
-        return run(request, ClusterHost(cluster, options, needs)).exit_code
+        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
+        host = ClusterHost(
+            ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks)),
+            devices_to_come=[device] * num_ranks,
+            is_whole_program=True,
+            writes_report=True,
+            ranks_are_elsewhere=True,
+            cluster=cluster,
+            options=options,
+            needs=needs,
+        )
+        return run(request, host).exit_code
 
 
+@dataclass(kw_only=True)
 class ClusterHost(Host):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
-    def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: claim_server.NodeNeeds) -> None:
-        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
-        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
-        super().__init__(ranks, devices_to_come=[device] * num_ranks, is_whole_program=True, writes_report=True)
-        self.ranks_are_elsewhere = True
-        self._cluster, self._options, self._needs = cluster, options, needs
+    cluster: "RayEngine"
+    options: ClusterOptions
+    needs: claim_server.NodeNeeds
 
     @contextmanager
     def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
         """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
-        directory, options = begun.started.output_directory, self._options
-        if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
+        directory, options = begun.started.output_directory, self.options
+        if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             _LOG.warning(
                 "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
                 "another one by --output_dir, or copy this one",
@@ -77,7 +86,7 @@ class ClusterHost(Host):
             )
         orders = RunOrders(
             run=f"{directory.name}-{begun.attempt.run_id[:6]}",
-            needs=self._needs,
+            needs=self.needs,
             config_hash=begun.started.plan.config_hash,
             output_directory=str(directory),
             attempt=begun.attempt,
@@ -85,10 +94,10 @@ class ClusterHost(Host):
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
         watch, interruption = begun.watch, begun.interruption
-        supervisor = RankSupervisor(self._cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
+        supervisor = RankSupervisor(self.cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
 
         def play() -> Played:
-            self._cluster.start_claim_server(orders)
+            self.cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
             return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
 

@@ -22,23 +22,17 @@ from pydantic import validate_call
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, planning
-from isaaclab_arena.evaluation.heartbeat import in_a_thread, status_path
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, queues, start_up
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
-from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.queues import claimed_work
 from isaaclab_arena.evaluation.run import set_up_process
 from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
-from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import contents, disk, layout, ledger, reports
-from isaaclab_arena.storage.disk import adapter, json_line
-from isaaclab_arena.storage.recovery import EpisodeCommits
+from isaaclab_arena.storage import contents, disk, layout, ledger, recovery, reports
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
@@ -96,7 +90,7 @@ def needs_of(request: planning.RunRequest, options: ClusterOptions, *, working_d
         command_line=tuple(request.command_line),
         working_directory=working_directory,
         jobs_hash=request.config_hash,
-        contents=named_contents(contents_of_jobs(request.jobs)),
+        contents=start_up.named_contents(contents_of_jobs(request.jobs)),
         versions=contents.versions(),
         cpus=options.cpus_per_rank,
         gpus=options.gpus_per_rank,
@@ -120,7 +114,7 @@ def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    _refuse_others("files", needs.contents, named_contents(contents_of_jobs(request.jobs)), absent="not there")
+    _refuse_others("files", needs.contents, start_up.named_contents(contents_of_jobs(request.jobs)), absent="not there")
     return request
 
 
@@ -136,7 +130,7 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
 def problem_of_node(needs: str) -> str | None:
     """Return the reason why this node cannot meet the needs (JSON), with its name and directory; None if it can."""
     try:
-        checked_request(adapter(NodeNeeds).validate_json(needs))
+        checked_request(disk.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
         told = str(error)
         way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
@@ -206,7 +200,7 @@ class ClaimServer:
         self._machines: dict[int, str] = {}
         self._known_machines: set[str] = set()
         self._fruitful: set[int] = set()
-        self._commits: dict[tuple[Life, str], EpisodeCommits] = {}
+        self._commits: dict[tuple[Life, str], recovery.EpisodeCommits] = {}
         self._stop_signal: int | None = None
 
     def claim(
@@ -252,7 +246,7 @@ class ClaimServer:
         # A rank's life has a commit file of its own for each job.
         commits = self._commits.get((life, name))
         if commits is None:
-            commits = self._commits[life, name] = EpisodeCommits(self._output_directory / name, life.rank)
+            commits = self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
         commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
@@ -291,7 +285,7 @@ class ClaimServer:
             disk.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
             try:
-                report = adapter(reports.JobReport).validate_json(content)
+                report = disk.adapter(reports.JobReport).validate_json(content)
             except ValueError as error:
                 raise StorageError(f"rank {life.rank} sent '{name}', which is no report: {error}") from error
             if report.rank != life.rank:
@@ -349,7 +343,7 @@ class ClaimServer:
             )
             line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
-            self.commit(life, json_line(line))
+            self.commit(life, disk.json_line(line))
         self._suspects.begun.pop(rank, None)
         self._lives[rank] = life.number + 1
         self._machines.pop(rank, None)
@@ -433,7 +427,7 @@ class RemoteLedger:
                 self.failure = error
 
         try:
-            with in_a_thread(deliver_until, name="deliveries"):
+            with heartbeat.in_a_thread(deliver_until, name="deliveries"):
                 yield
         finally:
             if self.failure is None:
@@ -499,7 +493,7 @@ class RemoteLedger:
             # status first, then those of jobs, then the log.
             of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
             fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
-            status = status_path(self.directory, self.life.rank)
+            status = heartbeat.status_path(self.directory, self.life.rank)
             files = [status, *fresh, self._log] if self.is_own else []
             results, sent, calls, size = list(self._outbox), list[Path](), list[Call](), 0
             for method, arguments, path in results[:_MAX_CALLS]:
@@ -539,7 +533,7 @@ class RemoteLedger:
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
         told = self.ask([("claim", (self.life, built, job_index, piece), None)])
-        answer = adapter(ClaimAnswer).validate_python(told)
+        answer = disk.adapter(ClaimAnswer).validate_python(told)
         self._said, self._said_at = answer.state, self.clock()
         return answer
 
@@ -580,7 +574,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         def must_stop() -> bool:
             return remote.failure is not None or interruption.stop_requested()
 
-        work = claimed_work(
+        work = queues.claimed_work(
             remote,
             rank=life.rank,
             world_size=attempt.world_size,
@@ -590,7 +584,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": remote.commit}
-        ready = ready_to_run(
+        ready = job_run.ready_to_run(
             work,
             request,
             attempt,
