@@ -14,24 +14,19 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from isaaclab_arena.config import schema
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.batching import made_up
-from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, spelled
+from isaaclab_arena.interfaces.environment_builder import spelled
 from isaaclab_arena.interfaces.episode import (
     Episode,
     EpisodeRanges,
@@ -373,49 +368,6 @@ def _changes(before: ledger.PlanEntry, now: ledger.PlanEntry) -> dict[str, tuple
 def _shown(value: Any) -> str:
     text = json_line(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
-
-
-def show_variations(jobs: Sequence[Job]) -> int:
-    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
-
-    def show(console: Console) -> None:
-        for job in jobs:
-            offered = job.builder.variations(job.environment_config)
-            console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-            if not offered:
-                console.print("  nothing can be varied in this environment")
-                continue
-
-            # The variations that the job turns on have the job's range.
-            own = {variation.key: variation for variation in job.variations}
-            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-            for heading in ("variation", "on", "range", "unit", "meaning"):
-                table.add_column(heading, overflow="fold")
-            for variation in [own.get(each.key, each) for each in offered]:
-                on = "on" if variation.enabled else "-"
-                ranges = described(variation.sampler)
-                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
-            console.print(table, soft_wrap=True)
-
-    if speaks_for_all():
-        show_results(show)
-    return 0
-
-
-def described(sampler: Sampler) -> str:
-    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
-
-    def shown(values: tuple[float, ...]) -> str:
-        numbers = ", ".join(f"{value:.4g}" for value in values)
-        return numbers if len(values) < 2 else f"({numbers})"
-
-    low, high = shown(sampler.low), shown(sampler.high)
-    if sampler.type is SamplerType.UNIFORM:
-        return low if low == high else f"{low} to {high}"
-    if sampler.type is SamplerType.BERNOULLI:
-        return f"{high} with probability {sampler.p:g}, else {low}"
-    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
-    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
 
 
 # Choose the backend of each job of a run, once, on one rank for all, before the plan is written.

@@ -12,6 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
@@ -21,9 +26,11 @@ from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import condition_sets, console, heartbeat, job_run, planning, queues, start_up
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType
 from isaaclab_arena.storage import ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -250,11 +257,54 @@ def run_as_asked(
     request = request_of(context)
     garbage.collect_from_now_on()
     if options.list_variations:
-        return planning.show_variations(request.jobs)
+        return show_variations(request.jobs)
     if elsewhere is not None:
         return elsewhere(request)
     check_trackers(options.tracking, key="tracking")
     return execute(request, context)
+
+
+def show_variations(jobs: Sequence[Job]) -> int:
+    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
+
+    def show(screen: Console) -> None:
+        for job in jobs:
+            offered = job.builder.variations(job.environment_config)
+            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+            if not offered:
+                screen.print("  nothing can be varied in this environment")
+                continue
+
+            # The variations that the job turns on have the job's range.
+            own = {variation.key: variation for variation in job.variations}
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+            for heading in ("variation", "on", "range", "unit", "meaning"):
+                table.add_column(heading, overflow="fold")
+            for variation in [own.get(each.key, each) for each in offered]:
+                on = "on" if variation.enabled else "-"
+                ranges = described(variation.sampler)
+                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
+            screen.print(table, soft_wrap=True)
+
+    if console.speaks_for_all():
+        console.show_results(show)
+    return 0
+
+
+def described(sampler: Sampler) -> str:
+    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
+
+    def shown(values: tuple[float, ...]) -> str:
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return numbers if len(values) < 2 else f"({numbers})"
+
+    low, high = shown(sampler.low), shown(sampler.high)
+    if sampler.type is SamplerType.UNIFORM:
+        return low if low == high else f"{low} to {high}"
+    if sampler.type is SamplerType.BERNOULLI:
+        return f"{high} with probability {sampler.p:g}, else {low}"
+    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
+    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
 
 
 def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
