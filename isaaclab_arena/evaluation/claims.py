@@ -15,9 +15,7 @@ from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
 from isaaclab_arena.evaluation.planning import DividedJob
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.disk import read_json, storage_error, storage_errors
-from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY
-from isaaclab_arena.storage.ledger import Attempt, read_commits
+from isaaclab_arena.storage import disk, layout, ledger
 
 # One claim on a piece of a job, and the names of the claim files.
 
@@ -49,9 +47,9 @@ class ClaimState:
     pieces_of_others: int = 0  # under way on other ranks; 0 with a job in question, as only idle ranks use it
 
 
-def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
+def claims_directory(output_directory: Path, attempt: ledger.Attempt) -> Path:
     """Return the directory of an attempt's claims."""
-    return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
+    return output_directory / layout.CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
 def claim_name(claim: Claim, *, generations_on: int = 0) -> str:
@@ -301,7 +299,7 @@ class ClaimTable:
     # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
     divided: Sequence[DividedJob]
     output_directory: Path  # on a disk that all ranks share
-    attempt: Attempt
+    attempt: ledger.Attempt
     watch: RankWatch | None  # used by this table only
     _: KW_ONLY
     rank: int
@@ -323,7 +321,7 @@ class ClaimTable:
         kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in self.divided}
         self._measurements = Measurements(kinds)
         self._open = {each.index: set(range(len(each.pieces))) for each in self.divided}
-        with storage_errors("make", self._directory):
+        with disk.storage_errors("make", self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
 
     def refresh(self, *, now: bool = False) -> None:
@@ -424,7 +422,7 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = read_commits(self.output_directory / name, name).lines
+        lines = ledger.read_commits(self.output_directory / name, name).lines
         committed = frozenset(line.episode_index for line in lines if line.attempt == self.attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 
@@ -519,7 +517,7 @@ class ClaimTable:
 
     def _read_names(self, at: float) -> None:
         """List the directory, and note the files that have appeared since the last call."""
-        with storage_errors("list", self._directory):
+        with disk.storage_errors("list", self._directory):
             names = set(os.listdir(self._directory))  # noqa: PTH208  half the time for 20,000 names
         fresh = names - self._names
         self._names |= names
@@ -564,9 +562,9 @@ class ClaimTable:
         except FileExistsError:
             return False
         except OSError as error:
-            raise storage_error("make", path, error) from error
+            raise disk.storage_error("make", path, error) from error
         try:
-            with storage_errors("write", path):
+            with disk.storage_errors("write", path):
                 os.write(descriptor, f"{json.dumps(content)}\n".encode())
         finally:
             os.close(descriptor)
@@ -576,7 +574,7 @@ class ClaimTable:
         """Return the JSON object of a file, {} if it is damaged, because its maker may have died while writing it."""
         path = self._directory / name
         try:
-            content = read_json(path)
+            content = disk.read_json(path)
         except DamagedFileError:
             return {}
         return content if isinstance(content, dict) else {}

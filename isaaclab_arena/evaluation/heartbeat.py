@@ -1,6 +1,5 @@
 """The progress of ranks: each writes its status once a second, the others judge it, and rank 0 shows it."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -103,7 +102,7 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
     path = status_path(output_directory, status.rank)
     temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
     try:
-        temporary.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(status)), encoding="utf-8")
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
@@ -258,7 +257,7 @@ class StatusPublisher(Observer):
     @property
     def status(self) -> RankStatus:
         """The current status of the rank."""
-        return dataclasses.replace(self._status, env_steps=self._env_steps)
+        return replace(self._status, env_steps=self._env_steps)
 
     def __enter__(self) -> Self:
         # `StorageError` if the first status cannot be written. Later errors are logged.
@@ -279,7 +278,7 @@ class StatusPublisher(Observer):
     def update(self, **changes: Any) -> None:
         """Change fields of the status; the next beat writes them."""
         with self._status_lock:
-            self._status = dataclasses.replace(self._status, **changes)
+            self._status = replace(self._status, **changes)
 
     def publish(self, **changes: Any) -> None:
         """Change fields of the status, and write it at once."""
@@ -316,7 +315,7 @@ class StatusPublisher(Observer):
         """Count a job whose report is written. The next job may have begun."""
         with self._status_lock:
             jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
-            self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
+            self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
     def hear(self, job: str | None, long_work: LongWork | None) -> None:
@@ -368,7 +367,7 @@ class StatusPublisher(Observer):
                 beside = self._work_beside
                 if work is None and beside is not None:
                     job, work = beside
-                self._status = dataclasses.replace(
+                self._status = replace(
                     self._status,
                     env_steps=steps_now,
                     steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,

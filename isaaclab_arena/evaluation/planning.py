@@ -18,13 +18,10 @@ import torch
 from isaaclab_arena.config import schema
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import policy_client
-from isaaclab_arena.evaluation.batching import made_up
+from isaaclab_arena.evaluation import batching, policy_client, process, rollout
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.evaluation.process import put_back
-from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import spelled
 from isaaclab_arena.interfaces.episode import (
@@ -424,11 +421,12 @@ def settle_backends(
         else:
             key, num_envs = job.environment_key, job.config.num_envs
             if key not in measured:
+                largest = rollout.group_sizes(num_envs, min(machinery.num_groups, num_envs))[0]
                 with watch(name):
                     try:
                         measured[key] = job.builder.faster_backend(
                             job.environment_config,
-                            num_envs=group_sizes(num_envs, min(machinery.num_groups, num_envs))[0],  # the largest
+                            num_envs=largest,
                             device=torch.device(machinery.devices[0]),
                             num_threads=machinery.num_threads,
                             variations=job.variations,
@@ -498,7 +496,7 @@ def settle_latencies(
         continues = meanwhile is schema.Meanwhile.RTC
         with watch(name):
             try:
-                with put_back(f"job '{name}'"):
+                with process.put_back(f"job '{name}'"):
                     environment = one.build_environment(device=device, num_threads=machinery.num_threads)
                     with closing(environment), asked(one) as policy:
                         answers = Answers(policy, waits=meanwhile is schema.Meanwhile.WAIT)
@@ -542,7 +540,7 @@ def query_times_ms(
         words = environment.instruction(conditions)
         start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
         policy.start_episodes(environment, [start])
-        observation = made_up(environment.observation_spec, 1, generator, environment.device)
+        observation = batching.made_up(environment.observation_spec, 1, generator, environment.device)
         began_s = time.perf_counter()
         answers.look(environment, observation, [0])
         chunks = answers.chunks(environment, observation, [0], going_on)

@@ -1,12 +1,11 @@
 """The verification of a run: its files, and a sample of its episodes run again by ranks of its own."""
 
-import dataclasses
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -169,8 +168,8 @@ def prepare_sample(
             policy_config["num_envs"] = again
         if config.num_episodes is None:
             # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
-            config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
-        config = dataclasses.replace(
+            config = replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        config = replace(
             config,
             index=index,
             num_envs=again,
@@ -181,7 +180,7 @@ def prepare_sample(
             episode_timeout_s=None,
             status=JobStatus.PENDING,
         )
-        jobs.append(dataclasses.replace(job, rank=None, policy_config=policy_config, config=config))
+        jobs.append(replace(job, rank=None, policy_config=policy_config, config=config))
         # The env slots of each policy call in the run are kept if they are enough.
         batch = batches.get(name, 0)
         left_out = remaining_episodes(config.num_episodes or 0, as_ranges(episodes))
@@ -195,7 +194,7 @@ def prepare_sample(
         "machine": contents.node(),
         "devices": (),
     }
-    plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
+    plan = replace(begun, created_at=now(), jobs=tuple(jobs), **here)
     attempt = ledger.Attempt(
         number=_ATTEMPT,
         started_at=plan.created_at,
@@ -268,8 +267,8 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
     configs = [job.config for job in plan.jobs]
     for index, config in enumerate(configs):
         if config.latency is not None and config.latency.file is not None:
-            latency = dataclasses.replace(config.latency, file=None, measured=True)
-            configs[index] = dataclasses.replace(config, latency=latency)
+            latency = replace(config.latency, file=None, measured=True)
+            configs[index] = replace(config, latency=latency)
     policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / layout.RUN_PLAN_FILE)
     resolved = validation.resolve_jobs(
         configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
@@ -282,14 +281,14 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
             lines = ledger.read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
-            settled = dataclasses.replace(settled, saved_conditions=conditions)
+            settled = replace(settled, saved_conditions=conditions)
         jobs.append(settled)
     return tuple(jobs)
 
 
 def _options_of(plan: ledger.RunPlan) -> RunOptions:
     """Return the run's options that affect results; recordings are not compressed again."""
-    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    known = {field.name for field in fields(RunOptions)} - {"compression"}
     return RunOptions(**{name: value for name, value in plan.settings.items() if name in known and value is not None})
 
 
@@ -427,13 +426,13 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
-        return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
+        return replace(verdict, failure="; ".join(errors) or "it did not finish")
     again = now.lines[index]
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
         # The defect of the file is reported already; the other episodes are still compared.
-        return dataclasses.replace(verdict, unreadable=first_line(error))
+        return replace(verdict, unreadable=first_line(error))
     if recorded is None or found is None:
         recorded = found = difference = None
     else:
@@ -459,7 +458,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         if not policy.traits.reproducible and not because:
             reasons.append("this policy does not say that it is reproducible")
         explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
-    return dataclasses.replace(
+    return replace(
         verdict,
         compares_arrays=recorded is not None,
         difference=difference,
@@ -477,7 +476,7 @@ def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) ->
             return rerun.Difference(field=field, recorded=before, found=now, at_start=True)
     if line.episode_length != again.episode_length:
         return rerun.Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
-    first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
+    first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
     return rerun.result_difference(first, second)
 
 
