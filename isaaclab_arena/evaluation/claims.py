@@ -297,7 +297,7 @@ class ClaimTable:
     #
     # One process may keep the table for several ranks. It then names the rank in each call, and calls `give_back` if
     # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
-    divided: Sequence[DividedJob]
+    jobs: Mapping[int, DividedJob]  # by index
     output_directory: Path  # on a disk that all ranks share
     attempt: ledger.Attempt
     watch: RankWatch | None  # used by this table only
@@ -315,12 +315,11 @@ class ClaimTable:
     _watching_since: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
         self._directory = claims_directory(self.output_directory, self.attempt)
         # Jobs of one kind can share an environment and a policy.
-        kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in self.divided}
+        kinds = {index: f"{each.environment_key} {each.job.policy_key}" for index, each in self.jobs.items()}
         self._measurements = Measurements(kinds)
-        self._open = {each.index: set(range(len(each.pieces))) for each in self.divided}
+        self._open = {index: set(range(len(each.pieces))) for index, each in self.jobs.items()}
         with disk.storage_errors("make", self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
 
@@ -374,7 +373,7 @@ class ClaimTable:
                 work = order.pop(choose(order, built_environment))
                 # Among jobs that take turns, the one with the earliest open round comes first.
                 open_rounds = [
-                    (self.jobs[each].round_of(min(open_pieces)), each)
+                    (self.jobs[each].rounds[min(open_pieces)], each)
                     for each in self.jobs[work.job_index].takes_turns_with
                     if each in self.jobs and (open_pieces := self.open_pieces(each))
                 ]

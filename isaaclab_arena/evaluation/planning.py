@@ -116,16 +116,7 @@ class DividedJob:
     # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
     pieces: tuple[EpisodeRanges | None, ...]
     takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
-    rounds: tuple[int, ...] = ()  # the round of each piece, empty without turns
-
-    def round_of(self, piece: int) -> int:
-        """Return the round of a piece, 0 if the job takes no turns."""
-        return self.rounds[piece] if self.rounds else 0
-
-    @property
-    def index(self) -> int:
-        """The job's position in the jobs file."""
-        return self.job.config.index
+    rounds: tuple[int, ...] = ()  # the round of each piece, 0 without turns
 
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
@@ -154,12 +145,13 @@ def unfinished(
 
 def divided_jobs(
     jobs: Sequence[Job], attempt: ledger.Attempt, questions: tuple[schema.Question, ...] = ()
-) -> list[DividedJob]:
-    """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
+) -> dict[int, DividedJob]:
+    """Cut the jobs of an attempt (by index, in file order) into pieces, the same on every rank."""
+    # Jobs that `questions` compare take turns.
     turns = jobs_taking_turns(jobs, questions)
     work = unfinished(jobs, attempt)
     total = sum(count_episodes(left) for _, left in work.values() if left)
-    divided = []
+    divided: dict[int, DividedJob] = {}
     for index, (finished, left) in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
@@ -177,14 +169,12 @@ def divided_jobs(
             pieces += pieces_of(left, total_remaining=total, world_size=attempt.world_size)
         else:
             pieces.append(left)
-        divided.append(
-            DividedJob(
-                job=jobs[index],
-                finished=finished,
-                pieces=tuple(pieces),
-                takes_turns_with=group,
-                rounds=tuple(rounds),
-            )
+        divided[index] = DividedJob(
+            job=jobs[index],
+            finished=finished,
+            pieces=tuple(pieces),
+            takes_turns_with=group,
+            rounds=tuple(rounds or [0] * len(pieces)),
         )
     return divided
 

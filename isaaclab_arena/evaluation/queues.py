@@ -223,6 +223,7 @@ class ClaimedEpisodes(Observer):
         is_over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._job_index = first.job_index
         self._divided = claims.jobs[first.job_index]
         self._is_over = is_over
         self._claims = claims
@@ -230,7 +231,7 @@ class ClaimedEpisodes(Observer):
         self._clock = clock
         # First episode of each piece, to find the piece of an episode by bisection.
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
-        self._round = self._divided.round_of(first.piece)
+        self._round = self._divided.rounds[first.piece]
         # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
@@ -252,14 +253,14 @@ class ClaimedEpisodes(Observer):
             piece = self._piece_of(index)
             if piece is None:
                 continue
-            if self._divided.round_of(piece) != self._round:
+            if self._divided.rounds[piece] != self._round:
                 # The jobs that are compared with this one come first.
                 continue
             if self.ends_early():
                 return
             held = self.held.get(piece)
             if held is None and not self._is_alone:
-                claim = self._claims.claim(self._divided.index, piece)
+                claim = self._claims.claim(self._job_index, piece)
                 held = None if claim is None else self._hold(claim)
             if held is None or index in held.finished:
                 continue
@@ -280,7 +281,7 @@ class ClaimedEpisodes(Observer):
         elif len(self._divided.pieces) == 1:
             self._num_slots = num_envs
         else:
-            state = self._claims.state(self._divided.index)
+            state = self._claims.state(self._job_index)
             is_open = sum(self._divided.num_episodes[piece] for piece in of_ranges(state.open_pieces))
             self._num_slots = slots_to_use(
                 num_envs,

@@ -393,7 +393,7 @@ class RemoteLedger:
     # thread, in the order in which it came about; each delivery is a heartbeat.
     orders: RunOrders
     life: Life
-    divided: Sequence[planning.DividedJob]
+    jobs: Mapping[int, planning.DividedJob]  # by index
     ask: Ask
     directory: Path  # of this rank's files
     _: KW_ONLY
@@ -410,7 +410,6 @@ class RemoteLedger:
     _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
 
     def __post_init__(self) -> None:
-        self.jobs: Mapping[int, planning.DividedJob] = {each.index: each for each in self.divided}
         self._claims_directory = None if self.is_own else claims.claims_directory(self.directory, self.orders.attempt)
         self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
 

@@ -48,7 +48,7 @@ def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = Non
     clock = clock or Clock()
     job = coin_job("job", num_episodes=pieces)
     return ClaimTable(
-        [DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))],
+        {0: DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))},
         directory,
         attempt(run_id="run", world_size=3),
         RankWatch(directory, world_size=3, run_id="run", clock=clock),
@@ -280,7 +280,7 @@ CLAIM = Claim(job_index=0, piece=0)
 
 
 def suspects() -> Suspects:
-    return Suspects({each.index: each for each in DIVIDED})
+    return Suspects(DIVIDED)
 
 
 def death(rank: int, machine: str = "here") -> Death:
