@@ -246,7 +246,7 @@ class Suspects:
                 self._clear(key, [index])
                 blamed.append(Blamed(job_index=key[0], episode_index=index, deaths=deaths))
 
-        # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
+        # Jobs of which no episode has begun on any rank: their build may kill ranks.
         for job_index in sorted({job_index for job_index, _ in pieces} - self._begun_jobs):
             deaths = self._deaths_of_jobs[job_index] = (*self._deaths_of_jobs.get(job_index, ()), death)
             # One broken machine must not fail a job that other machines could run.

@@ -1,4 +1,4 @@
-"""Saved conditions: what the episodes of a job started from, in a file, for any policy to meet the same ones."""
+"""Saved conditions: the starts of a job's episodes in a file, for any policy to meet the same ones."""
 
 import json
 from collections.abc import Sequence

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         options.check_cluster()
         may_import, elsewhere = not options.no_import, None
         if options.cluster is not None:
-            # Only a run on a cluster loads what drives one.
+            # Only a run on a cluster loads its driver.
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
 
             elsewhere = partial(execute_on_cluster, options=options)

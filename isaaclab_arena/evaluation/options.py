@@ -189,13 +189,13 @@ class PaceOptions:
 class RunOptions(
     PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
 ):
-    """Options of a run, whatever it evaluates. The class of an option says what depends on it."""
+    """Options of any run. The class of an option says what depends on it."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""
         num_steps = self.num_steps
         if self.list_variations and num_steps is None and self.num_episodes is None:
-            # What may vary depends on no length, and nothing runs.
+            # The possible variations depend on no length, and nothing runs.
             num_steps = 1
         return JobDefaults(
             num_steps=num_steps,
@@ -323,7 +323,7 @@ def read_command_line(
 
 
 def is_run(argument: str) -> bool:
-    """Whether what follows ``--resume`` is the directory of a run, and not, say, an environment's name."""
+    """Whether the word after ``--resume`` is the directory of a run, and not, say, an environment's name."""
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()

@@ -1,4 +1,4 @@
-"""The plan of a run, the turns and pieces of its jobs, and what one rank settles before the plan is written."""
+"""The plan of a run, the turns and pieces of its jobs, and the choices of one rank before the plan is written."""
 
 import hashlib
 import json

@@ -105,7 +105,7 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
         return of_kind("recorded", "absent")
     if recorded.dtype != found.dtype:
         return of_kind(recorded.dtype, found.dtype)
-    # What has no steps counts as one.
+    # An array without steps counts as one step.
     whole = at_start or recorded.ndim == 0 or found.ndim == 0
     before, now = (recorded[None], found[None]) if whole else (recorded, found)
     if before.shape[1:] != now.shape[1:]:

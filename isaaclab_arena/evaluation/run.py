@@ -66,8 +66,7 @@ class Played:
     merges: bool  # this rank writes the tables
     failed: bool = False  # the run has failed, whatever its tables say
     ranks_at_work: Sequence[int] = ()  # they have not ended; the last of them writes and shows the final tables
-    # Whether all ranks have ended, so that what they left can be moved into the datasets.
-    all_ended: bool = False
+    all_ended: bool = False  # no rank writes any more, so its leftover episodes can go into the datasets
 
 
 @dataclass(kw_only=True)
@@ -248,7 +247,7 @@ def run_as_asked(
     request_of: Callable[[processes.DistributedContext], planning.RunRequest],
     elsewhere: Callable[[planning.RunRequest], int] | None = None,  # runs the request on ranks elsewhere
 ) -> int:
-    """Run what a command line asks for, on this rank or on ranks that it starts, and return the exit code."""
+    """Run the request of a command line, on this rank or on ranks that it starts, and return the exit code."""
     launched = launch.launch_if_asked(options, module=module, arguments=arguments)
     if launched is not None:
         return launched
@@ -383,7 +382,7 @@ def merge_and_show(
     if host.shows_results:
         console.show_results(show)
     if last_line:
-        # Must appear below what a launcher prints about a failed rank, and so below the tables of later ranks.
+        # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
         not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
         launch.leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else console.as_text(show))

@@ -1,4 +1,4 @@
-"""The start of a run: one rank makes or repairs the directory, and all agree on what is left to do."""
+"""The start of a run: one rank makes or repairs the directory, and all agree on the work that is left."""
 
 import hashlib
 import json
@@ -75,7 +75,7 @@ def _listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-# Resume a run: find its directory, check that it is the same run, and repair what a crash left there.
+# Resume a run: find its directory, check that it is the same run, and repair the damage of a crash.
 
 _LOG = logging.getLogger(__name__)
 
@@ -267,8 +267,8 @@ def take_up(
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in found.jobs)])
-    # A job without a recording starts afresh, so what earlier attempts settled for it is dropped: another network may
-    # need another batch size.
+    # A job without a recording starts afresh. The settings of its earlier attempts are dropped, because another network
+    # may need another batch size.
     begin = {*anew, *(job.job for job in left if not has_recorded(job.job))}
     for name in begin:
         directory = output_directory / name
@@ -287,7 +287,7 @@ def take_up(
     )
 
 
-# Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do.
+# Start the ranks of a run: one makes or repairs the directory, and all agree on the work that is left.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,7 +192,7 @@ class _Found:
 
 @dataclass(kw_only=True)
 class _Resolver:
-    """Resolves jobs one by one; what jobs share is resolved once."""
+    """Resolves jobs one by one; shared environments and policies are resolved once."""
 
     environments: Registry
     overrides: Mapping[str, Any]  # options of the command line for every policy that has them

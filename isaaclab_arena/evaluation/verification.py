@@ -55,7 +55,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
             wrong = [str(error)]
         yield from (f"job '{job.name}': {what}" for what in wrong)
 
-    # The tables must be what a merge writes now.
+    # The tables must be equal to those of a merge now.
     stale = stale_tables(output_directory, merged)
     if stale and not any((output_directory / f"{name}.csv").is_file() for name in FILES):
         yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
@@ -366,7 +366,7 @@ class _RecordedJob:
     lines: Mapping[int, ledger.CommitLine]
     reports: Sequence[JobReport]
     evaluated: contents.Contents | None
-    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # what began an attempt, by its number
+    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # the start of an attempt, by its number
     files: Mapping[int, list[Path]]
 
     def recording(self, index: int) -> RecordedEpisode | None:

@@ -218,7 +218,7 @@ def run_checkpoint(
     return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
 
-# Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
+# Promote the checkpoints of a watch that reach a bar: copy their evaluated files, and those needed to load them.
 
 _SCHEMA_VERSION = 1
 
@@ -251,7 +251,7 @@ def promote(
     if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
         return None
 
-    # Copy what was evaluated, and check the copy, not the source, which may change at any time.
+    # Check the copy, not the source, which may change at any time.
     source, copies = Path(record.path), directory / f"step_{score.step}"
     temporary, name = temporary_path(copies), source.name if source.is_file() else ""
     target, copy = copies / name, temporary / name

@@ -47,7 +47,7 @@ class NodeNeeds:
     # Directory of the command; None if the cluster copies the working directory to each node.
     working_directory: str | None
     jobs_hash: str  # of the resolved jobs
-    contents: dict[str, str]  # name -> hash or version of what jobs evaluate
+    contents: dict[str, str]  # name -> hash or version of each content that jobs evaluate
     versions: dict[str, str]  # package -> version
     cpus: float  # cores per rank
     gpus: float  # GPUs per rank, or the fraction of one
@@ -387,7 +387,7 @@ _MAX_CALLS = 2_000
 
 @dataclass(eq=False)
 class RemoteLedger:
-    """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory; see `delivering`."""
+    """Stands for `ClaimTable` and `EpisodeCommits` on a rank without the run's directory; see `delivering`."""
 
     # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
     # thread, in the order in which it came about; each delivery is a heartbeat.
@@ -415,7 +415,7 @@ class RemoteLedger:
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """Deliver what is written within a `with` block, and at its end what is left."""
+        """Deliver all that is written within a `with` block, the rest at its end."""
 
         def deliver_until(closing: threading.Event) -> None:
             try:
