@@ -221,10 +221,10 @@ def wait_for_ranks(
 
 
 @contextmanager
-def in_a_thread(loop: Callable[[threading.Event], None], *, name: str) -> Iterator[None]:
-    """Run `loop` beside a `with` block. It gets an event, and has to return once that is set, at the block's end."""
+def in_a_thread(loop: Callable[[Callable[[float], bool]], None], *, name: str) -> Iterator[None]:
+    """Run `loop` beside a `with` block. Its argument waits so many seconds; once that returns True, it must return."""
     closing = threading.Event()
-    thread = threading.Thread(target=loop, args=(closing,), name=name, daemon=True)
+    thread = threading.Thread(target=loop, args=(closing.wait,), name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -342,8 +342,8 @@ class StatusPublisher(Observer):
             errors=self._status.errors + int(record.outcome is Outcome.ERROR),
         )
 
-    def _beat(self, closing: threading.Event) -> None:
-        while not closing.wait(self._interval_s):
+    def _beat(self, pause: Callable[[float], bool]) -> None:
+        while not pause(self._interval_s):
             self._write_or_log()
 
     def _write_or_log(self) -> None:
@@ -394,7 +394,7 @@ def shown(
     # `look` is called in a thread of its own, so that the rank's loop never waits for it.
     console, began_s = console or Console(stderr=True), time.monotonic()
 
-    def show(closing: threading.Event) -> None:
+    def show(pause: Callable[[float], bool]) -> None:
         with ExitStack() as stack:
             live, is_last = None, False
             if console.is_interactive:
@@ -406,7 +406,7 @@ def shown(
                         stack.callback(handler.setStream, handler.stream)
                         handler.setStream(sys.stderr)
             while not is_last:
-                is_last = closing.wait(line_interval_s if live is None else 0.5)
+                is_last = pause(line_interval_s if live is None else 0.5)
                 reports, elapsed_s = look(), time.monotonic() - began_s
                 if live is None:
                     _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))

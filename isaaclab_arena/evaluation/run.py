@@ -139,10 +139,8 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
                     # The page links films, since embedding reads all of them again. It loads pandas, see
                     # `merge_and_show`.
                     writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-                    keep_page = partial(
-                        heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page)
-                    )
-                    shown.enter_context(heartbeat.in_a_thread(lambda end: keep_page(end.wait), name="report"))
+                    keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page))
+                    shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
             played = play()
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.

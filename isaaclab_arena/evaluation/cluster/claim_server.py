@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import tempfile
-import threading
 import time
 import zlib
 from collections import deque
@@ -387,7 +386,7 @@ _MAX_CALLS = 2_000
 
 @dataclass(eq=False)
 class RemoteLedger:
-    """Stands for `ClaimTable` and `EpisodeCommits` on a rank without the run's directory; see `delivering`."""
+    """The claims and commits of all ranks, as a rank reaches them through the claim server; see `delivering`."""
 
     # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
     # thread, in the order in which it came about; each delivery is a heartbeat.
@@ -417,16 +416,16 @@ class RemoteLedger:
     def delivering(self) -> Iterator[None]:
         """Deliver all that is written within a `with` block, the rest at its end."""
 
-        def deliver_until(closing: threading.Event) -> None:
+        def deliver_until_end(pause: Callable[[float], bool]) -> None:
             try:
                 self.deliver()
-                while not closing.wait(interval_s(self.orders.num_ranks)):
+                while not pause(interval_s(self.orders.num_ranks)):
                     self.deliver()
             except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
                 self.failure = error
 
         try:
-            with heartbeat.in_a_thread(deliver_until, name="deliveries"):
+            with heartbeat.in_a_thread(deliver_until_end, name="deliveries"):
                 yield
         finally:
             if self.failure is None:
