@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.errors import DamagedFileError
-from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
-from isaaclab_arena.evaluation.planning import DividedJob
+from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import disk, layout, ledger
@@ -185,7 +184,7 @@ class Suspects:
     """The episodes that ranks are playing, and those over which ranks may have died."""
 
     # The size grows with the number of ranks and of deaths, not with that of episodes.
-    jobs: Mapping[int, DividedJob]
+    jobs: Mapping[int, planning.DividedJob]
     _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
     # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
     begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
@@ -297,10 +296,10 @@ class ClaimTable:
     #
     # One process may keep the table for several ranks. It then names the rank in each call, and calls `give_back` if
     # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
-    jobs: Mapping[int, DividedJob]  # by index
+    jobs: Mapping[int, planning.DividedJob]  # by index
     output_directory: Path  # on a disk that all ranks share
     attempt: ledger.Attempt
-    watch: RankWatch | None  # used by this table only
+    watch: heartbeat.RankWatch | None  # used by this table only
     _: KW_ONLY
     rank: int
     lease_s: float  # longest silence of a rank
@@ -343,7 +342,8 @@ class ClaimTable:
         lost = {
             report.rank
             for report in self.watch.look()
-            if report.fate is not RankFate.WORKING or min(report.silent_s, at - self._watching_since) >= self.lease_s
+            if report.fate is not heartbeat.RankFate.WORKING
+            or min(report.silent_s, at - self._watching_since) >= self.lease_s
         }
         for (job_index, piece), claimed in self._claimed.items():
             if claimed.is_held or claimed.is_given_back:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation import planning
+from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
-from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -445,7 +444,7 @@ def work_of_rank(
             planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
-            RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+            heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
             rank=rank,
             lease_s=options.lease_s,
             is_over=watch.is_over,

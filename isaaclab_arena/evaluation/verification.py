@@ -17,11 +17,10 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, run, validation
+from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, run, running_episodes, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
-from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
@@ -119,7 +118,7 @@ def episodes_to_draw_from(output_directory: Path, plan: ledger.RunPlan) -> dict[
     finished = {}
     for name in (job.name for job in plan.jobs if job.name not in gone):
         lines = ledger.read_commits(output_directory / name, name).lines
-        finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
+        finished[name] = [line.episode_index for line in lines if line.termination not in running_episodes.BROKEN_OFF]
     return finished
 
 

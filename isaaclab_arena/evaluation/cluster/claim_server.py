@@ -21,12 +21,10 @@ from pydantic import validate_call
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, queues, start_up
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, running_episodes, start_up
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.evaluation.process import Interruption
 from isaaclab_arena.evaluation.run import set_up_process
-from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
@@ -335,7 +333,7 @@ class ClaimServer:
                 success=None,
                 length=0,
                 episode_return=0.0,
-                termination=RANKS_LOST,
+                termination=running_episodes.RANKS_LOST,
                 conditions=episode.saved_conditions or {},
                 language_instruction=config.language_instruction or "",
                 error=error,
@@ -566,7 +564,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
     own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
     with nullcontext(home) if is_seen else own as directory:
-        interruption, jobs = Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
+        interruption, jobs = process.Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
         remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
 
         def must_stop() -> bool:
