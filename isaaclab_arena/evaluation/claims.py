@@ -407,10 +407,7 @@ class ClaimTable:
         # The piece is taken in both cases: by this rank, or by the rank that made the file first.
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
-            generation=claim.generation,
-            first_seen_s=self.clock(),
-            owner=rank if is_held else None,
-            is_held=is_held,
+            generation=claim.generation, first_seen_s=self.clock(), owner=rank if is_held else None, is_held=is_held
         )
         if before is not None and is_held:
             claim = replace(claim, committed=as_ranges(self.committed(claim.key)))

@@ -417,10 +417,7 @@ def shown(
 
 
 def keep_writing(
-    write: Callable[[], object],
-    pause: Callable[[float], bool],
-    *,
-    cost_clock: Callable[[], float] = time.thread_time,
+    write: Callable[[], object], pause: Callable[[float], bool], *, cost_clock: Callable[[], float] = time.thread_time
 ) -> None:
     """Write a page every 30 s, or less often to stay below 1 % of the time, until `pause` returns True."""
     # A page that cannot be written is skipped, and the next one is tried.

@@ -130,6 +130,7 @@ class Claims(Protocol):
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
+        ...
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Record that a piece is finished."""
@@ -139,6 +140,7 @@ class Claims(Protocol):
 
     def state(self, job_index: int | None = None) -> ClaimState:
         """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
+        ...
 
 
 @dataclass(eq=False)
@@ -450,11 +452,7 @@ def work_of_rank(
             is_over=watch.is_over,
         )
         work = claimed_work(
-            table,
-            rank=rank,
-            world_size=attempt.world_size,
-            stop_requested=stop_requested,
-            is_over=watch.lets_stop,
+            table, rank=rank, world_size=attempt.world_size, stop_requested=stop_requested, is_over=watch.lets_stop
         )
         work = replace(work, stalled_after_s=options.lease_s)
     else:

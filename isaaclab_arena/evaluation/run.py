@@ -152,9 +152,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
             merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
             code = max(code, merged)
     return RunOutcome(
-        exit_code=interruption.exit_code or code,
-        output_directory=directory,
-        signal_number=interruption.signal_number,
+        exit_code=interruption.exit_code or code, output_directory=directory, signal_number=interruption.signal_number
     )
 
 

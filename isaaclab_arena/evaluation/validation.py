@@ -438,12 +438,7 @@ class _Resolver:
         return _Found(fields=found, offers=policy_class.offers, problems=reading.problems)
 
     def _placement(
-        self,
-        policy_class: type[PolicyBase],
-        declared: DeclaredOptions,
-        options: Mapping[str, Any],
-        *,
-        is_served: bool,
+        self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any], *, is_served: bool
     ) -> dict[str, Any]:
         """Return the default device options: CPU if policies are kept there, else this rank's GPU."""
         if is_served:
