@@ -53,11 +53,6 @@ def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[schema.Question, ...
     return {index: group for group in groups for index in group}
 
 
-def home_index(index: int, turns: Mapping[int, tuple[int, ...]]) -> int:
-    """Return the job index that determines a job's rank: that of the first job in its turns."""
-    return min(turns.get(index, (index,)))
-
-
 def round_size(jobs: Iterable[Job], *, num_ranks: int) -> int:
     """Return the episodes of each job in a round: one for every env slot of the ranks that share it."""
     return max(job.config.num_envs for job in jobs) * num_ranks
@@ -244,10 +239,12 @@ def plan_run(
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is schema.JobStatus.PENDING
+        # The first of the jobs that take turns determines their rank.
+        first = min(turns.get(config.index, (config.index,)))
         entries.append(
             ledger.PlanEntry(
                 config=config,
-                rank=home_index(config.index, turns) % world_size if has_rank else None,
+                rank=first % world_size if has_rank else None,
                 task=task or config.environment,
                 embodiment=builder.robot_name(job.environment_config) or of_environment["embodiment"],
                 object=of_environment["object"],

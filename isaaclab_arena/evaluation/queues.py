@@ -76,8 +76,8 @@ def jobs_of_rank(
     turns, work = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
     for index in work:
-        first_rank = planning.home_index(index, turns) % attempt.world_size
-        members = [member for member in turns.get(index, (index,)) if member in work]
+        group = turns.get(index, (index,))
+        first_rank, members = min(group) % attempt.world_size, [member for member in group if member in work]
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
