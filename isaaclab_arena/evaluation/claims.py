@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.errors import DamagedFileError
-from isaaclab_arena.evaluation.heartbeat import RankFate, RankWatch
-from isaaclab_arena.evaluation.planning import DividedJob
+from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.disk import read_json, storage_error, storage_errors
-from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY
-from isaaclab_arena.storage.ledger import Attempt, read_commits
+from isaaclab_arena.storage import disk, layout, ledger
 
 # One claim on a piece of a job, and the names of the claim files.
 
@@ -49,9 +46,9 @@ class ClaimState:
     pieces_of_others: int = 0  # under way on other ranks; 0 with a job in question, as only idle ranks use it
 
 
-def claims_directory(output_directory: Path, attempt: Attempt) -> Path:
+def claims_directory(output_directory: Path, attempt: ledger.Attempt) -> Path:
     """Return the directory of an attempt's claims."""
-    return output_directory / CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
+    return output_directory / layout.CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
 def claim_name(claim: Claim, *, generations_on: int = 0) -> str:
@@ -187,7 +184,7 @@ class Suspects:
     """The episodes that ranks are playing, and those over which ranks may have died."""
 
     # The size grows with the number of ranks and of deaths, not with that of episodes.
-    jobs: Mapping[int, DividedJob]
+    jobs: Mapping[int, planning.DividedJob]
     _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
     # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
     begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
@@ -248,7 +245,7 @@ class Suspects:
                 self._clear(key, [index])
                 blamed.append(Blamed(job_index=key[0], episode_index=index, deaths=deaths))
 
-        # Jobs of which no episode has begun on any rank: their build may be what kills ranks.
+        # Jobs of which no episode has begun on any rank: their build may kill ranks.
         for job_index in sorted({job_index for job_index, _ in pieces} - self._begun_jobs):
             deaths = self._deaths_of_jobs[job_index] = (*self._deaths_of_jobs.get(job_index, ()), death)
             # One broken machine must not fail a job that other machines could run.
@@ -299,10 +296,10 @@ class ClaimTable:
     #
     # One process may keep the table for several ranks. It then names the rank in each call, and calls `give_back` if
     # that rank ends. Without `watch` it is the only one that makes claims in the directory, so it need not read them.
-    divided: Sequence[DividedJob]
+    jobs: Mapping[int, planning.DividedJob]  # by index
     output_directory: Path  # on a disk that all ranks share
-    attempt: Attempt
-    watch: RankWatch | None  # used by this table only
+    attempt: ledger.Attempt
+    watch: heartbeat.RankWatch | None  # used by this table only
     _: KW_ONLY
     rank: int
     lease_s: float  # longest silence of a rank
@@ -317,13 +314,12 @@ class ClaimTable:
     _watching_since: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
         self._directory = claims_directory(self.output_directory, self.attempt)
         # Jobs of one kind can share an environment and a policy.
-        kinds = {each.index: f"{each.environment_key} {each.job.policy_key}" for each in self.divided}
+        kinds = {index: f"{each.environment_key} {each.job.policy_key}" for index, each in self.jobs.items()}
         self._measurements = Measurements(kinds)
-        self._open = {each.index: set(range(len(each.pieces))) for each in self.divided}
-        with storage_errors("make", self._directory):
+        self._open = {index: set(range(len(each.pieces))) for index, each in self.jobs.items()}
+        with disk.storage_errors("make", self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
 
     def refresh(self, *, now: bool = False) -> None:
@@ -346,7 +342,8 @@ class ClaimTable:
         lost = {
             report.rank
             for report in self.watch.look()
-            if report.fate is not RankFate.WORKING or min(report.silent_s, at - self._watching_since) >= self.lease_s
+            if report.fate is not heartbeat.RankFate.WORKING
+            or min(report.silent_s, at - self._watching_since) >= self.lease_s
         }
         for (job_index, piece), claimed in self._claimed.items():
             if claimed.is_held or claimed.is_given_back:
@@ -376,7 +373,7 @@ class ClaimTable:
                 work = order.pop(choose(order, built_environment))
                 # Among jobs that take turns, the one with the earliest open round comes first.
                 open_rounds = [
-                    (self.jobs[each].round_of(min(open_pieces)), each)
+                    (self.jobs[each].rounds[min(open_pieces)], each)
                     for each in self.jobs[work.job_index].takes_turns_with
                     if each in self.jobs and (open_pieces := self.open_pieces(each))
                 ]
@@ -410,10 +407,7 @@ class ClaimTable:
         # The piece is taken in both cases: by this rank, or by the rank that made the file first.
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
-            generation=claim.generation,
-            first_seen_s=self.clock(),
-            owner=rank if is_held else None,
-            is_held=is_held,
+            generation=claim.generation, first_seen_s=self.clock(), owner=rank if is_held else None, is_held=is_held
         )
         if before is not None and is_held:
             claim = replace(claim, committed=as_ranges(self.committed(claim.key)))
@@ -424,7 +418,7 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = read_commits(self.output_directory / name, name).lines
+        lines = ledger.read_commits(self.output_directory / name, name).lines
         committed = frozenset(line.episode_index for line in lines if line.attempt == self.attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 
@@ -519,7 +513,7 @@ class ClaimTable:
 
     def _read_names(self, at: float) -> None:
         """List the directory, and note the files that have appeared since the last call."""
-        with storage_errors("list", self._directory):
+        with disk.storage_errors("list", self._directory):
             names = set(os.listdir(self._directory))  # noqa: PTH208  half the time for 20,000 names
         fresh = names - self._names
         self._names |= names
@@ -564,9 +558,9 @@ class ClaimTable:
         except FileExistsError:
             return False
         except OSError as error:
-            raise storage_error("make", path, error) from error
+            raise disk.storage_error("make", path, error) from error
         try:
-            with storage_errors("write", path):
+            with disk.storage_errors("write", path):
                 os.write(descriptor, f"{json.dumps(content)}\n".encode())
         finally:
             os.close(descriptor)
@@ -576,7 +570,7 @@ class ClaimTable:
         """Return the JSON object of a file, {} if it is damaged, because its maker may have died while writing it."""
         path = self._directory / name
         try:
-            content = read_json(path)
+            content = disk.read_json(path)
         except DamagedFileError:
             return {}
         return content if isinstance(content, dict) else {}

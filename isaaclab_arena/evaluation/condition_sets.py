@@ -1,9 +1,8 @@
-"""Saved conditions: what the episodes of a job started from, in a file, for any policy to meet the same ones."""
+"""Saved conditions: the starts of a job's episodes in a file, for any policy to meet the same ones."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -203,7 +202,7 @@ def _difference(saved: ConditionSet, environment: str, builder: EnvironmentBuild
         )
     except ConfigError as error:
         return error.problems[0].message
-    for option in dataclasses.fields(wanted):
+    for option in fields(wanted):
         if option.name.startswith(("camera_", "enable_cameras", "action_mode")):
             continue
         was, now = getattr(before, option.name), getattr(wanted, option.name)

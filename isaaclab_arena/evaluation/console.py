@@ -73,7 +73,7 @@ class ExitCode:
 
 @contextmanager
 def program() -> Iterator[ExitCode]:
-    """Run a program in the ``with`` block. Report an error of the user, and leave its exit code in what it yields."""
+    """Run a program in the ``with`` block. Report an error of the user, and yield the place of its exit code."""
     # 2: an error in the request. 1: ranks cannot find each other, or a file cannot be written. 130: Ctrl-C. Only rank 0
     # reports an error that every rank finds.
     open_missing_streams()

@@ -24,17 +24,8 @@ from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.options import (
-    Assignment,
-    ClusterOptions,
-    check_cluster,
-    read_command_line,
-    refuse_unknown,
-)
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.run import request_for, run_as_asked
-from isaaclab_arena.evaluation.validation import robustness_arms
+from isaaclab_arena.evaluation import console, planning, run, validation
+from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
@@ -73,17 +64,17 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    with program() as ended:
+    with console.program() as ended:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
-        check_cluster(options)
+        options.check_cluster()
         may_import, elsewhere = not options.no_import, None
         if options.cluster is not None:
-            # Only a run on a cluster loads what drives one.
+            # Only a run on a cluster loads its driver.
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
 
             elsewhere = partial(execute_on_cluster, options=options)
-        return run_as_asked(
+        return run.run_as_asked(
             options,
             module=PROGRAM,
             arguments=arguments,
@@ -93,7 +84,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     return ended.code
 
 
-def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
     """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
     # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
     options, overrides = _read(arguments, PROGRAM)
@@ -120,7 +111,7 @@ def jobs_request(
     *,
     import_s: float | None,
     may_import: bool,
-) -> RunRequest:
+) -> planning.RunRequest:
     """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
     # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line. `may_import`:
     # whether jobs may name code that is not registered.
@@ -129,10 +120,10 @@ def jobs_request(
         options.job_defaults(),
         overrides=overrides,
         suites=SUITES,
-        arms=partial(robustness_arms, may_import=may_import),
+        arms=partial(validation.robustness_arms, may_import=may_import),
         partly=True,
     )
-    return request_for(
+    return run.request_for(
         read,
         replace(options, tracking=tuple(dict.fromkeys((*read.tracking, *options.tracking)))),
         may_import=may_import,

@@ -16,9 +16,8 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_evenly
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
+from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.episodes import locate_episodes, read_attributes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.ledger import CommitLine, read_commits, read_run_plan
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 
@@ -38,7 +37,7 @@ def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[
     """Return the episodes of each job that `choice` selects, ascending."""
     chosen: dict[str, list[int]] = {}
     for job in jobs:
-        lines = read_commits(run / job, job).lines
+        lines = ledger.read_commits(run / job, job).lines
         if choice is Choice.REASONS:
             # For each decisive event three failures, as many as the report shows; no errors.
             groups: dict[str | None, list[int]] = {}
@@ -64,7 +63,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     # The baseline is the directory of another run, whose jobs are paired by name, or a job of this run. A single job
     # pairs with a single job. `ConfigError` if there is no baseline, or no job can be paired with it.
     arms = read_run(run).arms
-    if (Path(baseline) / RUN_PLAN_FILE).is_file():
+    if (Path(baseline) / layout.RUN_PLAN_FILE).is_file():
         chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms
         pairs = [(arm, others[arm.entry.name]) for arm in chosen if arm.entry.name in others]
         if len(chosen) == len(others) == 1:
@@ -125,10 +124,10 @@ def film_episodes(
 ) -> None:
     """Film `episodes` (job -> indices) under the names that the run would use, with a contact sheet per job."""
     # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
-    configs = {job.name: job.config for job in read_run_plan(run).jobs}
+    configs = {job.name: job.config for job in ledger.read_run_plan(run).jobs}
     for name, indices in episodes.items():
         directory, config = run / name, configs[name]
-        lines = {line.episode_index: line for line in read_commits(directory, name).lines}
+        lines = {line.episode_index: line for line in ledger.read_commits(directory, name).lines}
         located, problems = locate_episodes(directory, name)
         # The film's name holds the env slot, and the rebuild of a job with several.
         rebuilds: Sequence[range] = ()
@@ -174,7 +173,7 @@ def film_episodes(
 class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
-    def __init__(self, *films: Any, lines: Mapping[int, CommitLine], tell: Tell, **more: Any) -> None:
+    def __init__(self, *films: Any, lines: Mapping[int, ledger.CommitLine], tell: Tell, **more: Any) -> None:
         super().__init__(*films, **more)
         self._lines, self._tell = lines, tell
         self.told: set[int] = set()  # episodes with a result

@@ -1,6 +1,5 @@
 """The progress of ranks: each writes its status once a second, the others judge it, and rank 0 shows it."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -53,14 +52,16 @@ class RankState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """The latest status of a rank, as it wrote it."""
+    """The latest status of a rank, as it wrote it; by default the first one of this process."""
 
     rank: int
     run_id: str  # of this start of the program; an earlier start leaves its files behind
-    host: str  # name of the machine, for people
-    machine: str  # identity of the machine, so that process numbers can be compared
-    pid: int
-    start_ticks: int | None  # start time of the process, None if the system does not report it
+    host: str = field(default_factory=socket.gethostname)  # name of the machine, for people
+    # Identity of the machine, so that process numbers can be compared.
+    machine: str = field(default_factory=machine_identity)
+    pid: int = field(default_factory=os.getpid)
+    # Start time of the process, None if the system does not report it.
+    start_ticks: int | None = field(default_factory=lambda: process_start_ticks(os.getpid()))
     state: RankState = RankState.STARTING
     exited: bool = False  # last status: the process is about to end
     current_job: str | None = None  # None between jobs
@@ -90,20 +91,6 @@ class RankStatus:
         """Whether the rank can make steps: it has no long work, or does it beside a job."""
         return self.long_work is None or (self.long_work_job is not None and self.current_job is not None)
 
-    @classmethod
-    def of_this_process(cls, *, rank: int, run_id: str, jobs_total: int = 0, episodes_total: int = 0) -> Self:
-        """Return the initial status of this process."""
-        return cls(
-            rank=rank,
-            run_id=run_id,
-            host=socket.gethostname(),
-            machine=machine_identity(),
-            pid=os.getpid(),
-            start_ticks=process_start_ticks(os.getpid()),
-            jobs_total=jobs_total,
-            episodes_total=episodes_total,
-        )
-
 
 def status_path(output_directory: Path, rank: int) -> Path:
     """Return the path of a rank's status file."""
@@ -115,7 +102,7 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
     path = status_path(output_directory, status.rank)
     temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
     try:
-        temporary.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(status)), encoding="utf-8")
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
@@ -234,10 +221,10 @@ def wait_for_ranks(
 
 
 @contextmanager
-def in_a_thread(loop: Callable[[threading.Event], None], *, name: str) -> Iterator[None]:
-    """Run `loop` beside a `with` block. It gets an event, and has to return once that is set, at the block's end."""
+def in_a_thread(loop: Callable[[Callable[[float], bool]], None], *, name: str) -> Iterator[None]:
+    """Run `loop` beside a `with` block. Its argument waits so many seconds; once that returns True, it must return."""
     closing = threading.Event()
-    thread = threading.Thread(target=loop, args=(closing,), name=name, daemon=True)
+    thread = threading.Thread(target=loop, args=(closing.wait,), name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -259,7 +246,6 @@ class StatusPublisher(Observer):
         self._env_steps = status.env_steps
         self._long_work: LongWork | None = None
         self._work_beside: tuple[str, LongWork] | None = None
-        self._episodes_left = 0
         self._corrects_total = True
         self.is_heard = True  # the last write succeeded
         self._stepping_since: float | None = None
@@ -271,7 +257,7 @@ class StatusPublisher(Observer):
     @property
     def status(self) -> RankStatus:
         """The current status of the rank."""
-        return dataclasses.replace(self._status, env_steps=self._env_steps)
+        return replace(self._status, env_steps=self._env_steps)
 
     def __enter__(self) -> Self:
         # `StorageError` if the first status cannot be written. Later errors are logged.
@@ -287,27 +273,24 @@ class StatusPublisher(Observer):
     def __exit__(self, *exception: object) -> None:
         is_lost = exception[0] is not None and not self._status.state.is_final
         self._beating.__exit__(None, None, None)
-        self.update(exited=True, state=RankState.FAILED if is_lost else self._status.state)
-        self._write_or_log()
+        self.publish(exited=True, state=RankState.FAILED if is_lost else self._status.state)
 
     def update(self, **changes: Any) -> None:
         """Change fields of the status; the next beat writes them."""
         with self._status_lock:
-            self._status = dataclasses.replace(self._status, **changes)
+            self._status = replace(self._status, **changes)
 
-    def set_state(self, state: RankState) -> None:
-        """Set the rank's state; a final state is written at once."""
-        self.update(state=state)
-        if state.is_final:
-            self._write_or_log()
+    def publish(self, **changes: Any) -> None:
+        """Change fields of the status, and write it at once."""
+        self.update(**changes)
+        self._write_or_log()
 
     def start_job(self, name: str, *, num_episodes: int | None = 0) -> None:
         """Publish the job that begins, with its share of ``episodes_total``; None if ranks share the total."""
         # At the end of a job with a share the total is corrected by the episodes that really ran.
         self._corrects_total = num_episodes is not None
-        self._episodes_left = num_episodes or 0
         self._stepping_since = None
-        self.update(
+        self.publish(
             state=RankState.RUNNING,
             current_job=name,
             preparing="getting ready",
@@ -315,7 +298,6 @@ class StatusPublisher(Observer):
             job_episodes_total=num_episodes or 0,
             job_stepping_s=0.0,
         )
-        self._write_or_log()
 
     def prepare(self, doing: str | None) -> None:
         """Publish the start-up phase of the current job in words, None after its first control step."""
@@ -325,23 +307,24 @@ class StatusPublisher(Observer):
 
     def leave_job(self) -> None:
         """Publish that no further episode of the current job runs."""
-        left, self._episodes_left = self._episodes_left if self._corrects_total else 0, 0
-        self.update(current_job=None, preparing=None, episodes_total=self._status.episodes_total - left)
+        status = self._status
+        left = status.job_episodes_total - status.job_episodes_done if self._corrects_total else 0
+        self.update(current_job=None, preparing=None, episodes_total=status.episodes_total - left)
 
     def finish_job(self, *, failed: bool = False) -> None:
         """Count a job whose report is written. The next job may have begun."""
         with self._status_lock:
             jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
-            self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
+            self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def hear(self, long_work: LongWork | None) -> None:
-        """Publish the progress of long work, None if there is none. Cheap: called for every episode."""
-        self._long_work = long_work
-
-    def hear_of(self, job: str, long_work: LongWork | None) -> None:
-        """Publish the progress of long work for a finished job, beside the current one; see `hear`."""
-        self._work_beside = None if long_work is None else (job, long_work)
+    def hear(self, job: str | None, long_work: LongWork | None) -> None:
+        """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
+        # Cheap, because it is called for every episode.
+        if job is None:
+            self._long_work = long_work
+        else:
+            self._work_beside = None if long_work is None else (job, long_work)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Count a control step of each running env slot."""
@@ -351,7 +334,6 @@ class StatusPublisher(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode, its success if measured, and its error."""
         del environment
-        self._episodes_left -= 1
         self.update(
             episodes_done=self._status.episodes_done + 1,
             job_episodes_done=self._status.job_episodes_done + 1,
@@ -360,8 +342,8 @@ class StatusPublisher(Observer):
             errors=self._status.errors + int(record.outcome is Outcome.ERROR),
         )
 
-    def _beat(self, closing: threading.Event) -> None:
-        while not closing.wait(self._interval_s):
+    def _beat(self, pause: Callable[[float], bool]) -> None:
+        while not pause(self._interval_s):
             self._write_or_log()
 
     def _write_or_log(self) -> None:
@@ -385,7 +367,7 @@ class StatusPublisher(Observer):
                 beside = self._work_beside
                 if work is None and beside is not None:
                     job, work = beside
-                self._status = dataclasses.replace(
+                self._status = replace(
                     self._status,
                     env_steps=steps_now,
                     steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,
@@ -412,7 +394,7 @@ def shown(
     # `look` is called in a thread of its own, so that the rank's loop never waits for it.
     console, began_s = console or Console(stderr=True), time.monotonic()
 
-    def show(closing: threading.Event) -> None:
+    def show(pause: Callable[[float], bool]) -> None:
         with ExitStack() as stack:
             live, is_last = None, False
             if console.is_interactive:
@@ -424,7 +406,7 @@ def shown(
                         stack.callback(handler.setStream, handler.stream)
                         handler.setStream(sys.stderr)
             while not is_last:
-                is_last = closing.wait(line_interval_s if live is None else 0.5)
+                is_last = pause(line_interval_s if live is None else 0.5)
                 reports, elapsed_s = look(), time.monotonic() - began_s
                 if live is None:
                     _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
@@ -435,10 +417,7 @@ def shown(
 
 
 def keep_writing(
-    write: Callable[[], object],
-    pause: Callable[[float], bool],
-    *,
-    cost_clock: Callable[[], float] = time.thread_time,
+    write: Callable[[], object], pause: Callable[[float], bool], *, cost_clock: Callable[[], float] = time.thread_time
 ) -> None:
     """Write a page every 30 s, or less often to stay below 1 % of the time, until `pause` returns True."""
     # A page that cannot be written is skipped, and the next one is tried.

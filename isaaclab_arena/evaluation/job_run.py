@@ -579,7 +579,7 @@ def ready_to_run(
     **own: Any,  # settings of this rank, see `RankSettings`
 ) -> Iterator[tuple[StatusPublisher, Callable[[], RankState]]]:
     """Publish this rank's status within a `with` block; yield its publisher, and the function that runs the jobs."""
-    status = RankStatus.of_this_process(
+    status = RankStatus(
         rank=context.rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
     )
     with StatusPublisher(output_directory, status) as publisher:
@@ -618,7 +618,7 @@ def run_jobs(
         stop_requested=stop_requested,
         tell=publisher.prepare,
         # With fail_fast a failure must be known before the next job begins.
-        consolidations=None if fail_fast else Consolidations(publisher.hear_of),
+        consolidations=None if fail_fast else Consolidations(publisher.hear),
         ended=ended,
     )
     state = RankState.FINISHED
@@ -628,7 +628,7 @@ def run_jobs(
             # If other ranks may finish the job, this rank's number of its episodes is open.
             num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
             publisher.start_job(job.config.name, num_episodes=num_episodes)
-            with heard_by(publisher.hear):
+            with heard_by(partial(publisher.hear, None)):
                 report = runner.run(job, [publisher, *assigned.observers, *work.observers], supply=assigned.supply)
             failed = report.status is ReportedStatus.FAILED or work.fails(job)
             if report.status is not ReportedStatus.INTERRUPTED:
@@ -644,5 +644,5 @@ def run_jobs(
         state = RankState.INTERRUPTED
     elif asks_questions:
         publisher.update(episodes_total=publisher.status.episodes_done)
-    publisher.set_state(state)
+    publisher.publish(state=state)
     return state

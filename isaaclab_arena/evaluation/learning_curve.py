@@ -13,9 +13,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
-from isaaclab_arena.results.merge import PREFIX, merge_results, scored_in, stored_results
-from isaaclab_arena.results.rows import of_conditions, percent_text, scored_episodes
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
+from isaaclab_arena.results import merge, rows, statistics
 from isaaclab_arena.storage.disk import read_versioned, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
@@ -56,24 +54,24 @@ class Score:
 
     step: int
     success_rate: float  # mean of the jobs' rates: each job has the same weight
-    interval: Interval  # 95 % Wilson interval of all episodes together
+    interval: statistics.Interval  # 95 % Wilson interval of all episodes together
     scored: int  # episodes with measured success, without errors
     distinct: int  # different start conditions of these
 
     @property
     def rate_in_words(self) -> str:
         """The rate and its interval."""
-        return percent_text(self.success_rate, self.interval.low, self.interval.high, unit=" %")
+        return rows.percent_text(self.success_rate, self.interval.low, self.interval.high, unit=" %")
 
     @property
     def scored_in_words(self) -> str:
         """The number of episodes, and of their conditions if some repeat."""
-        return f"{self.scored}{of_conditions(self.distinct, self.scored)}"
+        return f"{self.scored}{rows.of_conditions(self.distinct, self.scored)}"
 
     @property
     def in_words(self) -> str:
         """The rate and its interval, of how many episodes."""
-        return f"{self.rate_in_words} of {self.scored} episodes{of_conditions(self.distinct, self.scored)}"
+        return f"{self.rate_in_words} of {self.scored} episodes{rows.of_conditions(self.distinct, self.scored)}"
 
     @property
     def values(self) -> dict[str, float]:
@@ -93,28 +91,28 @@ class Point(Score):
 
     job: str  # as the watch's job file names it
     successes: int
-    episodes: ScoredEpisodes  # the scored episodes themselves
+    episodes: statistics.ScoredEpisodes  # the scored episodes themselves
     is_baseline: bool = False  # a job without checkpoints, equal at every step
 
 
 def points_of(run: Path, step: int) -> list[Point]:
     """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
-    merged = stored_results(run) or merge_results(run)
+    merged = merge.stored_results(run) or merge.merge_results(run)
     points = []
     for line in merged.rows:
         if line["success_rate"] is None:
             continue
-        name, is_baseline = str(line["name"]), line.get(PREFIX + STEP) is None
-        episodes = scored_in(merged.episodes_of[name])
+        name, is_baseline = str(line["name"]), line.get(merge.PREFIX + STEP) is None
+        episodes = merge.scored_in(merged.episodes_of[name])
         points.append(
             Point(
                 job=name if is_baseline else name.removesuffix(f"-{step}"),
                 step=step,
                 successes=line["successes"],
-                scored=scored_episodes(line),
+                scored=rows.scored_episodes(line),
                 distinct=episodes.num_distinct,
                 success_rate=line["success_rate"],
-                interval=Interval(low=line["success_low"], high=line["success_high"]),
+                interval=statistics.Interval(low=line["success_low"], high=line["success_high"]),
                 episodes=episodes,
                 is_baseline=is_baseline,
             )
@@ -136,7 +134,7 @@ def scores_of(points: Iterable[Point]) -> dict[int, Score]:
             by_step.setdefault(point.step, []).append(point)
     scores = {}
     for step, own in sorted(by_step.items()):
-        episodes = together([point.episodes for point in own])
+        episodes = statistics.together([point.episodes for point in own])
         rate, interval = sum(point.success_rate for point in own) / len(own), episodes.wilson()
         if interval is not None:
             scored, distinct = len(episodes), episodes.num_distinct

@@ -189,13 +189,13 @@ class PaceOptions:
 class RunOptions(
     PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
 ):
-    """Options of a run, whatever it evaluates. The class of an option says what depends on it."""
+    """Options of any run. The class of an option says what depends on it."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""
         num_steps = self.num_steps
         if self.list_variations and num_steps is None and self.num_episodes is None:
-            # What may vary depends on no length, and nothing runs.
+            # The possible variations depend on no length, and nothing runs.
             num_steps = 1
         return JobDefaults(
             num_steps=num_steps,
@@ -266,32 +266,29 @@ class ClusterOptions(RunOptions):
     """With --cluster, directory on each node for files on their way to the run's directory. By default the run's
     directory if the node sees it, else a temporary one."""
 
-
-def check_cluster(options: ClusterOptions) -> None:
-    """Raise `ConfigError` with every contradiction of the cluster options."""
-    asks, device = options.cluster is not None, options.device or "cpu"
-    own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
-    given = [each.name for each in own[1:] if getattr(options, each.name) != each.default]
-    # `RunOptions.check` refuses an unknown assignment.
-    is_split = options.assignment in set(Assignment) and options.mode is Assignment.SPLIT
-    starts_here = "starts ranks on this node; leave it out with --cluster"
-    once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
-    claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
-    without_gpu = device.startswith("cuda") and options.gpus_per_rank == 0
-    mistakes = [
-        *((name, not asks, "says how to use a cluster; add --cluster ray") for name in given),
-        ("cluster", asks and is_a_rank(), once),
-        ("gpu_ids", asks and options.gpu_ids is not None, starts_here),
-        ("nproc_per_node", asks and options.nproc_per_node is not None, starts_here),
-        ("assignment", asks and is_split, claims),
-        ("gpus_per_rank", options.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
-        ("device", asks and without_gpu, f"'{options.device}' needs --gpus_per_rank 1"),
-    ]
-    problems = [Problem(message, key=f"--{name}") for name, is_wrong, message in mistakes if is_wrong]
-    if problems:
-        raise ConfigError(problems)
-    if options.cluster is not None:
-        check_optional_library(options.cluster, key="--cluster")
+    def check_cluster(self) -> None:
+        """Raise `ConfigError` with every contradiction of the cluster options."""
+        asks, device = self.cluster is not None, self.device or "cpu"
+        own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
+        given = [each.name for each in own[1:] if getattr(self, each.name) != each.default]
+        # `RunOptions.check` refuses an unknown assignment.
+        is_split = self.assignment in set(Assignment) and self.mode is Assignment.SPLIT
+        starts_here = "starts ranks on this node; leave it out with --cluster"
+        once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
+        claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
+        without_gpu = device.startswith("cuda") and self.gpus_per_rank == 0
+        mistakes = [
+            *((name, not asks, "says how to use a cluster; add --cluster ray") for name in given),
+            ("cluster", asks and is_a_rank(), once),
+            ("gpu_ids", asks and self.gpu_ids is not None, starts_here),
+            ("nproc_per_node", asks and self.nproc_per_node is not None, starts_here),
+            ("assignment", asks and is_split, claims),
+            ("gpus_per_rank", self.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
+            ("device", asks and without_gpu, f"'{self.device}' needs --gpus_per_rank 1"),
+        ]
+        refuse([Problem(message, key=f"--{name}") for name, is_wrong, message in mistakes if is_wrong])
+        if self.cluster is not None:
+            check_optional_library(self.cluster, key="--cluster")
 
 
 def read_command_line(
@@ -326,7 +323,7 @@ def read_command_line(
 
 
 def is_run(argument: str) -> bool:
-    """Whether what follows ``--resume`` is the directory of a run, and not, say, an environment's name."""
+    """Whether the word after ``--resume`` is the directory of a run, and not, say, an environment's name."""
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()

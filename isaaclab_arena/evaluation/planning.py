@@ -1,4 +1,4 @@
-"""The plan of a run, the turns and pieces of its jobs, and what one rank settles before the plan is written."""
+"""The plan of a run, the turns and pieces of its jobs, and the choices of one rank before the plan is written."""
 
 import hashlib
 import json
@@ -14,33 +14,16 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from isaaclab_arena.config.schema import (
-    WITHOUT_RESULT,
-    Delays,
-    JobStatus,
-    Meanwhile,
-    PolicyServerConfig,
-    Question,
-    ServerScope,
-    compared_groups,
-)
+from isaaclab_arena.config import schema
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import policy_client
-from isaaclab_arena.evaluation.batching import made_up
-from isaaclab_arena.evaluation.console import show_results, speaks_for_all
+from isaaclab_arena.evaluation import batching, policy_client, process, rollout
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.evaluation.process import put_back
-from isaaclab_arena.evaluation.rollout import group_sizes
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, spelled
+from isaaclab_arena.interfaces.environment_builder import spelled
 from isaaclab_arena.interfaces.episode import (
     Episode,
     EpisodeRanges,
@@ -54,26 +37,20 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
+from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
 from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.ledger import Attempt, CommitLine, PlanEntry, RunPlan
 
 _LOG = logging.getLogger(__name__)
 
 # Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
 
 
-def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[Question, ...]) -> Mapping[int, tuple[int, ...]]:
+def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[schema.Question, ...]) -> Mapping[int, tuple[int, ...]]:
     """Map the index of each compared job to the indices of all jobs in its turns, itself included."""
     indices = {job.config.name: job.config.index for job in jobs}
-    groups = (tuple(sorted(indices[name] for name in group)) for group in compared_groups(questions))
+    groups = (tuple(sorted(indices[name] for name in group)) for group in schema.compared_groups(questions))
     return {index: group for group in groups for index in group}
-
-
-def home_index(index: int, turns: Mapping[int, tuple[int, ...]]) -> int:
-    """Return the job index that determines a job's rank: that of the first job in its turns."""
-    return min(turns.get(index, (index,)))
 
 
 def round_size(jobs: Iterable[Job], *, num_ranks: int) -> int:
@@ -101,7 +78,7 @@ def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) 
     """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
     # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
     # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
-    shares = cut(remaining, even_sizes(count_episodes(remaining), world_size))
+    shares = cut_evenly(remaining, world_size)
     return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
 
 
@@ -113,13 +90,13 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
     num_episodes = count_episodes(remaining)
     smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
     num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
-    return cut(remaining, even_sizes(num_episodes, num_pieces)) if num_episodes else []
+    return cut_evenly(remaining, num_pieces) if num_episodes else []
 
 
-def even_sizes(total: int, num_parts: int) -> list[int]:
-    """Return the sizes of `num_parts` parts of `total`, which differ by at most one, the larger first."""
-    size, longer = divmod(total, num_parts)
-    return [size + 1] * longer + [size] * (num_parts - longer)
+def cut_evenly(episodes: EpisodeRanges, num_parts: int) -> list[EpisodeRanges]:
+    """Cut episodes into consecutive parts, the larger first. Their sizes differ by at most one."""
+    size, longer = divmod(count_episodes(episodes), num_parts)
+    return cut(episodes, [size + 1] * longer + [size] * (num_parts - longer))
 
 
 # Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
@@ -134,16 +111,7 @@ class DividedJob:
     # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
     pieces: tuple[EpisodeRanges | None, ...]
     takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
-    rounds: tuple[int, ...] = ()  # the round of each piece, empty without turns
-
-    def round_of(self, piece: int) -> int:
-        """Return the round of a piece, 0 if the job takes no turns."""
-        return self.rounds[piece] if self.rounds else 0
-
-    @property
-    def index(self) -> int:
-        """The job's position in the jobs file."""
-        return self.job.config.index
+    rounds: tuple[int, ...] = ()  # the round of each piece, 0 without turns
 
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
@@ -156,26 +124,30 @@ class DividedJob:
         return self.job.environment_key
 
 
-def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
-    """Map each pending job of an attempt (by index, in file order) to its finished episodes."""
+def unfinished(
+    jobs: Sequence[Job], attempt: ledger.Attempt
+) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
+    """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
+    found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
     finished = {work.job: work.finished for work in attempt.jobs}
-    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
-    return {config.index: finished[config.name] for config in pending}
+    for config in (job.config for job in jobs):
+        if config.status is schema.JobStatus.PENDING and config.name in finished:
+            own, length = finished[config.name], config.num_episodes
+            # None if only the policy knows the number of episodes.
+            found[config.index] = own, None if length is None else remaining_episodes(length, own)
+    return found
 
 
-def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Question, ...] = ()) -> list[DividedJob]:
-    """Cut the jobs of an attempt into pieces, the same on every rank. Jobs that `questions` compare take turns."""
+def divided_jobs(
+    jobs: Sequence[Job], attempt: ledger.Attempt, questions: tuple[schema.Question, ...] = ()
+) -> dict[int, DividedJob]:
+    """Cut the jobs of an attempt (by index, in file order) into pieces, the same on every rank."""
+    # Jobs that `questions` compare take turns.
     turns = jobs_taking_turns(jobs, questions)
-    finished_before = unfinished(jobs, attempt)
-    lengths = {index: jobs[index].config.num_episodes for index in finished_before}
-    # None if only the policy knows the number of episodes.
-    remaining = {
-        index: None if length is None else remaining_episodes(length, finished_before[index])
-        for index, length in lengths.items()
-    }
-    total = sum(count_episodes(left) for left in remaining.values() if left)
-    divided = []
-    for index, left in remaining.items():
+    work = unfinished(jobs, attempt)
+    total = sum(count_episodes(left) for _, left in work.values() if left)
+    divided: dict[int, DividedJob] = {}
+    for index, (finished, left) in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
         group = turns.get(index, ())
@@ -184,8 +156,7 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
             smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
             size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
             for number, episodes in rounds_of(left, size).items():
-                num_episodes = count_episodes(episodes)
-                parts = cut(episodes, even_sizes(num_episodes, min(attempt.world_size, num_episodes)))
+                parts = cut_evenly(episodes, min(attempt.world_size, count_episodes(episodes)))
                 pieces += parts
                 rounds += [number] * len(parts)
         elif left:
@@ -193,14 +164,12 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
             pieces += pieces_of(left, total_remaining=total, world_size=attempt.world_size)
         else:
             pieces.append(left)
-        divided.append(
-            DividedJob(
-                job=jobs[index],
-                finished=finished_before[index],
-                pieces=tuple(pieces),
-                takes_turns_with=group,
-                rounds=tuple(rounds),
-            )
+        divided[index] = DividedJob(
+            job=jobs[index],
+            finished=finished,
+            pieces=tuple(pieces),
+            takes_turns_with=group,
+            rounds=tuple(rounds or [0] * len(pieces)),
         )
     return divided
 
@@ -210,17 +179,15 @@ def divided_jobs(jobs: Sequence[Job], attempt: Attempt, questions: tuple[Questio
 
 def answer_watch(
     output_directory: Path,
-    questions: Sequence[Question],
-    finished: Mapping[str, EpisodeRanges],
-    *,
+    questions: Sequence[schema.Question],
     attempt: int,
+    finished: Mapping[str, EpisodeRanges],  # by job: episodes that do not run again; a job that is missing is complete
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
 
-    # `finished`: by job, the episodes that do not run again in this attempt; a job that is missing is complete. An
-    # error of an earlier attempt that runs again does not count as finished.
-    def runs_again(line: CommitLine) -> bool:
+    # An error of an earlier attempt that runs again does not count as finished.
+    def runs_again(line: ledger.CommitLine) -> bool:
         kept = finished.get(line.job_name)
         is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
         return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
@@ -243,7 +210,7 @@ class RunRequest:
     source_file: str | None  # the job file, None for a job from the command line
     command_line: tuple[str, ...]  # as typed, one token each
     options: RunOptions  # shared by all jobs
-    questions: tuple[Question, ...] = ()  # about the jobs, which stop as soon as they are answered
+    questions: tuple[schema.Question, ...] = ()  # about the jobs, which stop as soon as they are answered
     import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
 
     @classmethod
@@ -257,7 +224,7 @@ class RunRequest:
 
 def plan_run(
     request: RunRequest, world_size: int, devices: Sequence[str], *, run_id: str, contents: Mapping[str, Contents]
-) -> RunPlan:
+) -> ledger.RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
     is_assigned = request.options.mode is Assignment.ROUND_ROBIN
@@ -271,11 +238,13 @@ def plan_run(
             task = builder.task_name(job.environment_config)
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
-        has_rank = is_assigned and config.status is JobStatus.PENDING
+        has_rank = is_assigned and config.status is schema.JobStatus.PENDING
+        # The first of the jobs that take turns determines their rank.
+        first = min(turns.get(config.index, (config.index,)))
         entries.append(
-            PlanEntry(
+            ledger.PlanEntry(
                 config=config,
-                rank=home_index(config.index, turns) % world_size if has_rank else None,
+                rank=first % world_size if has_rank else None,
                 task=task or config.environment,
                 embodiment=builder.robot_name(job.environment_config) or of_environment["embodiment"],
                 object=of_environment["object"],
@@ -286,7 +255,7 @@ def plan_run(
                 latency=None if job.latency is None else job.latency.delays,
             )
         )
-    return RunPlan(
+    return ledger.RunPlan(
         run_id=run_id,
         created_at=now(),
         config_hash=request.config_hash,
@@ -305,8 +274,8 @@ def plan_run(
 
 
 def resumed_plan(
-    before: RunPlan, now: RunPlan, *, has_recorded: Callable[[str], bool]
-) -> tuple[RunPlan, list[Problem]]:
+    before: ledger.RunPlan, now: ledger.RunPlan, *, has_recorded: Callable[[str], bool]
+) -> tuple[ledger.RunPlan, list[Problem]]:
     """Return the plan of a resumed run, the same object if nothing changes, and a problem per key that forbids it."""
     # Values missing in both plans are equal.
     problems = [
@@ -321,7 +290,7 @@ def resumed_plan(
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
     problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
 
-    revised: dict[str, PlanEntry] = {}
+    revised: dict[str, ledger.PlanEntry] = {}
     for name, new in wanted.items():
         old = known.get(name)
         if old is None:
@@ -360,7 +329,7 @@ def resumed_plan(
     return replace(before, jobs=jobs, **origin), problems
 
 
-def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
+def _changes(before: ledger.PlanEntry, now: ledger.PlanEntry) -> dict[str, tuple[Any, Any]]:
     """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
     old, new = ({**asdict(job.config), "policy options": job.policy_config} for job in (before, now))
     # The server has no effect on results, but its device has, as that of any network.
@@ -372,9 +341,9 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
         old["latency in steps"], new["latency in steps"] = before.latency, now.latency
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for each in (old, new):
-        apart = {*WITHOUT_RESULT, "num_envs"}
+        apart = {*schema.WITHOUT_RESULT, "num_envs"}
         each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*WITHOUT_RESULT})}
+    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*schema.WITHOUT_RESULT})}
     # The values are compared as read back from a file, so that a tuple equals a list.
     as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
     return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
@@ -383,49 +352,6 @@ def _changes(before: PlanEntry, now: PlanEntry) -> dict[str, tuple[Any, Any]]:
 def _shown(value: Any) -> str:
     text = json_line(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
-
-
-def show_variations(jobs: Sequence[Job]) -> int:
-    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
-
-    def show(console: Console) -> None:
-        for job in jobs:
-            offered = job.builder.variations(job.environment_config)
-            console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-            if not offered:
-                console.print("  nothing can be varied in this environment")
-                continue
-
-            # The variations that the job turns on have the job's range.
-            own = {variation.key: variation for variation in job.variations}
-            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-            for heading in ("variation", "on", "range", "unit", "meaning"):
-                table.add_column(heading, overflow="fold")
-            for variation in [own.get(each.key, each) for each in offered]:
-                on = "on" if variation.enabled else "-"
-                ranges = described(variation.sampler)
-                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
-            console.print(table, soft_wrap=True)
-
-    if speaks_for_all():
-        show_results(show)
-    return 0
-
-
-def described(sampler: Sampler) -> str:
-    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
-
-    def shown(values: tuple[float, ...]) -> str:
-        numbers = ", ".join(f"{value:.4g}" for value in values)
-        return numbers if len(values) < 2 else f"({numbers})"
-
-    low, high = shown(sampler.low), shown(sampler.high)
-    if sampler.type is SamplerType.UNIFORM:
-        return low if low == high else f"{low} to {high}"
-    if sampler.type is SamplerType.BERNOULLI:
-        return f"{high} with probability {sampler.p:g}, else {low}"
-    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
-    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
 
 
 # Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
@@ -462,7 +388,7 @@ def settle_backends(
     # it.
     for job in jobs:
         asked, name = job.asked_backend, job.config.name
-        if asked is None or job.config.status is not JobStatus.PENDING:
+        if asked is None or job.config.status is not schema.JobStatus.PENDING:
             continue
         if asked != OPEN_BACKEND:
             settled[name] = asked
@@ -482,11 +408,12 @@ def settle_backends(
         else:
             key, num_envs = job.environment_key, job.config.num_envs
             if key not in measured:
+                largest = rollout.group_sizes(num_envs, min(machinery.num_groups, num_envs))[0]
                 with watch(name):
                     try:
                         measured[key] = job.builder.faster_backend(
                             job.environment_config,
-                            num_envs=group_sizes(num_envs, min(machinery.num_groups, num_envs))[0],  # the largest
+                            num_envs=largest,
                             device=torch.device(machinery.devices[0]),
                             num_threads=machinery.num_threads,
                             variations=job.variations,
@@ -530,18 +457,18 @@ def settle_latencies(
     jobs: Sequence[Job],
     machinery: Machinery,
     *,
-    known: Mapping[str, Delays],
+    known: Mapping[str, schema.Delays],
     asked: Asked = lambda job: closing(job.build_policy()),
     watch: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
-) -> dict[str, Delays]:
+) -> dict[str, schema.Delays]:
     """Map each job with a measured latency to its delays; `ConfigError` if it cannot be measured or is too long."""
     # `known`: measured when the run began; it stays. `asked` builds the policy. `watch` is entered during a
     # measurement.
-    settled: dict[str, Delays] = {}
+    settled: dict[str, schema.Delays] = {}
     problems: list[Problem] = []
     for job in jobs:
         name, latency = job.config.name, job.latency
-        if job.config.status is not JobStatus.PENDING or latency is None or not latency.config.measured:
+        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.config.measured:
             continue
         if name in known:
             settled[name] = known[name]
@@ -553,13 +480,14 @@ def settle_latencies(
             continue
         one, device = job.with_num_envs(1, policy_num_envs=1), torch.device(machinery.devices[0])
         meanwhile = latency.config.meanwhile
+        continues = meanwhile is schema.Meanwhile.RTC
         with watch(name):
             try:
-                with put_back(f"job '{name}'"):
+                with process.put_back(f"job '{name}'"):
                     environment = one.build_environment(device=device, num_threads=machinery.num_threads)
                     with closing(environment), asked(one) as policy:
-                        answers = Answers(policy, waits=meanwhile is Meanwhile.WAIT)
-                        times_ms = query_times_ms(policy, answers, environment, continues=meanwhile is Meanwhile.RTC)
+                        answers = Answers(policy, waits=meanwhile is schema.Meanwhile.WAIT)
+                        times_ms = query_times_ms(policy, answers, environment, continues=continues)
                         delays = in_time(without_outliers(times_ms), environment.control_dt)
                         refused = refusals(delays, meanwhile, environment, traits=answers.traits)
             except Exception as error:  # noqa: BLE001  the job will fail with this error itself, without the others
@@ -599,7 +527,7 @@ def query_times_ms(
         words = environment.instruction(conditions)
         start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
         policy.start_episodes(environment, [start])
-        observation = made_up(environment.observation_spec, 1, generator, environment.device)
+        observation = batching.made_up(environment.observation_spec, 1, generator, environment.device)
         began_s = time.perf_counter()
         answers.look(environment, observation, [0])
         chunks = answers.chunks(environment, observation, [0], going_on)
@@ -612,7 +540,7 @@ def query_times_ms(
 # Give each rank the settled backends and delays of its jobs, and the addresses of the policy servers that they share.
 
 
-def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
+def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt) -> tuple[Job, ...]:
     """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
     settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
     found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
@@ -622,27 +550,27 @@ def settled_jobs(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, ...]:
 @contextmanager
 def running_policy_servers(
     jobs: Sequence[Job], to_run: Collection[str], options: RunOptions, ranks: Ranks, output_directory: Path
-) -> Iterator[Mapping[PolicyServerConfig, policy_client.ServerAddress]]:
+) -> Iterator[Mapping[schema.PolicyServerConfig, policy_client.ServerAddress]]:
     """Run the jobs' policy servers within a `with` block that all ranks enter; yields their addresses."""
     # Every rank lists the same servers and networks in the same order.
-    asking: dict[PolicyServerConfig, list[Job]] = {}
+    asking: dict[schema.PolicyServerConfig, list[Job]] = {}
     for job in jobs:
         if job.config.policy_server is not None and job.config.name in to_run:
             asking.setdefault(job.config.policy_server, []).append(job)
     orders = {config: _orders(config, its_jobs, options) for config, its_jobs in asking.items()}
 
-    addresses: dict[PolicyServerConfig, policy_client.ServerAddress] = {}
+    addresses: dict[schema.PolicyServerConfig, policy_client.ServerAddress] = {}
     context = ranks.context
     with ExitStack() as running:
         for number, config in enumerate(orders):
             # The first rank of a node, or of the run, starts a server, watches it and stops it.
-            owner = 0 if config.shared is ServerScope.RUN else context.rank - context.local_rank
+            owner = 0 if config.shared is schema.ServerScope.RUN else context.rank - context.local_rank
             told = ""
             if owner == context.rank:
                 # Ranks on other nodes find the server by the name of rank 0's machine.
-                host = None
-                is_one_node = context.world_size == context.local_world_size
-                if config.shared is not ServerScope.NODE and not is_one_node and context.master_address is not None:
+                host, is_one_node = None, context.world_size == context.local_world_size
+                is_for_others = config.shared is not schema.ServerScope.NODE and not is_one_node
+                if is_for_others and context.master_address is not None:
                     host = context.master_address.rpartition(":")[0]
                 log_file = output_directory / "logs" / f"policy_server{number}_rank{owner}.log"
                 server = running.enter_context(
@@ -665,14 +593,14 @@ def policy_as_served(job: Job, options: RunOptions, output_directory: Path) -> I
             return
         orders = _orders(config, [job], options)
         # The next start clears away a file of this name if this process dies.
-        log_file = output_directory / f".{RUN_PLAN_FILE}.policy_server.tmp"
+        log_file = output_directory / f".{layout.RUN_PLAN_FILE}.policy_server.tmp"
         running.callback(log_file.unlink, missing_ok=True)
         server = running.enter_context(closing(policy_client.PolicyServer(orders, host=None, log_file=log_file)))
         network = running.enter_context(closing(policy_client.ServedNetwork(server.address, job.network_key)))
         yield running.enter_context(closing(job.build_policy(network)))
 
 
-def _orders(config: PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
+def _orders(config: schema.PolicyServerConfig, jobs: Sequence[Job], options: RunOptions) -> policy_client.ServerOrders:
     """Return the orders to the policy server of these jobs."""
     networks: dict[str, policy_client.NetworkOrder] = {}
     for job in jobs:

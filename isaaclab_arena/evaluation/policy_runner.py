@@ -6,11 +6,10 @@ First come the options of the run, then the environment's name, then the options
 in any order; ``cube.mass.enabled=true`` turns a variation on. Under a launcher the ranks share the episodes.
 """
 
-import dataclasses
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from isaaclab_arena.garbage import collect_later
@@ -27,10 +26,8 @@ from isaaclab_arena.config.options import option_names, parse_tokens
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
-from isaaclab_arena.evaluation.console import program
+from isaaclab_arena.evaluation import console, planning, run
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.run import request_for, run_as_asked
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.nested import without_none
@@ -70,16 +67,16 @@ def main(
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    with program() as ended:
+    with console.program() as ended:
         take_rank_of_scheduler()
         options, rest = read_command_line(options_class, arguments, program=typed_as)
-        return run_as_asked(
+        return run.run_as_asked(
             options,
             module=PROGRAM,
             arguments=arguments,
             request_of=lambda context: job_request(
                 # A rank without a part of the one job would be idle.
-                dataclasses.replace(options, split_jobs=options.split_jobs or context.world_size > 1),
+                replace(options, split_jobs=options.split_jobs or context.world_size > 1),
                 job_block(options, rest),
                 command_line=(PROGRAM, *arguments),
                 import_s=import_s,
@@ -88,10 +85,10 @@ def main(
     return ended.code
 
 
-def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
     """Return the request of a command line, without a run. See `eval_runner.asked_for`."""
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
-    options = dataclasses.replace(options, no_import=options.no_import or not may_import)
+    options = replace(options, no_import=options.no_import or not may_import)
     return job_request(options, job_block(options, rest), command_line=(PROGRAM, *arguments))
 
 
@@ -102,12 +99,12 @@ def job_request(
     policy: type[PolicyBase] | LentPolicy | None = None,
     command_line: tuple[str, ...] = (),
     import_s: float | None = None,
-) -> RunRequest:
+) -> planning.RunRequest:
     """Return the request for a run of one job, see `RunRequest`; `ConfigError` with every problem."""
     # `block`: the job as a job file describes it. `policy` None: the class that ``policy_type`` names.
     try:
         read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
-        return request_for(
+        return run.request_for(
             read,
             options,
             may_import=not options.no_import,
@@ -120,7 +117,7 @@ def job_request(
         # Name options of environment and policy as on the command line, not as in a job file.
         key_of_file = re.compile(r"^(?:arena_env_args|policy_config_dict)\.(?!environment$)")
         problems = [
-            dataclasses.replace(problem, key=key_of_file.sub("--", problem.key)) if problem.key else problem
+            replace(problem, key=key_of_file.sub("--", problem.key)) if problem.key else problem
             for problem in error.problems
         ]
         raise ConfigError(problems) from error
@@ -141,8 +138,22 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     # The environment's name is the one positional word, or a value of an option that took it.
     if not positionals and isinstance(given.get("environment"), str):
         positionals = [given.pop("environment")]
-    if not positionals:
-        positionals, given = _with_environment_given_back(given, policy_names, options)
+    # An option takes all words that follow it: its last word may be the name. The option must be one of the environment
+    # or the policy, and keep a value.
+    for name, value in () if positionals else given.items():
+        words = value if isinstance(value, list) else [value]
+        environment = words[-1]
+        if not isinstance(environment, str) or environment not in ENVIRONMENTS:
+            continue
+        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
+        if name not in known:
+            runner = {field.name for field in fields(options)}
+            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
+        if len(words) == 1:
+            message = f"stands right before the environment's name '{environment}'; write it after"
+            raise ConfigError(message, key=f"--{name}")
+        positionals, given = [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
+        break
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
@@ -166,28 +177,6 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     }
     more = {"conditions": options.conditions, "language_instruction": options.language_instruction}
     return block | ({"variations": variations} if variations else {}) | without_none(more)
-
-
-def _with_environment_given_back(
-    given: Mapping[str, Any], policy_names: Collection[str], options: PolicyOptions
-) -> tuple[list[str], dict[str, Any]]:
-    """Take the environment's name from the option that has it among its values; return it and the other options."""
-    # An option takes all words that follow it. `ConfigError` if neither the environment nor the policy has the option,
-    # or if it is left without a value.
-    for name, value in given.items():
-        words = value if isinstance(value, list) else [value]
-        environment = words[-1]
-        if not isinstance(environment, str) or environment not in ENVIRONMENTS:
-            continue
-        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
-        if name not in known:
-            runner = {field.name for field in dataclasses.fields(options)}
-            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
-        if len(words) == 1:
-            message = f"stands right before the environment's name '{environment}'; write it after"
-            raise ConfigError(message, key=f"--{name}")
-        return [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
-    return [], dict(given)
 
 
 def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

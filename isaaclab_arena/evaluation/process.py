@@ -1,4 +1,4 @@
-"""What runs leave of a process: signals, hanging steps, and all that jobs change of it."""
+"""The process around runs: its signals, its hanging steps, and its settings, which jobs may change."""
 
 import faulthandler
 import gc
@@ -511,7 +511,7 @@ def left_alone() -> Iterator[None]:
 class Settings:
     """The process-wide settings of a run's policies and environments, which last as long as these do."""
 
-    # What lasts of the code that `of` ran, by key and by setting: the values before and after.
+    # Lasting changes by the code that `of` ran, by key and by setting: the values before and after.
     set_by: defaultdict[str, _Set] = field(default_factory=partial(defaultdict, dict), init=False)
     _told: set[tuple[str, str]] = field(default_factory=set, init=False)
 

@@ -11,21 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation import planning
+from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
-from isaaclab_arena.evaluation.heartbeat import RankWatch
 from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
-from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import (
-    EpisodeRanges,
-    EpisodeRecord,
-    contain,
-    count_episodes,
-    of_ranges,
-    remaining_episodes,
-)
+from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.storage.ledger import Attempt
 
@@ -82,19 +73,18 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank and take turns, round by round; any other job has a single round.
-    turns, finished = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
+    turns, work = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
-    for index in finished:
-        first_rank = planning.home_index(index, turns) % attempt.world_size
-        members = [member for member in turns.get(index, (index,)) if member in finished]
+    for index in work:
+        group = turns.get(index, (index,))
+        first_rank, members = min(group) % attempt.world_size, [member for member in group if member in work]
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
         size = planning.round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
-            length = jobs[member].config.num_episodes
-            left = None if length is None else remaining_episodes(length, finished[member])
+            _, left = work[member]
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
                 {0: left} if left and index not in turns else dict(planning.rounds_of(left or (), size)) or {-1: left}
@@ -110,7 +100,7 @@ def jobs_of_rank(
                     is_assigned = rank == first_rank
                 if is_assigned:
                     over = partial(is_over, job.config.name)
-                    supply = FixedShare(finished=finished[member], share=share, is_over=over)
+                    supply = FixedShare(finished=work[member][0], share=share, is_over=over)
                     num_episodes = None if share is None else count_episodes(share)
                     assigned.append(AssignedJob(job=job, supply=supply, num_episodes=num_episodes))
     return assigned
@@ -127,19 +117,16 @@ _LOG = logging.getLogger(__name__)
 class Claims(Protocol):
     """The claims of all ranks, as one rank sees them, at most a second old; see `ClaimTable`."""
 
-    jobs: Mapping[int, DividedJob]  # by index
+    jobs: Mapping[int, planning.DividedJob]  # by index
 
     def claim_next(self, built_environment: str | None) -> Claim | None:
         """Claim a piece of the next job, None if there is no free piece."""
-        ...
 
     def claim(self, job_index: int, piece: int) -> Claim | None:
         """Claim this piece, None if it is not free."""
-        ...
 
     def begin(self, claim: Claim, first: int, last: int) -> None:
         """Announce episodes that may run from now on, by the first and last index; they are suspected if it dies."""
-        ...
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
@@ -147,11 +134,9 @@ class Claims(Protocol):
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Record that a piece is finished."""
-        ...
 
     def give_up(self, job_index: int) -> None:
         """Record that a job has failed."""
-        ...
 
     def state(self, job_index: int | None = None) -> ClaimState:
         """Return the state of the claims, with the open pieces of a job, or with the number of pieces of others."""
@@ -239,6 +224,7 @@ class ClaimedEpisodes(Observer):
         is_over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._job_index = first.job_index
         self._divided = claims.jobs[first.job_index]
         self._is_over = is_over
         self._claims = claims
@@ -246,7 +232,7 @@ class ClaimedEpisodes(Observer):
         self._clock = clock
         # First episode of each piece, to find the piece of an episode by bisection.
         self._begins = [piece[0][0] for piece in self._divided.pieces if piece]
-        self._round = self._divided.round_of(first.piece)
+        self._round = self._divided.rounds[first.piece]
         # Episodes under suspicion of ending a rank run one at a time.
         self._is_alone = bool(first.suspects)
         self._num_slots = 1
@@ -268,14 +254,14 @@ class ClaimedEpisodes(Observer):
             piece = self._piece_of(index)
             if piece is None:
                 continue
-            if self._divided.round_of(piece) != self._round:
+            if self._divided.rounds[piece] != self._round:
                 # The jobs that are compared with this one come first.
                 continue
             if self.ends_early():
                 return
             held = self.held.get(piece)
             if held is None and not self._is_alone:
-                claim = self._claims.claim(self._divided.index, piece)
+                claim = self._claims.claim(self._job_index, piece)
                 held = None if claim is None else self._hold(claim)
             if held is None or index in held.finished:
                 continue
@@ -296,7 +282,7 @@ class ClaimedEpisodes(Observer):
         elif len(self._divided.pieces) == 1:
             self._num_slots = num_envs
         else:
-            state = self._claims.state(self._divided.index)
+            state = self._claims.state(self._job_index)
             is_open = sum(self._divided.num_episodes[piece] for piece in of_ranges(state.open_pieces))
             self._num_slots = slots_to_use(
                 num_envs,
@@ -442,7 +428,7 @@ def claimed_work(
 
 
 def work_of_rank(
-    request: RunRequest,
+    request: planning.RunRequest,
     attempt: Attempt,
     *,
     output_directory: Path,
@@ -453,28 +439,20 @@ def work_of_rank(
     options = request.options
     finished = {work.job: work.finished for work in attempt.jobs}
     watch = planning.answer_watch(
-        output_directory,
-        request.questions,
-        finished,
-        attempt=attempt.number,
-        max_equal_errors=options.max_equal_errors,
+        output_directory, request.questions, attempt.number, finished, options.max_equal_errors
     )
     if options.mode is Assignment.DYNAMIC:
         table = ClaimTable(
             planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
-            RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+            heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
             rank=rank,
             lease_s=options.lease_s,
             is_over=watch.is_over,
         )
         work = claimed_work(
-            table,
-            rank=rank,
-            world_size=attempt.world_size,
-            stop_requested=stop_requested,
-            is_over=watch.lets_stop,
+            table, rank=rank, world_size=attempt.world_size, stop_requested=stop_requested, is_over=watch.lets_stop
         )
         work = replace(work, stalled_after_s=options.lease_s)
     else:

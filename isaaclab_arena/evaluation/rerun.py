@@ -13,11 +13,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.evaluation import process, running_episodes, validation
 from isaaclab_arena.evaluation.job import ContentReader, provenance_on
-from isaaclab_arena.evaluation.process import put_back
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF, POLICY_FINISHED
-from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
@@ -107,7 +105,7 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
         return of_kind("recorded", "absent")
     if recorded.dtype != found.dtype:
         return of_kind(recorded.dtype, found.dtype)
-    # What has no steps counts as one.
+    # An array without steps counts as one step.
     whole = at_start or recorded.ndim == 0 or found.ndim == 0
     before, now = (recorded[None], found[None]) if whole else (recorded, found)
     if before.shape[1:] != now.shape[1:]:
@@ -217,8 +215,8 @@ def rerun(
         indices, damaged = list(group), list[ReplayedEpisode]()
         file = files[indices[0]]
         first = read(read_episode, file, indices[0])
-        with put_back("an environment"):
-            job = recorded_environment_job(
+        with process.put_back("an environment"):
+            job = validation.recorded_environment_job(
                 first.env_args,
                 source=str(file),
                 num_envs=min(settings.num_envs, len(indices)),
@@ -364,8 +362,8 @@ class ReplayJudge(Observer):
             "termination": record.termination,
             "error": record.error,
         }
-        was_broken_off = recorded.attributes.get("termination") in BROKEN_OFF
-        if was_broken_off and record.termination == POLICY_FINISHED:
+        was_broken_off = recorded.attributes.get("termination") in running_episodes.BROKEN_OFF
+        if was_broken_off and record.termination == running_episodes.POLICY_FINISHED:
             # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
             values = {name: recorded.attributes.get(name) for name in values}
         values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}

@@ -6,36 +6,32 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
 from isaaclab_arena.config.schema import JobsFile
-from isaaclab_arena.distributed.context import DistributedContext, command_of_parent, die_with_parent, is_a_rank
+from isaaclab_arena.distributed import context as processes
+from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
-from isaaclab_arena.distributed.launch import launch_if_asked, leave_last_words, without_launch_options
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import heartbeat
-from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
-from isaaclab_arena.evaluation.console import as_text, show_results
-from isaaclab_arena.evaluation.heartbeat import RankState, RankWatch
-from isaaclab_arena.evaluation.job_run import ready_to_run
+from isaaclab_arena.evaluation import condition_sets, console, heartbeat, job_run, planning, queues, start_up
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, is_run
-from isaaclab_arena.evaluation.planning import RunRequest, running_policy_servers, settled_jobs, show_variations
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.queues import work_of_rank
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.garbage import collect_from_now_on, join_freed_memory_at_once, without_collecting
-from isaaclab_arena.logs import log_file
-from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import reports
-from isaaclab_arena.storage.ledger import Attempt
-from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType
+from isaaclab_arena.storage import ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -53,14 +49,24 @@ class RunOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BegunRun:
+    """A run whose episodes a host is to play."""
+
+    request: planning.RunRequest  # with the settled jobs
+    started: start_up.StartedRun
+    attempt: ledger.Attempt
+    watch: heartbeat.RankWatch
+    interruption: Interruption
+
+
+@dataclass(frozen=True, kw_only=True)
 class Played:
     """The end of the episodes, as one host sees it."""
 
     merges: bool  # this rank writes the tables
     failed: bool = False  # the run has failed, whatever its tables say
     ranks_at_work: Sequence[int] = ()  # they have not ended; the last of them writes and shows the final tables
-    # Whether all ranks have ended, so that what they left can be moved into the datasets.
-    all_ended: bool = False
+    all_ended: bool = False  # no rank writes any more, so its leftover episodes can go into the datasets
 
 
 @dataclass(kw_only=True)
@@ -81,23 +87,16 @@ class Host(ABC):
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @abstractmethod
-    def ready(
-        self,
-        request: RunRequest,
-        started: StartedRun,
-        attempt: Attempt,
-        watch: RankWatch,
-        interruption: Interruption,
-    ) -> AbstractContextManager[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
-        """Get ready; yield what plays the episodes that are left, and what waits for the other ranks after that."""
+    def ready(self, begun: BegunRun) -> AbstractContextManager[Callable[[], Played]]:
+        """Get ready; yield the function that plays the episodes that are left, and then waits for the other ranks."""
         # The context ends after the tables are written.
 
 
-def run(request: RunRequest, host: Host) -> RunOutcome:
+def run(request: planning.RunRequest, host: Host) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
-    started = start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
     directory, attempt = started.output_directory, started.attempt
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
@@ -107,7 +106,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
         # file of conditions that another run saved.
         saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
         if saved is not None and options.resume is not None:
-            check_saved_earlier(saved, directory)
+            condition_sets.check_saved_earlier(saved, directory)
         if attempt is None:
             if options.video_options().wanted:
                 _LOG.warning("no episode runs, so none is filmed")
@@ -115,23 +114,34 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
             code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
             return RunOutcome(exit_code=code, output_directory=directory)
 
-        request = replace(request, jobs=settled_jobs(request.jobs, attempt))
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
         last_line = how_to_go_on(request, context, directory)
         name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
-        stack.enter_context(log_file(directory / "logs" / f"{name}.log", context.rank))
+        stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
         missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
-        watch = RankWatch(
+        watch = heartbeat.RankWatch(
             directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
         )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
-            live_tracking = imported("isaaclab_arena.tracking.watched_run:live_tracking")
+            live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
-        play, wait = stack.enter_context(host.ready(request, started, attempt, watch, interruption))
-        with shown_while_it_runs(request, directory, host, watch.look) if context.is_rank_zero else nullcontext():
-            played = wait(play())
+        begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
+        play = stack.enter_context(host.ready(begun))
+        with ExitStack() as shown:
+            if context.is_rank_zero:
+                _LOG.info("writing to %s", directory)
+                if host.shows_progress:
+                    shown.enter_context(heartbeat.shown(watch.look))
+                if host.writes_report and not options.no_report:
+                    # The page links films, since embedding reads all of them again. It loads pandas, see
+                    # `merge_and_show`.
+                    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+                    keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page))
+                    shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
+            played = play()
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.
         code = int(played.failed)
@@ -142,9 +152,7 @@ def run(request: RunRequest, host: Host) -> RunOutcome:
             merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
             code = max(code, merged)
     return RunOutcome(
-        exit_code=interruption.exit_code or code,
-        output_directory=directory,
-        signal_number=interruption.signal_number,
+        exit_code=interruption.exit_code or code, output_directory=directory, signal_number=interruption.signal_number
     )
 
 
@@ -155,37 +163,32 @@ class RankHost(Host):
     """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     @contextmanager
-    def ready(
-        self,
-        request: RunRequest,
-        started: StartedRun,
-        attempt: Attempt,
-        watch: RankWatch,
-        interruption: Interruption,
-    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
-        """Start the policy servers and publish this rank's status; yield what runs its jobs, and what waits."""
-        directory, context, stop_requested = started.output_directory, self.ranks.context, interruption.stop_requested
-        rank = context.rank
-        work = work_of_rank(request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested)
+    def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
+        """Start the policy servers and publish this rank's status; yield the function that runs its jobs and waits."""
+        request, attempt, watch = begun.request, begun.attempt, begun.watch
+        directory, stop_requested = begun.started.output_directory, begun.interruption.stop_requested
+        context, rank = self.ranks.context, self.ranks.context.rank
+        work = queues.work_of_rank(
+            request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested
+        )
         to_run = {entry.job for entry in attempt.jobs}
-        with ExitStack() as stack:
-            servers = running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
-            publisher, play = stack.enter_context(
-                ready_to_run(
-                    work,
-                    request,
-                    attempt,
-                    context,
-                    directory,
-                    config_hash=started.plan.config_hash,
-                    stop_requested=stop_requested,
-                    import_s=request.import_s,
-                    policy_servers=stack.enter_context(servers),
-                )
-            )
+        with (
+            planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as servers,
+            job_run.ready_to_run(
+                work,
+                request,
+                attempt,
+                context,
+                directory,
+                config_hash=begun.started.plan.config_hash,
+                stop_requested=stop_requested,
+                import_s=request.import_s,
+                policy_servers=servers,
+            ) as (publisher, run_jobs),
+        ):
 
-            def wait(state: RankState) -> Played:
-                failed, merges = state is RankState.FAILED, False
+            def play() -> Played:
+                failed, merges = run_jobs() is heartbeat.RankState.FAILED, False
                 # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
                 if failed:
                     merges = not any(report.alive for report in watch.look() if report.rank != rank)
@@ -206,22 +209,22 @@ class RankHost(Host):
                     else:
                         time.sleep(0.2)
                 if failed and self.is_whole_program:
-                    leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
+                    launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
                 others = [report for report in watch.look() if report.rank != rank] if merges else []
                 at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
                 all_ended = not (at_work or stop_requested())
                 return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-            yield play, wait
+            yield play
 
 
-def execute(request: RunRequest, context: DistributedContext) -> int:
+def execute(request: planning.RunRequest, context: processes.DistributedContext) -> int:
     """Run jobs as a rank of a program that does nothing else, and return the exit code."""
-    options = request.options
     if context.launched_by_torchrun:
-        die_with_parent()
+        processes.die_with_parent()
+    options = request.options
     set_up_torch(options.torch_threads, deterministic=options.deterministic)
-    join_freed_memory_at_once()
+    garbage.join_freed_memory_at_once()
     with initialise(context, process_group=options.process_group) as ranks:
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
@@ -231,17 +234,17 @@ def run_as_asked(
     *,
     module: str,  # the program that a launcher starts on each rank
     arguments: Sequence[str],  # its command line
-    request_of: Callable[[DistributedContext], RunRequest],
-    elsewhere: Callable[[RunRequest], int] | None = None,  # runs the request on ranks that are not started here
+    request_of: Callable[[processes.DistributedContext], planning.RunRequest],
+    elsewhere: Callable[[planning.RunRequest], int] | None = None,  # runs the request on ranks elsewhere
 ) -> int:
-    """Run what a command line asks for, on this rank or on ranks that it starts, and return the exit code."""
-    launched = launch_if_asked(options, module=module, arguments=arguments)
+    """Run the request of a command line, on this rank or on ranks that it starts, and return the exit code."""
+    launched = launch.launch_if_asked(options, module=module, arguments=arguments)
     if launched is not None:
         return launched
     options.check()
-    context = DistributedContext.from_environment(device=options.device)
+    context = processes.DistributedContext.from_environment(device=options.device)
     request = request_of(context)
-    collect_from_now_on()
+    garbage.collect_from_now_on()
     if options.list_variations:
         return show_variations(request.jobs)
     if elsewhere is not None:
@@ -250,7 +253,50 @@ def run_as_asked(
     return execute(request, context)
 
 
-def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> RunRequest:
+def show_variations(jobs: Sequence[Job]) -> int:
+    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
+
+    def show(screen: Console) -> None:
+        for job in jobs:
+            offered = job.builder.variations(job.environment_config)
+            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+            if not offered:
+                screen.print("  nothing can be varied in this environment")
+                continue
+
+            # The variations that the job turns on have the job's range.
+            own = {variation.key: variation for variation in job.variations}
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+            for heading in ("variation", "on", "range", "unit", "meaning"):
+                table.add_column(heading, overflow="fold")
+            for variation in [own.get(each.key, each) for each in offered]:
+                on = "on" if variation.enabled else "-"
+                ranges = described(variation.sampler)
+                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
+            screen.print(table, soft_wrap=True)
+
+    if console.speaks_for_all():
+        console.show_results(show)
+    return 0
+
+
+def described(sampler: Sampler) -> str:
+    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
+
+    def shown(values: tuple[float, ...]) -> str:
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return numbers if len(values) < 2 else f"({numbers})"
+
+    low, high = shown(sampler.low), shown(sampler.high)
+    if sampler.type is SamplerType.UNIFORM:
+        return low if low == high else f"{low} to {high}"
+    if sampler.type is SamplerType.BERNOULLI:
+        return f"{high} with probability {sampler.p:g}, else {low}"
+    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
+    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
+
+
+def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
     # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
     # of `RunRequest`.
@@ -263,7 +309,7 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
         may_import=may_import,
         policy=others.pop("policy", None),
     )
-    return RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
+    return planning.RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)
 
 
 # Show a run while it goes on, and write its tables at the end.
@@ -278,25 +324,8 @@ def full_disk_explained() -> Iterator[None]:
         raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
 
-@contextmanager
-def shown_while_it_runs(
-    request: RunRequest, output_directory: Path, host: Host, look: Callable[[], Sequence[heartbeat.RankReport]]
-) -> Iterator[None]:
-    """Show the progress of all ranks, and update the run's page, within a `with` block."""
-    _LOG.info("writing to %s", output_directory)
-    # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
-    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-    with heartbeat.shown(look) if host.shows_progress else nullcontext():
-        keep_page = heartbeat.in_a_thread(
-            lambda end: heartbeat.keep_writing(lambda: imported(writer)([output_directory], **on_page), end.wait),
-            name="report",
-        )
-        with keep_page if host.writes_report and not request.options.no_report else nullcontext():
-            yield
-
-
 def merge_and_show(
-    request: RunRequest,
+    request: planning.RunRequest,
     host: Host,
     output_directory: Path,
     *,
@@ -307,7 +336,7 @@ def merge_and_show(
 ) -> int:
     """Write and show the tables. Return the exit code: 0 if the run is complete, else 1."""
     # The first step of a run should not wait for pandas. Its import makes many objects, which all stay.
-    with without_collecting():
+    with garbage.without_collecting():
         from isaaclab_arena.results.console import print_summary  # noqa: PLC0415  pandas
         from isaaclab_arena.results.merge import merge_results, stale_tables, write_tables  # noqa: PLC0415  pandas
 
@@ -321,7 +350,8 @@ def merge_and_show(
         write_tables(output_directory, merged)
     if saved is not None:
         try:
-            for line in save_conditions(saved, output_directory, goes_on=request.options.resume is not None):
+            goes_on = request.options.resume is not None
+            for line in condition_sets.save_conditions(saved, output_directory, goes_on=goes_on):
                 _LOG.warning("%s", line)
         except ArenaError as error:
             # The results are the purpose of the run: they are shown even if this file cannot be written.
@@ -340,24 +370,24 @@ def merge_and_show(
         last_line = ""
     show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
     if host.shows_results:
-        show_results(show)
+        console.show_results(show)
     if last_line:
-        # Must appear below what a launcher prints about a failed rank, and so below the tables of later ranks.
+        # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
         not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
-        leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else as_text(show))
+        launch.leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else console.as_text(show))
     return 0 if merged.complete else 1
 
 
 def consolidate_what_ranks_left(
-    attempt: Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
+    attempt: ledger.Attempt, output_directory: Path, *, rank: int = 0, is_all: bool = False
 ) -> None:
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for job in (work.job for work in attempt.jobs):
         directory = output_directory / job
         try:
-            notes, loss = consolidate_leftovers(directory, job, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, job, is_all=is_all)
         except DiskUnusableError:
             raise
         except StorageError as error:
@@ -381,7 +411,7 @@ def consolidate_what_ranks_left(
 _SCRIPT = "isaaclab-arena"
 
 
-def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
+def how_to_go_on(request: planning.RunRequest, context: processes.DistributedContext, output_directory: Path) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
     is_below = output_directory.is_relative_to(Path.cwd())
@@ -389,7 +419,7 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
-    parent = command_of_parent() if is_a_rank() else None
+    parent = processes.command_of_parent() if processes.is_a_rank() else None
     # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
     typed, command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
     words = _without_interpreter(parent or sys.orig_argv)
@@ -398,7 +428,7 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     elif words[0] == _SCRIPT:
         # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
         command = [_SCRIPT, "resume", directory, *(words[3:] if words[1:2] == ["resume"] else [])]
-    elif is_a_rank():
+    elif processes.is_a_rank():
         return f"go on with the same command and --resume {shlex.quote(directory)}"
     # The typed command is unknown: run the module with the arguments of this process.
     command = command or resuming_command(["python", "-m", program, *arguments], directory)
@@ -411,7 +441,7 @@ def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Seque
     # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments. Our
     # launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
     found = list(own if parent is None else parent)
-    passed_on = found if parent is None else without_launch_options(found)
+    passed_on = found if parent is None else launch.without_launch_options(found)
     return _without_interpreter(found) if passed_on[-len(arguments) :] == list(arguments) else None
 
 

@@ -1,4 +1,4 @@
-"""The start of a run: one rank makes or repairs the directory, and all agree on what is left to do."""
+"""The start of a run: one rank makes or repairs the directory, and all agree on the work that is left."""
 
 import hashlib
 import json
@@ -27,13 +27,9 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import disk, ledger
+from isaaclab_arena.storage import disk, layout, ledger, recovery, reports
 from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents, versions
 from isaaclab_arena.storage.episodes import locate_episodes
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE, SET_ASIDE_DIRECTORY, SETTLED_FILE
-from isaaclab_arena.storage.ledger import read_commits
-from isaaclab_arena.storage.recovery import recover_run, set_job_aside
-from isaaclab_arena.storage.reports import ReportedStatus, Reproducible, read_job_reports
 
 
 def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, delay_s: float = 10.0) -> Path:
@@ -79,7 +75,7 @@ def _listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-# Resume a run: find its directory, check that it is the same run, and repair what a crash left there.
+# Resume a run: find its directory, check that it is the same run, and repair the damage of a crash.
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
     base = disk.named_directory(options.output_base_dir)
-    runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
+    runs = sorted((path.parent for path in base.glob(f"*/{layout.RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
     able = None
@@ -118,13 +114,13 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
 
 
 def _directory_of_run(path: Path, *, option: str) -> Path:
-    if (path / RUN_PLAN_FILE).is_file():
+    if (path / layout.RUN_PLAN_FILE).is_file():
         return path.absolute()
-    message = f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out"
+    message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
     if not path.is_dir():
         message = f"there is no directory '{path}'"
     elif ledger.plan_copy_path(path).is_file():
-        message = f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
+        message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
     raise ConfigError(message, key=option)
 
 
@@ -138,10 +134,10 @@ def check_same_run(
     def has_recorded(job: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
         directory = output_directory / job
-        log = read_commits(directory, job)
+        log = ledger.read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
-        reports, _ = read_job_reports(directory, job, begun.run_id)
-        has_ended = any(report.status is ReportedStatus.COMPLETED for report in reports)
+        told, _ = reports.read_job_reports(directory, job, begun.run_id)
+        has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in told)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
     # Another num_envs is allowed only if it does not change the episodes.
@@ -153,8 +149,8 @@ def check_same_run(
     }
     revised, differences = planning.resumed_plan(begun, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        reports, _ = read_job_reports(output_directory / name, name, begun.run_id)
-        only_plan = next((report for report in reports if report.reproducible is Reproducible.PLAN), None)
+        told, _ = reports.read_job_reports(output_directory / name, name, begun.run_id)
+        only_plan = next((report for report in told if report.reproducible is reports.Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
             message = (
@@ -252,34 +248,34 @@ def take_up(
     number = max(ledger.attempt_numbers(output_directory), default=0) + 1
     for name in anew:
         why = f"{RERUN}: its episodes were made with something else"
-        for line in set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
+        for line in recovery.set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
             _LOG.warning("%s", line)
-    recovery = recover_run(output_directory, plan, retry_errors=options.retry_errors, attempt=number)
-    for note in recovery.notes:
+    found = recovery.recover_run(output_directory, plan, retry_errors=options.retry_errors, attempt=number)
+    for note in found.notes:
         _LOG.warning("%s", note)
 
     attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
-    finished = {each.job.name: each.finished for each in recovery.jobs}
+    finished = {each.job.name: each.finished for each in found.jobs}
 
     # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
-    watch = planning.answer_watch(
-        output_directory, plan.questions, finished, attempt=number, max_equal_errors=options.max_equal_errors
-    )
-    for each in recovery.jobs:
+    watch = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
+    for each in found.jobs:
         if each.reports:
             watch.suspect(each.job.name)
-    left = recovery.left(watch.needed)
+    left = found.left(watch.needed)
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
-    number = max([number, *(each.last_attempt + 1 for each in recovery.jobs)])
-    # A job without a recording starts afresh, so what earlier attempts settled for it is dropped: another network may
-    # need another batch size.
+    number = max([number, *(each.last_attempt + 1 for each in found.jobs)])
+    # A job without a recording starts afresh. The settings of its earlier attempts are dropped, because another network
+    # may need another batch size.
     begin = {*anew, *(job.job for job in left if not has_recorded(job.job))}
     for name in begin:
         directory = output_directory / name
-        if (directory / SETTLED_FILE).exists():
-            disk.move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{number - 1}")
+        if (directory / layout.SETTLED_FILE).exists():
+            disk.move_aside(
+                directory / layout.SETTLED_FILE, directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{number - 1}"
+            )
     return number, tuple(
         replace(
             job,
@@ -291,7 +287,7 @@ def take_up(
     )
 
 
-# Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do.
+# Start the ranks of a run: one makes or repairs the directory, and all agree on the work that is left.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,7 +448,7 @@ def begin_attempt(
 
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.
-    watchdog = Watchdog(path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+    watchdog = Watchdog(path / f".{layout.RUN_PLAN_FILE}.watchdog.tmp")
     watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
     left = {work.job for work in jobs}
     to_run = [job for job in request.jobs if job.config.name in left]

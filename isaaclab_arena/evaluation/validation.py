@@ -26,12 +26,8 @@ from isaaclab_arena.errors import (
     problems_into,
     refuse,
 )
-from isaaclab_arena.evaluation.batching import batch_of
-from isaaclab_arena.evaluation.condition_sets import saved_set, saved_variations
+from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.latency import job_latency
-from isaaclab_arena.evaluation.policy_client import DEVICE_OPTION, refuse_unshareable
-from isaaclab_arena.evaluation.process import Imports
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
@@ -129,7 +125,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
 _Result = TypeVar("_Result")
 _MISSING = "is missing"
 _LOG = logging.getLogger(__name__)
-_ON_NO_GPU = {DEVICE_OPTION: "cpu", "policy_device_id": None}
+_ON_NO_GPU = {policy_client.DEVICE_OPTION: "cpu", "policy_device_id": None}
 
 
 def resolve_jobs(
@@ -196,7 +192,7 @@ class _Found:
 
 @dataclass(kw_only=True)
 class _Resolver:
-    """Resolves jobs one by one; what jobs share is resolved once."""
+    """Resolves jobs one by one; shared environments and policies are resolved once."""
 
     environments: Registry
     overrides: Mapping[str, Any]  # options of the command line for every policy that has them
@@ -206,7 +202,7 @@ class _Resolver:
     policies_on_cpu: bool
     policy: type[PolicyBase] | LentPolicy | None  # of every job, None for the class that a job names
     known: dict[str, Any] = field(default_factory=dict)  # results and errors, see `_once`
-    imports: Imports = field(default_factory=Imports)
+    imports: process.Imports = field(default_factory=process.Imports)
     # Devices that LOCAL_RANK overrules, each with the first job that names it.
     overruled: dict[str, str] = field(default_factory=dict)
 
@@ -282,8 +278,8 @@ class _Resolver:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
-        latency = job_latency(job.latency, self.directory, (builder, environment_config), (policy_class, options))
-        return {"connections": connections, "doubts": doubts, "described": described, "latency": latency}
+        lag = latency.job_latency(job.latency, self.directory, (builder, environment_config), (policy_class, options))
+        return {"connections": connections, "doubts": doubts, "described": described, "latency": lag}
 
     def _once(self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig) -> _Result:
         """Resolve once for each key. Return the result, or raise its error, for every job that shares the key."""
@@ -355,7 +351,11 @@ class _Resolver:
         if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
             job = replace(job, num_episodes=min(count, job.max_episodes or count))
 
-        chosen = None if job.conditions is None else saved_set(job, builder, environment_config, self.directory)
+        chosen = (
+            None
+            if job.conditions is None
+            else condition_sets.saved_set(job, builder, environment_config, self.directory)
+        )
 
         # An environment without variations is an error only if the job wants some.
         offered: tuple[Variation, ...] = ()
@@ -369,7 +369,7 @@ class _Resolver:
         if chosen is None:
             return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
-        variations = saved_variations(chosen, offered, job.conditions)
+        variations = condition_sets.saved_variations(chosen, offered, job.conditions)
         has_length = job.num_episodes is not None or job.num_steps is not None
         config = replace(
             job,
@@ -391,12 +391,12 @@ class _Resolver:
         # The policy's num_envs is the number of env slots in each of its calls.
         with problems_at(below="arena_env_args.num_envs"):
             traits = policy_class.traits if lent is None else lent.policy.traits
-            num_envs = batch_of(traits, self.policy_batch, num_envs=job.num_envs)
+            num_envs = batching.batch_of(traits, self.policy_batch, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
         # A class with its own `from_dict` checks its options itself, and an object has them.
         if lent is not None or "from_dict" in policy_class.offers:
-            refuse_unshareable(policy_class, job, options=None)
+            policy_client.refuse_unshareable(policy_class, job, options=None)
             offers = policy_class.offers if lent is None else lent.policy.offers
             found = {"policy_class": policy_class, "policy_options": options, "policy_placement": {}, "lent": lent}
             return _Found(fields=found, offers=offers)
@@ -406,7 +406,7 @@ class _Resolver:
         with problems_at(below="policy_type"):
             declared = declared_options(policy_class)
         known = declared.names
-        refuse_unshareable(policy_class, job, options=known)
+        policy_client.refuse_unshareable(policy_class, job, options=known)
         placement: dict[str, Any] = {}
         if known is not None:
             options |= {key: value for key, value in self.overrides.items() if key in known}
@@ -438,12 +438,7 @@ class _Resolver:
         return _Found(fields=found, offers=policy_class.offers, problems=reading.problems)
 
     def _placement(
-        self,
-        policy_class: type[PolicyBase],
-        declared: DeclaredOptions,
-        options: Mapping[str, Any],
-        *,
-        is_served: bool,
+        self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any], *, is_served: bool
     ) -> dict[str, Any]:
         """Return the default device options: CPU if policies are kept there, else this rank's GPU."""
         if is_served:

@@ -1,12 +1,11 @@
 """The verification of a run: its files, and a sample of its episodes run again by ranks of its own."""
 
-import dataclasses
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,35 +18,19 @@ from isaaclab_arena.distributed.context import DistributedContext, die_with_pare
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation.builds import RankSettings
-from isaaclab_arena.evaluation.console import program
+from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, running_episodes, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
-from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
-from isaaclab_arena.evaluation.queues import jobs_of_rank
-from isaaclab_arena.evaluation.rerun import Difference, first_difference, result_difference
-from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
-from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now, typed_words
 from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import ledger
-from isaaclab_arena.storage.contents import (
-    SAVED_CONDITIONS,
-    Contents,
-    Provenance,
-    differences_of_contents,
-    node,
-    versions,
-)
+from isaaclab_arena.storage import contents, layout, ledger, recovery
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
-from isaaclab_arena.storage.layout import ACTIONS, RUN_PLAN_FILE, demo_name
-from isaaclab_arena.storage.recovery import read_recordings
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
@@ -72,7 +55,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
             wrong = [str(error)]
         yield from (f"job '{job.name}': {what}" for what in wrong)
 
-    # The tables must be what a merge writes now.
+    # The tables must be equal to those of a merge now.
     stale = stale_tables(output_directory, merged)
     if stale and not any((output_directory / f"{name}.csv").is_file() for name in FILES):
         yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
@@ -84,15 +67,15 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     lines = {line.episode_index: line for line in ledger.read_commits(directory, job).lines}
-    copies, unreadable = read_recordings(directory, job, lines.values())
+    copies, unreadable = recovery.read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in unreadable)
     for index, recorded in copies.items():
         if index not in lines:
-            yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"
+            yield f"{recorded[0].path} holds {layout.demo_name(index)}, which has no line in the commit record"
         if len(recorded) > 1:
-            yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
+            yield f"{layout.demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
     for index, line in lines.items():
-        name, recorded = demo_name(index), copies.get(index, [])
+        name, recorded = layout.demo_name(index), copies.get(index, [])
         for copy in recorded:
             if copy.damage is not None:
                 yield copy.damage
@@ -136,7 +119,7 @@ def episodes_to_draw_from(output_directory: Path, plan: ledger.RunPlan) -> dict[
     finished = {}
     for name in (job.name for job in plan.jobs if job.name not in gone):
         lines = ledger.read_commits(output_directory / name, name).lines
-        finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
+        finished[name] = [line.episode_index for line in lines if line.termination not in running_episodes.BROKEN_OFF]
     return finished
 
 
@@ -185,8 +168,8 @@ def prepare_sample(
             policy_config["num_envs"] = again
         if config.num_episodes is None:
             # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
-            config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
-        config = dataclasses.replace(
+            config = replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        config = replace(
             config,
             index=index,
             num_envs=again,
@@ -197,7 +180,7 @@ def prepare_sample(
             episode_timeout_s=None,
             status=JobStatus.PENDING,
         )
-        jobs.append(dataclasses.replace(job, rank=None, policy_config=policy_config, config=config))
+        jobs.append(replace(job, rank=None, policy_config=policy_config, config=config))
         # The env slots of each policy call in the run are kept if they are enough.
         batch = batches.get(name, 0)
         left_out = remaining_episodes(config.num_episodes or 0, as_ranges(episodes))
@@ -207,11 +190,11 @@ def prepare_sample(
     here: dict[str, Any] = {
         "run_id": uuid.uuid4().hex,
         "world_size": num_ranks,
-        "versions": versions(),
-        "machine": node(),
+        "versions": contents.versions(),
+        "machine": contents.node(),
         "devices": (),
     }
-    plan = dataclasses.replace(begun, created_at=now(), jobs=tuple(jobs), **here)
+    plan = replace(begun, created_at=now(), jobs=tuple(jobs), **here)
     attempt = ledger.Attempt(
         number=_ATTEMPT,
         started_at=plan.created_at,
@@ -250,7 +233,7 @@ class RankOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank's share and return 0; a job that fails states it in its report."""
     arguments = typed_words(argv)
-    with program() as ended:
+    with console.program() as ended:
         take_rank_of_scheduler()
         options, unknown = read_command_line(RankOptions, arguments, program=PROGRAM)
         refuse_unknown(unknown, options)
@@ -262,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
-        settings = RankSettings(
+        settings = builds.RankSettings(
             context=context,
             options=run_options,
             output_directory=options.output_dir,
@@ -270,14 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             num_threads=run_options.num_threads or default_num_threads(context.local_world_size),
             provenance={**provenance_on(context.device).facts, "config_hash": plan.config_hash},
         )
-        with initialise(context):
+        with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
-            runner = JobRunner(settings)
-            try:
-                for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
-                    runner.run(assigned.job, supply=assigned.supply)
-            finally:
-                runner.close()
+            for assigned in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                runner.run(assigned.job, supply=assigned.supply)
     return ended.code
 
 
@@ -288,10 +267,12 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
     configs = [job.config for job in plan.jobs]
     for index, config in enumerate(configs):
         if config.latency is not None and config.latency.file is not None:
-            latency = dataclasses.replace(config.latency, file=None, measured=True)
-            configs[index] = dataclasses.replace(config, latency=latency)
-    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / RUN_PLAN_FILE)
-    resolved = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+            latency = replace(config.latency, file=None, measured=True)
+            configs[index] = replace(config, latency=latency)
+    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / layout.RUN_PLAN_FILE)
+    resolved = validation.resolve_jobs(
+        configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
+    )
     jobs = []
     for job, planned in zip(resolved, plan.jobs, strict=True):
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
@@ -300,14 +281,14 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
             lines = ledger.read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
-            settled = dataclasses.replace(settled, saved_conditions=conditions)
+            settled = replace(settled, saved_conditions=conditions)
         jobs.append(settled)
     return tuple(jobs)
 
 
 def _options_of(plan: ledger.RunPlan) -> RunOptions:
     """Return the run's options that affect results; recordings are not compressed again."""
-    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    known = {field.name for field in fields(RunOptions)} - {"compression"}
     return RunOptions(**{name: value for name, value in plan.settings.items() if name in known and value is not None})
 
 
@@ -364,7 +345,7 @@ class VerifiedEpisode:
     episode_index: int
     num_steps: int  # control steps in the run
     compares_arrays: bool = False  # whether recordings were compared, not only results
-    difference: Difference | None = None  # the first one, if any
+    difference: rerun.Difference | None = None  # the first one, if any
     failure: str | None = None  # reason why it did not finish this time
     unreadable: str | None = None  # reason why its recording cannot be compared
     explanation: str | None = None  # reason why the difference is expected
@@ -384,8 +365,8 @@ class _RecordedJob:
     job: ledger.PlanEntry
     lines: Mapping[int, ledger.CommitLine]
     reports: Sequence[JobReport]
-    contents: Contents | None
-    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # what began an attempt, by its number
+    evaluated: contents.Contents | None
+    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # the start of an attempt, by its number
     files: Mapping[int, list[Path]]
 
     def recording(self, index: int) -> RecordedEpisode | None:
@@ -396,13 +377,13 @@ class _RecordedJob:
                 return read_episode(file, index)
         return None
 
-    def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
+    def provenance(self, index: int, recorded: RecordedEpisode | None) -> contents.Provenance:
         """Return the provenance of an episode; its recording is more precise than the reports."""
         line = self.lines[index]
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
-        return Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
+        return contents.Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -411,10 +392,10 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
     for output in (output_directory, directory):
         plan = ledger.read_run_plan(output)
         attempts = ledger.read_attempts(output, plan.run_id)[0]
-        contents = ledger.contents_in_effect(plan.jobs, attempts)
+        evaluated = ledger.contents_in_effect(plan.jobs, attempts)
         # The ranks of a sample write the contents that they evaluated.
         if (path := output / _CONTENTS_FILE).is_file():
-            contents |= adapter(dict[str, Contents]).validate_json(read_whole(path))
+            evaluated |= adapter(dict[str, contents.Contents]).validate_json(read_whole(path))
         by_number = {attempt.number: attempt for attempt in attempts}
         entries = {job.name: job for job in plan.jobs}
         sides.append({})
@@ -424,7 +405,7 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
                 job=entries[name],
                 lines={line.episode_index: line for line in ledger.read_commits(place, name).lines},
                 reports=read_job_reports(place, name, plan.run_id)[0],
-                contents=contents.get(name),
+                evaluated=evaluated.get(name),
                 ran=lambda number, by_number=by_number, plan=plan: by_number.get(number, plan),
                 files=locate_episodes(place, name)[0],
             )
@@ -436,35 +417,34 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_deterministic: bool) -> VerifiedEpisode:
     line = before.lines[index]
-    contents: tuple[str, ...] = ()
-    if before.contents is not None and now.contents is not None:
+    changed: tuple[str, ...] = ()
+    if before.evaluated is not None and now.evaluated is not None:
         # A sample takes its conditions from the run itself.
-        differences = differences_of_contents(before.contents, now.contents)
-        contents = tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
-    verdict = VerifiedEpisode(
-        job=before.job.name, episode_index=index, num_steps=line.episode_length, contents=contents
-    )
+        differences = contents.differences_of_contents(before.evaluated, now.evaluated)
+        changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
+    name, num_steps = before.job.name, line.episode_length
+    verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
-        return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
+        return replace(verdict, failure="; ".join(errors) or "it did not finish")
     again = now.lines[index]
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
         # The defect of the file is reported already; the other episodes are still compared.
-        return dataclasses.replace(verdict, unreadable=first_line(error))
+        return replace(verdict, unreadable=first_line(error))
     if recorded is None or found is None:
         recorded = found = difference = None
     else:
-        difference = first_difference(recorded, found)
+        difference = rerun.first_difference(recorded, found)
     difference = difference or _difference_of_commits(line, again)
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     explanation = None
-    if difference is not None and contents:
+    if difference is not None and changed:
         explanation = "expected: something else ran than was run"
     elif difference is not None and (
-        difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+        difference.field == layout.ACTIONS or (difference.step is None and not difference.at_start)
     ):
         policy = resolve_policy_class(before.job.config.policy_type)
         because, because_now = (
@@ -478,7 +458,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         if not policy.traits.reproducible and not because:
             reasons.append("this policy does not say that it is reproducible")
         explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
-    return dataclasses.replace(
+    return replace(
         verdict,
         compares_arrays=recorded is not None,
         difference=difference,
@@ -487,17 +467,17 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     )
 
 
-def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> Difference | None:
+def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
     """Return the first difference of two commit lines, other than time and place."""
     for name in ("episode_seed", "variations", "language_instruction"):
         before, now = (json_line(getattr(each, name)) for each in (line, again))
         if before != now:
             field = "conditions" if name == "variations" else name
-            return Difference(field=field, recorded=before, found=now, at_start=True)
+            return rerun.Difference(field=field, recorded=before, found=now, at_start=True)
     if line.episode_length != again.episode_length:
-        return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
-    first, second = ({**dataclasses.asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
-    return result_difference(first, second)
+        return rerun.Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
+    first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
+    return rerun.result_difference(first, second)
 
 
 if __name__ == "__main__":

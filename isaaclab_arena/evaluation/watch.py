@@ -27,7 +27,6 @@ from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Best, Evaluated, Point, Score
 from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.storage.contents import content_hash
@@ -219,7 +218,7 @@ def run_checkpoint(
     return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
 
-# Promote the checkpoints of a watch that reach a bar: copy what was evaluated, with the files needed to load it.
+# Promote the checkpoints of a watch that reach a bar: copy their evaluated files, and those needed to load them.
 
 _SCHEMA_VERSION = 1
 
@@ -241,7 +240,9 @@ class Promoted:
     schema_version: int = _SCHEMA_VERSION
 
 
-def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names: Sequence[str]) -> Path | None:
+def promote(
+    directory: Path, score: curve.Score, record: curve.Evaluated, watch: Path, names: Sequence[str]
+) -> Path | None:
     """Copy a checkpoint that reached the bar, if it beats the one before. Return the path of the copy, else None."""
     # A copy `step_<n>` is complete or absent, with `params/agent.yaml` if there is one. Beside it lie `promoted.json`
     # about the last promotion, and `comparison_<step>/` with the paired comparison with the one before.
@@ -250,7 +251,7 @@ def promote(directory: Path, score: Score, record: Evaluated, watch: Path, names
     if before is not None and (before.step == score.step or before.success_rate >= score.success_rate):
         return None
 
-    # Copy what was evaluated, and check the copy, not the source, which may change at any time.
+    # Check the copy, not the source, which may change at any time.
     source, copies = Path(record.path), directory / f"step_{score.step}"
     temporary, name = temporary_path(copies), source.name if source.is_file() else ""
     target, copy = copies / name, temporary / name
@@ -332,8 +333,8 @@ class Watch:
     sleep: Callable[[float], None] = time.sleep  # [s]
     now: Callable[[], float] = time.monotonic  # [s]
     opened: Callable[[str, TrackedRun], Tracker] = open_tracker  # opens a service that shows the curve
-    _records: dict[int, Evaluated] = field(default_factory=dict, init=False)  # in the order of steps
-    _points: dict[int, list[Point]] = field(default_factory=dict, init=False)
+    _records: dict[int, curve.Evaluated] = field(default_factory=dict, init=False)  # in the order of steps
+    _points: dict[int, list[curve.Point]] = field(default_factory=dict, init=False)
     _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
     _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
     _told: set[tuple[str, str]] = field(default_factory=set, init=False)  # reasons in the log
@@ -407,7 +408,7 @@ class Watch:
                 self.sleep(settings.poll_s)
 
     @property
-    def _all_points(self) -> list[Point]:
+    def _all_points(self) -> list[curve.Point]:
         return [point for step in sorted(self._points) for point in self._points[step]]
 
     def _wants(self, step: int) -> bool:
@@ -443,7 +444,7 @@ class Watch:
 
         def recorded(**outcome: Any) -> None:
             known = {"step": step, "path": str(path), "fingerprint": fingerprint, "tries": tries}
-            record = Evaluated(**known | outcome)
+            record = curve.Evaluated(**known | outcome)
             path_of_record = place / f"step_{step}" / "evaluated.json"
             write_text(path_of_record, json_text(record), overwrite=True)
             self._records = dict(sorted({**self._records, step: record}.items()))
@@ -531,7 +532,7 @@ class Watch:
                     for own in (points, self._points[chosen.step])
                 )
                 known = set(others)
-                best = Best(chosen=chosen, fresh=fresh, alike=sum(start in known for start in starts))
+                best = curve.Best(chosen=chosen, fresh=fresh, alike=sum(start in known for start in starts))
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
         self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
         again = f"in others it could not be scored: {reason}"

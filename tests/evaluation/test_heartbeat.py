@@ -31,7 +31,7 @@ from tests.end_to_end.launching import wait_until
 
 
 def status_of(**changes) -> RankStatus:
-    return RankStatus.of_this_process(rank=1, run_id="run", **changes)
+    return RankStatus(rank=1, run_id="run", **changes)
 
 
 def steps(num_running: int) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
         assert beaten.state is RankState.RUNNING
         publisher.leave_job()
         publisher.finish_job(failed=True)
-        publisher.set_state(RankState.FINISHED)
+        publisher.publish(state=RankState.FINISHED)
         final = read_rank_status(tmp_path, 1)
         assert final is not None
         assert final.state is RankState.FINISHED
@@ -102,19 +102,19 @@ def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_beg
         publisher.start_job("lift", num_episodes=4)
         publisher.leave_job()
         publisher.start_job("drawer", num_episodes=3)
-        publisher.hear_of("lift", LongWork("consolidating", 1, 4))
+        publisher.hear("lift", LongWork("consolidating", 1, 4))
         publisher.finish_job()
         beside = read_rank_status(tmp_path, 1)
         assert beside is not None
         assert (beside.current_job, beside.jobs_done, beside.episodes_total) == ("drawer", 1, 3)
         assert (beside.long_work_job, beside.long_work, beside.long_work_done) == ("lift", "consolidating", 1)
-        publisher.hear(LongWork("pondering", 2, 3))
+        publisher.hear(None, LongWork("pondering", 2, 3))
         publisher.finish_job()
         own = read_rank_status(tmp_path, 1)
         assert own is not None
         assert (own.long_work_job, own.long_work) == (None, "pondering")
-        publisher.hear(None)
-        publisher.hear_of("lift", None)
+        publisher.hear(None, None)
+        publisher.hear("lift", None)
     last = read_rank_status(tmp_path, 1)
     assert last is not None
     assert (last.long_work_job, last.long_work) == (None, None)
@@ -152,7 +152,7 @@ import sys, time
 from pathlib import Path
 from isaaclab_arena.evaluation.heartbeat import RankStatus, RankState
 from isaaclab_arena.evaluation.heartbeat import StatusPublisher
-with StatusPublisher(Path(sys.argv[1]), RankStatus.of_this_process(rank=1, run_id="run"), interval_s=0.1) as publisher:
+with StatusPublisher(Path(sys.argv[1]), RankStatus(rank=1, run_id="run"), interval_s=0.1) as publisher:
     publisher.start_job("lift")
     print("running", flush=True)
     time.sleep(60)
@@ -174,7 +174,7 @@ class Clock:
 
 
 def watch_status_of(rank: int, **changes) -> RankStatus:
-    return dataclasses.replace(RankStatus.of_this_process(rank=rank, run_id="run"), **changes)
+    return dataclasses.replace(RankStatus(rank=rank, run_id="run"), **changes)
 
 
 def watch_over(directory, world_size: int, clock=time.monotonic) -> RankWatch:
@@ -258,7 +258,7 @@ def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
     write_rank_status(directory, watch_status_of(0, state=RankState.FINISHED))
     looks = []
     with StatusPublisher(directory, watch_status_of(1)) as publisher:
-        finishing = threading.Timer(0.5, publisher.set_state, (RankState.FINISHED,))
+        finishing = threading.Timer(0.5, publisher.publish, kwargs={"state": RankState.FINISHED})
         finishing.start()
         reports = wait_for_ranks(watch_over(directory, 2), on_look=looks.append, interval_s=0.05)
     assert fates(reports) == [RankFate.FINISHED, RankFate.FINISHED]

@@ -33,9 +33,7 @@ from tests.storage.recordings import write_parts
 
 
 def report_of(rank: int, *, fate: RankFate = RankFate.WORKING, alive: bool = True, **changes) -> RankReport:
-    status = dataclasses.replace(
-        RankStatus.of_this_process(rank=rank, run_id="run"), **{"state": RankState.RUNNING, **changes}
-    )
+    status = dataclasses.replace(RankStatus(rank=rank, run_id="run"), **{"state": RankState.RUNNING, **changes})
     return RankReport(rank=rank, fate=fate, status=status, alive=alive)
 
 
@@ -49,7 +47,7 @@ def rendered(reports, elapsed_s: float = 60.0, width: int = 100) -> str:
 def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
     environment = CoinEnvironment(CoinConfig(diverge_every=4), 6)
     episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(20)]
-    of_rank = RankStatus.of_this_process(rank=0, run_id="run", episodes_total=20)
+    of_rank = RankStatus(rank=0, run_id="run", episodes_total=20)
     with StatusPublisher(tmp_path, of_rank) as publisher:
         result = rollout(environment, ShrugPolicy(), episodes, [publisher])
     status = publisher.status
@@ -109,7 +107,7 @@ def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
 
 
 def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_stepped_since(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=3))
+    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run", episodes_total=3))
     told: list[str | None] = []
 
     def tell(doing: str | None) -> None:
@@ -197,14 +195,14 @@ def test_a_rank_whose_last_job_still_lacks_its_dataset_has_not_done_everything()
 
 
 def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run"))
+    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run"))
     (tmp_path / "logs").mkdir()
     parts = write_parts(tmp_path / "episodes", range(5))
     seen: list[RankStatus | None] = []
 
     def hear(work: LongWork | None) -> None:
-        publisher.hear(work)
-        publisher.set_state(RankState.FINISHED)
+        publisher.hear(None, work)
+        publisher.publish(state=RankState.FINISHED)
         seen.append(read_rank_status(tmp_path, 0))
 
     with heard_by(hear):
@@ -228,7 +226,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
 
 
 def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", jobs_total=1))
+    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run", jobs_total=1))
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     own_stream = io.StringIO()
     handler = logging.StreamHandler(own_stream)
@@ -241,7 +239,7 @@ def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(
             publisher.start_job("lift")
             publisher.leave_job()
             publisher.finish_job()
-            publisher.set_state(RankState.FINISHED)
+            publisher.publish(state=RankState.FINISHED)
         assert handler.stream is own_stream
     finally:
         logger.removeHandler(handler)

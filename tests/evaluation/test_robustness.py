@@ -17,7 +17,7 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.planning import described
+from isaaclab_arena.evaluation.run import described
 from isaaclab_arena.evaluation.validation import robustness_arms
 from tests.end_to_end.launching import ROOT
 from tests.environments.variations.varying import catalogue_of

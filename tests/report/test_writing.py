@@ -418,7 +418,7 @@ def test_a_page_that_cannot_be_written_ends_nothing():
 
 def test_closing_does_not_wait_for_the_next_page():
     pages = []
-    with in_a_thread(lambda closing: keep_writing(lambda: pages.append(1), closing.wait), name="report"):
+    with in_a_thread(lambda pause: keep_writing(lambda: pages.append(1), pause), name="report"):
         pass
     assert pages == []
 

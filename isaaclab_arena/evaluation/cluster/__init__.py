@@ -11,22 +11,14 @@ from typing import TYPE_CHECKING
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import DistributedError, ranks_of_one
-from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line
-from isaaclab_arena.evaluation.cluster.claim_server import (
-    Life,
-    NodeNeeds,
-    RankDiedError,
-    RefusedError,
-    RunOrders,
-    needs_of,
-)
-from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, RankWatch, status_path
+from isaaclab_arena.errors import ArenaError, DiskUnusableError, Problem, first_line, refuse
+from isaaclab_arena.evaluation.cluster import claim_server
+from isaaclab_arena.evaluation.cluster.claim_server import Life, RankDiedError, RefusedError, RunOrders
+from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, status_path
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.run import Host, Played, run
-from isaaclab_arena.evaluation.start_up import StartedRun
-from isaaclab_arena.storage.ledger import Attempt
+from isaaclab_arena.evaluation.run import BegunRun, Host, Played, run
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -49,66 +41,67 @@ def execute_on_cluster(
         "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
         "run this job under torchrun, without --cluster"
     )
-    problems = [
-        Problem(
-            f"'{server.shared}': {way_out}", file=request.source_file, job=job.config.name, key="policy_server.shared"
-        )
-        for job in request.jobs
-        if (server := job.config.policy_server) is not None
-    ]
-    if problems:
-        raise ConfigError(problems)
+    file, key = request.source_file, "policy_server.shared"
+    shared = [(job.config.name, job.config.policy_server) for job in request.jobs]
+    refuse([Problem(f"'{server.shared}': {way_out}", file=file, job=job, key=key) for job, server in shared if server])
     if connect is None:
         from isaaclab_arena.evaluation.cluster.ray_engine import connected  # noqa: PLC0415  an extra, and slow to load
 
         connect = connected
     # Connect before the run has a directory, so that a missing cluster leaves none.
     with connect(options) as cluster:
-        needs = needs_of(request, options, working_directory=cluster.working_directory)
+        needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
         cluster.check_nodes(needs)
-        return run(request, ClusterHost(cluster, options, needs)).exit_code
+        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
+        host = ClusterHost(
+            ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks)),
+            devices_to_come=[device] * num_ranks,
+            is_whole_program=True,
+            writes_report=True,
+            ranks_are_elsewhere=True,
+            cluster=cluster,
+            options=options,
+            needs=needs,
+        )
+        return run(request, host).exit_code
 
 
+@dataclass(kw_only=True)
 class ClusterHost(Host):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
-    def __init__(self, cluster: "RayEngine", options: ClusterOptions, needs: NodeNeeds) -> None:
-        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
-        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
-        super().__init__(ranks, devices_to_come=[device] * num_ranks, is_whole_program=True, writes_report=True)
-        self.ranks_are_elsewhere = True
-        self._cluster, self._options, self._needs = cluster, options, needs
+    cluster: "RayEngine"
+    options: ClusterOptions
+    needs: claim_server.NodeNeeds
 
     @contextmanager
-    def ready(
-        self, request: RunRequest, started: StartedRun, attempt: Attempt, watch: RankWatch, interruption: Interruption
-    ) -> Iterator[tuple[Callable[[], RankState], Callable[[RankState], Played]]]:
+    def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
         """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
-        del request
-        directory, options = started.output_directory, self._options
-        if self._needs.working_directory is None and directory.is_relative_to(Path.cwd()):
+        directory, options = begun.started.output_directory, self.options
+        if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             _LOG.warning(
                 "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
                 "another one by --output_dir, or copy this one",
                 directory,
             )
         orders = RunOrders(
-            run=f"{directory.name}-{attempt.run_id[:6]}",
-            needs=self._needs,
-            config_hash=started.plan.config_hash,
+            run=f"{directory.name}-{begun.attempt.run_id[:6]}",
+            needs=self.needs,
+            config_hash=begun.started.plan.config_hash,
             output_directory=str(directory),
-            attempt=attempt,
+            attempt=begun.attempt,
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        supervisor = RankSupervisor(self._cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
+        watch, interruption = begun.watch, begun.interruption
+        supervisor = RankSupervisor(self.cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
 
-        def play() -> RankState:
-            self._cluster.start_claim_server(orders)
+        def play() -> Played:
+            self.cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
-            return RankState.FINISHED if supervisor.failure is None else RankState.FAILED
+            return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
 
-        yield play, lambda state: Played(merges=True, failed=state is RankState.FAILED, all_ended=True)
+        yield play
 
 
 # Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.

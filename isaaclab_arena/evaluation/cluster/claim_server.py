@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import tempfile
-import threading
 import time
 import zlib
 from collections import deque
@@ -19,37 +18,19 @@ from typing import Any, TypeAlias
 import torch
 from pydantic import validate_call
 
-from isaaclab_arena.distributed.context import (
-    DistributedContext,
-    machine_identity,
-    process_is_running,
-    process_start_ticks,
-)
+from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, planning
-from isaaclab_arena.evaluation.claims import Claim, ClaimState, Measured
-from isaaclab_arena.evaluation.heartbeat import in_a_thread, status_path
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, running_episodes, start_up
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
-from isaaclab_arena.evaluation.job_run import ready_to_run
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.evaluation.planning import DividedJob, RunRequest
-from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.queues import claimed_work
-from isaaclab_arena.evaluation.running_episodes import RANKS_LOST
-from isaaclab_arena.evaluation.start_up import named_contents
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import disk, layout, ledger
-from isaaclab_arena.storage.contents import changes, shown, versions
-from isaaclab_arena.storage.disk import adapter, json_line
-from isaaclab_arena.storage.ledger import Attempt, CommitLine
-from isaaclab_arena.storage.recovery import EpisodeCommits
-from isaaclab_arena.storage.reports import JobReport, failed_report, write_job_report
+from isaaclab_arena.storage import contents, disk, layout, ledger, recovery, reports
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
@@ -64,7 +45,7 @@ class NodeNeeds:
     # Directory of the command; None if the cluster copies the working directory to each node.
     working_directory: str | None
     jobs_hash: str  # of the resolved jobs
-    contents: dict[str, str]  # name -> hash or version of what jobs evaluate
+    contents: dict[str, str]  # name -> hash or version of each content that jobs evaluate
     versions: dict[str, str]  # package -> version
     cpus: float  # cores per rank
     gpus: float  # GPUs per rank, or the fraction of one
@@ -78,7 +59,7 @@ class RunOrders:
     needs: NodeNeeds
     config_hash: str  # of the plan's jobs
     output_directory: str
-    attempt: Attempt  # the work left
+    attempt: ledger.Attempt  # the work left
     num_ranks: int  # at most at once
     node_directory: str | None  # on each node; None: the run's own if visible, else a temporary one
 
@@ -101,20 +82,20 @@ class RankDiedError(Exception):
     """The process of a rank has died, for a reason in one line."""
 
 
-def needs_of(request: RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
+def needs_of(request: planning.RunRequest, options: ClusterOptions, *, working_directory: str | None) -> NodeNeeds:
     """Return the requirements of a node that runs ranks, as this node meets them."""
     return NodeNeeds(
         command_line=tuple(request.command_line),
         working_directory=working_directory,
         jobs_hash=request.config_hash,
-        contents=named_contents(contents_of_jobs(request.jobs)),
-        versions=versions(),
+        contents=start_up.named_contents(contents_of_jobs(request.jobs)),
+        versions=contents.versions(),
         cpus=options.cpus_per_rank,
         gpus=options.gpus_per_rank,
     )
 
 
-def request_of(needs: NodeNeeds) -> RunRequest:
+def request_of(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it, after a chdir to the directory of the command."""
     if needs.working_directory is not None:
         if not Path(needs.working_directory).is_dir():
@@ -124,21 +105,21 @@ def request_of(needs: NodeNeeds) -> RunRequest:
     return imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
 
 
-def checked_request(needs: NodeNeeds) -> RunRequest:
+def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
-    _refuse_others("versions", needs.versions, versions(), absent="absent")
+    _refuse_others("versions", needs.versions, contents.versions(), absent="absent")
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    _refuse_others("files", needs.contents, named_contents(contents_of_jobs(request.jobs)), absent="not there")
+    _refuse_others("files", needs.contents, start_up.named_contents(contents_of_jobs(request.jobs)), absent="not there")
     return request
 
 
 def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], *, absent: str) -> None:
     told = [
-        f"{name} is {shown(here.get(name, absent))} instead of {shown(there.get(name, absent))}"
-        for name, _ in changes(there, here)
+        f"{name} is {contents.shown(here.get(name, absent))} instead of {contents.shown(there.get(name, absent))}"
+        for name, _ in contents.changes(there, here)
     ]
     if told:
         raise ConfigError(Problem(f"has other {what}: {'; '.join(told)}; {WAY_OUT}"))
@@ -147,7 +128,7 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
 def problem_of_node(needs: str) -> str | None:
     """Return the reason why this node cannot meet the needs (JSON), with its name and directory; None if it can."""
     try:
-        checked_request(adapter(NodeNeeds).validate_json(needs))
+        checked_request(disk.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
         told = str(error)
         way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
@@ -182,8 +163,8 @@ def interval_s(num_ranks: int) -> float:
 class ClaimAnswer:
     """The answer to a rank's question for a piece, or for the state of the claims."""
 
-    claim: Claim | None  # None if the rank got no piece
-    state: ClaimState  # the job in question is that of the claim, else that of the rank's question
+    claim: claims.Claim | None  # None if the rank got no piece
+    state: claims.ClaimState  # the job in question is that of the claim, else that of the rank's question
     settled: str | None  # content of the job's ``settled.json``, None if missing
 
 
@@ -192,20 +173,18 @@ class ClaimServer:
 
     # One claim table serves all ranks, and writes the same files as ranks that share a directory. A rank that was taken
     # for dead gets `ClaimsLostError`, and nothing of it is kept.
-    def __init__(self, request: RunRequest, attempt: Attempt, output_directory: Path) -> None:
+    def __init__(self, request: planning.RunRequest, attempt: ledger.Attempt, output_directory: Path) -> None:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = disk.RunLock(output_directory).hold(alone=False)
+        questions, options = request.questions, request.options
+        finished = {work.job: work.finished for work in attempt.jobs}
         self._watch = planning.answer_watch(
-            output_directory,
-            request.questions,
-            {work.job: work.finished for work in attempt.jobs},
-            attempt=attempt.number,
-            max_equal_errors=request.options.max_equal_errors,
+            output_directory, questions, attempt.number, finished, options.max_equal_errors
         )
         self._table = claims.ClaimTable(
-            planning.divided_jobs(request.jobs, attempt, request.questions),
+            planning.divided_jobs(request.jobs, attempt, questions),
             output_directory,
             attempt,
             None,
@@ -219,7 +198,7 @@ class ClaimServer:
         self._machines: dict[int, str] = {}
         self._known_machines: set[str] = set()
         self._fruitful: set[int] = set()
-        self._commits: dict[tuple[Life, str], EpisodeCommits] = {}
+        self._commits: dict[tuple[Life, str], recovery.EpisodeCommits] = {}
         self._stop_signal: int | None = None
 
     def claim(
@@ -247,7 +226,7 @@ class ClaimServer:
             state = replace(state, open_pieces=as_ranges(of_ranges(state.open_pieces) - suspected))
         return ClaimAnswer(claim=claim, state=state, settled=settled)
 
-    def begin(self, life: Life, claim: Claim, first: int, last: int) -> None:
+    def begin(self, life: Life, claim: claims.Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
         self._check(life)
         self._suspects.begin(life.rank, claim, first, last)
@@ -265,7 +244,7 @@ class ClaimServer:
         # A rank's life has a commit file of its own for each job.
         commits = self._commits.get((life, name))
         if commits is None:
-            commits = self._commits[life, name] = EpisodeCommits(self._output_directory / name, life.rank)
+            commits = self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
         commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
@@ -273,7 +252,7 @@ class ClaimServer:
         if line.outcome is Outcome.ERROR:
             self._watch.suspect(name)
 
-    def finish(self, life: Life, claim: Claim, measured: Measured) -> None:
+    def finish(self, life: Life, claim: claims.Claim, measured: claims.Measured) -> None:
         """Note that a rank has played its part of a piece; a piece that is played in part opens again."""
         self._check(life)
         self._fruitful.add(life.rank)
@@ -304,12 +283,12 @@ class ClaimServer:
             disk.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
             try:
-                report = adapter(JobReport).validate_json(content)
+                report = disk.adapter(reports.JobReport).validate_json(content)
             except ValueError as error:
                 raise StorageError(f"rank {life.rank} sent '{name}', which is no report: {error}") from error
             if report.rank != life.rank:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
-            write_job_report(target.parent, report)
+            reports.write_job_report(target.parent, report)
         elif path.name != layout.SETTLED_FILE or not target.exists():
             disk.write_bytes(target, content, overwrite=True)
 
@@ -333,8 +312,36 @@ class ClaimServer:
             death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(rank))
             num_machines = len(self._known_machines)
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
+        # Commit an episode over which ranks died as an error, without a recording, or fail the job.
         for each in blamed:
-            self._blame(life, each)
+            job, here = self._table.jobs[each.job_index].job, {"rank": rank, "attempt": self._attempt.number}
+            name, config, index = job.config.name, job.config, each.episode_index
+            deaths = "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
+            if index is None:
+                error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
+                _LOG.error("job '%s' has failed: %s", name, error)
+                run, device = self._attempt.run, self._attempt.devices[rank]
+                report = reports.failed_report(name, error, device=device, run=run, **here)
+                self._table.give_up(each.job_index)
+                reports.write_job_report(self._output_directory / name, report)
+                continue
+            error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
+            episode = episode_of(job, index)
+            record = EpisodeRecord(
+                episode=episode,
+                env_id=0,
+                outcome=Outcome.ERROR,
+                success=None,
+                length=0,
+                episode_return=0.0,
+                termination=running_episodes.RANKS_LOST,
+                conditions=episode.saved_conditions or {},
+                language_instruction=config.language_instruction or "",
+                error=error,
+            )
+            line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
+            _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
+            self.commit(life, disk.json_line(line))
         self._suspects.begun.pop(rank, None)
         self._lives[rank] = life.number + 1
         self._machines.pop(rank, None)
@@ -353,39 +360,6 @@ class ClaimServer:
     def _check(self, life: Life) -> None:
         if self._lives.get(life.rank, 0) != life.number:
             raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
-
-    def _blame(self, life: Life, blamed: claims.Blamed) -> None:
-        """Commit an episode over which ranks died as an error, without a recording, or fail the job."""
-        attempt, job = self._attempt, self._table.jobs[blamed.job_index].job
-        name = job.config.name
-        deaths = "; ".join(f"rank {each.rank}: {each.reason}" for each in blamed.deaths)
-        if blamed.episode_index is None:
-            error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
-            _LOG.error("job '%s' has failed: %s", name, error)
-            device = attempt.devices[life.rank]
-            report = failed_report(name, error, rank=life.rank, device=device, attempt=attempt.number, run=attempt.run)
-            self._table.give_up(blamed.job_index)
-            write_job_report(self._output_directory / name, report)
-            return
-        error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
-        episode = episode_of(job, blamed.episode_index)
-        record = EpisodeRecord(
-            episode=episode,
-            env_id=0,
-            outcome=Outcome.ERROR,
-            success=None,
-            length=0,
-            episode_return=0.0,
-            termination=RANKS_LOST,
-            conditions=episode.saved_conditions or {},
-            language_instruction=job.config.language_instruction or "",
-            error=error,
-        )
-        line = ledger.commit_line(
-            record, rank=life.rank, attempt=attempt.number, episode_in_env=0, timestamp=now(local=True), wall_s=0.0
-        )
-        _LOG.error("episode %d of job '%s' is an error: %s", blamed.episode_index, name, error)
-        self.commit(life, json_line(line))
 
 
 _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if not name.startswith("_")}
@@ -411,13 +385,13 @@ _MAX_CALLS = 2_000
 
 @dataclass(eq=False)
 class RemoteLedger:
-    """What `ClaimTable` and `EpisodeCommits` are for ranks that share the run's directory; see `delivering`."""
+    """The claims and commits of all ranks, as a rank reaches them through the claim server; see `delivering`."""
 
     # The rank only waits for the claim server's answer if it claims a piece, or begins an episode. All else goes in a
     # thread, in the order in which it came about; each delivery is a heartbeat.
     orders: RunOrders
     life: Life
-    divided: Sequence[DividedJob]
+    jobs: Mapping[int, planning.DividedJob]  # by index
     ask: Ask
     directory: Path  # of this rank's files
     _: KW_ONLY
@@ -426,7 +400,7 @@ class RemoteLedger:
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
     jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
-    _said: ClaimState = field(default_factory=ClaimState, init=False)
+    _said: claims.ClaimState = field(default_factory=claims.ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
     # Calls that are to be made, each with the file of its content.
     _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
@@ -434,24 +408,23 @@ class RemoteLedger:
     _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
 
     def __post_init__(self) -> None:
-        self.jobs: Mapping[int, DividedJob] = {each.index: each for each in self.divided}
         self._claims_directory = None if self.is_own else claims.claims_directory(self.directory, self.orders.attempt)
         self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """Deliver what is written within a `with` block, and at its end what is left."""
+        """Deliver all that is written within a `with` block, the rest at its end."""
 
-        def deliver_until(closing: threading.Event) -> None:
+        def deliver_until_end(pause: Callable[[float], bool]) -> None:
             try:
                 self.deliver()
-                while not closing.wait(interval_s(self.orders.num_ranks)):
+                while not pause(interval_s(self.orders.num_ranks)):
                     self.deliver()
             except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
                 self.failure = error
 
         try:
-            with in_a_thread(deliver_until, name="deliveries"):
+            with heartbeat.in_a_thread(deliver_until_end, name="deliveries"):
                 yield
         finally:
             if self.failure is None:
@@ -459,7 +432,7 @@ class RemoteLedger:
         if self.failure is not None:
             raise self.failure
 
-    def claim_next(self, built_environment: str | None) -> Claim | None:
+    def claim_next(self, built_environment: str | None) -> claims.Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
         answer = self._hear(built_environment)
         # Without the run's directory the rank needs a copy of the job's settled batch size.
@@ -468,24 +441,24 @@ class RemoteLedger:
             disk.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
-    def claim(self, job_index: int, piece: int) -> Claim | None:
+    def claim(self, job_index: int, piece: int) -> claims.Claim | None:
         """Claim a piece; None if it is not open."""
         if self._said.job_index != job_index or self.clock() - self._said_at >= 1.0:
             self._hear(None, job_index)
         return self._hear(None, job_index, piece).claim if contain(self._said.open_pieces, piece) else None
 
-    def begin(self, claim: Claim, first: int, last: int) -> None:
+    def begin(self, claim: claims.Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
         # This call waits for the claim server, because the rank may die of the episodes at once.
         self.ask([("begin", (self.life, claim, first, last), None)])
 
-    def holds(self, claim: Claim) -> bool:
+    def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
         directory, later = self._claims_directory, claims.claim_name(claim, generations_on=1)
         return self.failure is None and (directory is None or not (directory / later).exists())
 
-    def finish(self, claim: Claim, measured: Measured) -> None:
+    def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""
         self._outbox.append(("finish", (self.life, claim, measured), None))
 
@@ -493,11 +466,13 @@ class RemoteLedger:
         """Report a failed job."""
         self._outbox.append(("give_up", (self.life, job_index), None))
 
-    def state(self, job_index: int | None = None) -> ClaimState:
+    def state(self, job_index: int | None = None) -> claims.ClaimState:
         """Return the latest state from the claim server, without open pieces unless it is about this job."""
         return self._said if job_index in (None, self._said.job_index) else replace(self._said, open_pieces=())
 
-    def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+    def commit(
+        self, directory: Path, line: ledger.CommitLine, text: str, write: Callable[[Path], object] | None
+    ) -> None:
         """Hand a finished episode of a job over, with its file on this node; see `EpisodeCommits.commit`."""
         path = None
         if write is not None:
@@ -515,7 +490,7 @@ class RemoteLedger:
             # status first, then those of jobs, then the log.
             of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
             fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
-            status = status_path(self.directory, self.life.rank)
+            status = heartbeat.status_path(self.directory, self.life.rank)
             files = [status, *fresh, self._log] if self.is_own else []
             results, sent, calls, size = list(self._outbox), list[Path](), list[Call](), 0
             for method, arguments, path in results[:_MAX_CALLS]:
@@ -539,7 +514,7 @@ class RemoteLedger:
                     sent.append(path)
                     size += len(content)
                     self._log_sent += 0 if offset is None else len(content)
-            calls.append(("beat", (self.life, machine_identity()), None))
+            calls.append(("beat", (self.life, processes.machine_identity()), None))
             stop_signal, jobs_over = self.ask(calls)
 
             # The claim server has everything by now, so it can be removed here.
@@ -555,7 +530,7 @@ class RemoteLedger:
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
         told = self.ask([("claim", (self.life, built, job_index, piece), None)])
-        answer = adapter(ClaimAnswer).validate_python(told)
+        answer = disk.adapter(ClaimAnswer).validate_python(told)
         self._said, self._said_at = answer.state, self.clock()
         return answer
 
@@ -569,7 +544,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         request = checked_request(needs)
         options = request.options
         # The device is the GPU that the cluster assigned to this process, or the CPU.
-        alone = DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
+        alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
         if needs.gpus and options.device is None and alone.device.type != "cuda":
             message = (
                 "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
@@ -591,13 +566,13 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
     own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
     with nullcontext(home) if is_seen else own as directory:
-        interruption, jobs = Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
+        interruption, jobs = process.Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
         remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
 
         def must_stop() -> bool:
             return remote.failure is not None or interruption.stop_requested()
 
-        work = claimed_work(
+        work = queues.claimed_work(
             remote,
             rank=life.rank,
             world_size=attempt.world_size,
@@ -607,7 +582,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": remote.commit}
-        ready = ready_to_run(
+        ready = job_run.ready_to_run(
             work,
             request,
             attempt,
@@ -633,7 +608,7 @@ _OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*"
 @contextmanager
 def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
-    pid, machine = os.getpid(), f"{zlib.crc32(machine_identity().encode()):08x}"
+    pid, machine = os.getpid(), f"{zlib.crc32(processes.machine_identity().encode()):08x}"
     with disk.storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
         for path in root.glob(f"{_OF_PROCESS}*"):
@@ -643,9 +618,9 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
                 continue
             with suppress(OSError):
                 is_mine = path.stat().st_uid == os.getuid()
-                if is_mine and not process_is_running(int(owner[2]), int(owner[3]) or None):
+                if is_mine and not processes.process_is_running(int(owner[2]), int(owner[3]) or None):
                     shutil.rmtree(path, ignore_errors=True)
-        prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{process_start_ticks(pid) or 0}_"
+        prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
         own = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
     try:
         yield own

@@ -45,7 +45,7 @@ CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 
 
 class ClaimServerActor:
-    """The claim server of a run, as an actor. What it is asked and answers is JSON, besides plain bytes."""
+    """The claim server of a run, as an actor. Its questions and answers are JSON, besides plain bytes."""
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)

@@ -236,7 +236,7 @@ def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
         parts.extend(content for _, _, content in calls if content is not None)
         return None, []
 
-    RemoteLedger(ORDERS, Life(rank=0), [], ask, tmp_path, is_own=True).deliver()
+    RemoteLedger(ORDERS, Life(rank=0), {}, ask, tmp_path, is_own=True).deliver()
     assert len(parts) > 2
     assert b"".join(parts) == log
 

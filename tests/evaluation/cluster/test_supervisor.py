@@ -70,7 +70,7 @@ class PretendedCluster:
         reports = []
         for rank, life in self._lives.items():
             is_heard = life not in self._ended and self._starts.get(rank, 10**9) <= self.now_s
-            status = RankStatus.of_this_process(rank=rank, run_id="run") if is_heard else None
+            status = RankStatus(rank=rank, run_id="run") if is_heard else None
             silent_s = self.silent.get(rank, 0.0)
             reports.append(RankReport(rank=rank, fate=RankFate.WORKING, status=status, alive=True, silent_s=silent_s))
         return reports

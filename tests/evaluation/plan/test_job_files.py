@@ -19,7 +19,8 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.planning import home_index, jobs_taking_turns, round_size, rounds_of
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import RunRequest, jobs_taking_turns, plan_run, round_size, rounds_of
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
 from isaaclab_arena.interfaces.episode import count_episodes
@@ -355,9 +356,13 @@ QUESTIONS = (
 
 
 def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
-    turns = jobs_taking_turns(TURNS_JOBS, QUESTIONS)
-    assert turns == {1: (1, 3), 3: (1, 3)}
-    assert [home_index(index, turns) for index in range(4)] == [0, 1, 2, 1]
+    assert jobs_taking_turns(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
+    jobs, options = tuple(TURNS_JOBS), RunOptions()
+    request = RunRequest(
+        jobs=jobs, config_hash="", source_file=None, command_line=(), options=options, questions=QUESTIONS
+    )
+    plan = plan_run(request, 4, ["cpu"] * 4, run_id="run", contents={})
+    assert [job.rank for job in plan.jobs] == [0, 1, 2, 1]
 
 
 def test_a_round_has_an_episode_for_every_env_slot_of_the_ranks_that_share_it():

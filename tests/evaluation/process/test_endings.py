@@ -175,14 +175,14 @@ directory, victim = Path(sys.argv[1]), int(sys.argv[2])
 context = DistributedContext.from_environment(device="cpu")
 with initialise(context) as ranks, watch_for_interruption() as interruption:
     run_id = ranks.share_from_rank_zero("run_id", str(os.getpid()))
-    with StatusPublisher(directory, RankStatus.of_this_process(rank=context.rank, run_id=run_id)) as publisher:
+    with StatusPublisher(directory, RankStatus(rank=context.rank, run_id=run_id)) as publisher:
         publisher.start_job(f"job of rank {context.rank}")
         if context.rank == victim:
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         while not interruption.stop_requested():
             time.sleep(0.01)
-        publisher.set_state(RankState.INTERRUPTED)
+        publisher.publish(state=RankState.INTERRUPTED)
         watch = RankWatch(directory, world_size=context.world_size, run_id=run_id)
         if next(report.rank for report in watch.look() if report.alive) == context.rank:
             reports = wait_for_ranks(watch, stop_requested=interruption.stop_requested)

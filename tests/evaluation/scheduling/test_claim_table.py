@@ -40,7 +40,7 @@ def directory(tmp_path):
 
 
 def beat(directory, beat: int, *, rank: int = 1, **changes) -> None:
-    status = RankStatus.of_this_process(rank=rank, run_id="run")
+    status = RankStatus(rank=rank, run_id="run")
     write_rank_status(directory, dataclasses.replace(status, state=RankState.RUNNING, beat=beat, **changes))
 
 
@@ -48,7 +48,7 @@ def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = Non
     clock = clock or Clock()
     job = coin_job("job", num_episodes=pieces)
     return ClaimTable(
-        [DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))],
+        {0: DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))},
         directory,
         attempt(run_id="run", world_size=3),
         RankWatch(directory, world_size=3, run_id="run", clock=clock),
@@ -250,7 +250,7 @@ def test_a_rank_that_was_stopped_itself_gives_the_others_a_whole_lease(directory
 
 @pytest.mark.parametrize("state", [RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED])
 def test_a_rank_that_works_no_more_loses_its_claims_at_once(directory, state):
-    status = RankStatus.of_this_process(rank=1, run_id="run")
+    status = RankStatus(rank=1, run_id="run")
     write_rank_status(directory, dataclasses.replace(status, state=state, beat=1))
     assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
@@ -280,7 +280,7 @@ CLAIM = Claim(job_index=0, piece=0)
 
 
 def suspects() -> Suspects:
-    return Suspects({each.index: each for each in DIVIDED})
+    return Suspects(DIVIDED)
 
 
 def death(rank: int, machine: str = "here") -> Death:

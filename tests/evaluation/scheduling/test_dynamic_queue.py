@@ -54,7 +54,7 @@ class World:
 
     def beat(self, rank: int, **changes) -> None:
         self.beats[rank] += 1
-        status = RankStatus.of_this_process(rank=rank, run_id=self.run_id)
+        status = RankStatus(rank=rank, run_id=self.run_id)
         status = dataclasses.replace(status, state=RankState.RUNNING, beat=self.beats[rank])
         write_rank_status(self.directory, dataclasses.replace(status, **changes))
 
