@@ -218,17 +218,6 @@ class RankHost(Host):
             yield play
 
 
-def execute(request: planning.RunRequest, context: processes.DistributedContext) -> int:
-    """Run jobs as a rank of a program that does nothing else, and return the exit code."""
-    if context.launched_by_torchrun:
-        processes.die_with_parent()
-    options = request.options
-    set_up_torch(options.torch_threads, deterministic=options.deterministic)
-    garbage.join_freed_memory_at_once()
-    with initialise(context, process_group=options.process_group) as ranks:
-        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
-
-
 def run_as_asked(
     options: RunOptions,
     *,
@@ -250,7 +239,12 @@ def run_as_asked(
     if elsewhere is not None:
         return elsewhere(request)
     check_trackers(options.tracking, key="tracking")
-    return execute(request, context)
+    if context.launched_by_torchrun:
+        processes.die_with_parent()
+    set_up_torch(options.torch_threads, deterministic=options.deterministic)
+    garbage.join_freed_memory_at_once()
+    with initialise(context, process_group=options.process_group) as ranks:
+        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
 def show_variations(jobs: Sequence[Job]) -> int:

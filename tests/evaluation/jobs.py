@@ -5,9 +5,12 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.builds import RankSettings
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.results.evidence import attempt
@@ -61,3 +64,9 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         num_threads=1,
         **changes,
     )
+
+
+def execute(request: RunRequest, context: DistributedContext) -> int:
+    """Run a request as a rank's program does, and return the exit code."""
+    with initialise(context, process_group=request.options.process_group) as ranks:
+        return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code

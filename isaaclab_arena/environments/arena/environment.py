@@ -159,11 +159,17 @@ class ArenaEnvironment(Environment):
 
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
-        return self._stepped(action)
+        with _ordinary_mode():
+            self._command(action)
+            self.backend.step(self._running, self._num_substeps)
+            return self._outcome(self._running)
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
-        return self._stepped(action, may_fail=True)
+        with _ordinary_mode():
+            self._command(action)
+            moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
+            return self._outcome(moved, may_be_unmade=moved is not self._running)
 
     def step_again(self) -> Step:
         """Advance every running env slot after a failed `try_step`."""
@@ -313,14 +319,10 @@ class ArenaEnvironment(Environment):
         """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
 
-    def _stepped(self, action: torch.Tensor, *, may_fail: bool = False) -> Step:
-        """Advance every running env slot by one control step, or none if it fails."""
-        running, backend = self._running, self.backend
-        with _ordinary_mode():
-            controls = self._controls(action.to(backend.device), running)
-            torch.where(running[:, None], controls, backend.ctrl, out=backend.ctrl)
-            moved = backend.step(running, self._num_substeps, may_fail=may_fail)
-            return self._outcome(moved, may_be_unmade=moved is not running)
+    def _command(self, action: torch.Tensor) -> None:
+        """Set the controls of the running env slots."""
+        controls = self._controls(action.to(self.backend.device), self._running)
+        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
 
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
         """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""

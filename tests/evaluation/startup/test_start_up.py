@@ -19,7 +19,6 @@ from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyCfg
@@ -31,7 +30,7 @@ from isaaclab_arena.storage.ledger import read_attempts, read_commits, read_plan
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, read_job_reports, write_job_report
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, execute, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
