@@ -183,20 +183,15 @@ class OmegaConfInterpolation:
             key = ".".join(map(str, path))
             if text not in self._seen:
                 self._seen.add(text)
+                self._look_ups += text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP
                 try:
-                    self._take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
+                    self._check_budget()
                 except _SpentError as error:
                     raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
             if not _is_well_formed(text):
                 problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=key))
                 set_at(copied, path, None)
         return copied, problems
-
-    def _take_look_ups(self, count: int) -> None:
-        """Count look-ups; _SpentError if there are too many."""
-        self._look_ups += count
-        if self._look_ups > self._max_look_ups:
-            self._end(f"{self._max_look_ups} look-ups of other keys")
 
     def _take_extent(self, value: Any) -> None:
         """Count the values and characters that replace a reference; _SpentError if there are too many."""
@@ -213,10 +208,8 @@ class OmegaConfInterpolation:
                 self._characters += len(value)
             elif isinstance(value, dict | list):
                 pending.extend(value.values() if isinstance(value, dict) else value)
-            if self._values > MAX_VALUES:
-                self._end(f"{MAX_VALUES} values in the places of references")
-            if self._characters > MAX_CHARACTERS:
-                self._end(f"{MAX_CHARACTERS} characters in the places of references")
+            if self._values > MAX_VALUES or self._characters > MAX_CHARACTERS:
+                self._check_budget()
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -231,7 +224,8 @@ class OmegaConfInterpolation:
                         # The program may use OmegaConf itself, in other threads.
                         if threading.get_ident() != thread:
                             return original(*args, **kwargs)
-                        self._take_look_ups(1)
+                        self._look_ups += 1
+                        self._check_budget()
                         found = original(*args, **kwargs)
                         self._take_extent(found)
                         return found
@@ -242,12 +236,19 @@ class OmegaConfInterpolation:
                 for name, original in originals.items():
                     setattr(Container, name, original)
 
-    def _end(self, limit: str) -> None:
-        self._spent = (
-            f"makes the interpolations of this file need more than {limit}; keys that name others, which name others, "
-            "multiply: write the value out, or name fewer keys"
-        )
-        raise _SpentError(self._spent)
+    def _check_budget(self) -> None:
+        """Raise _SpentError, and keep the remedy, if a limit is exceeded."""
+        for count, limit, what in (
+            (self._look_ups, self._max_look_ups, "look-ups of other keys"),
+            (self._values, MAX_VALUES, "values in the places of references"),
+            (self._characters, MAX_CHARACTERS, "characters in the places of references"),
+        ):
+            if count > limit:
+                self._spent = (
+                    f"makes the interpolations of this file need more than {limit} {what}; keys that name others, "
+                    "which name others, multiply: write the value out, or name fewer keys"
+                )
+                raise _SpentError(self._spent)
 
 
 @lru_cache(maxsize=10_000)
