@@ -9,18 +9,10 @@ import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
+from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.interfaces.specs import (
-    CAMERAS,
-    VIEWPORT,
-    ArraySpec,
-    DrawnPictures,
-    PictureLayout,
-    Pictures,
-    picture_layout,
-)
 
 # Judge success in an environment that has only rewards and an ``info``.
 
@@ -63,14 +55,14 @@ class SuccessRule:
 # Keep the last pictures of each env slot, and mark the outdated ones.
 
 
-class SlotPictures(DrawnPictures):
+class SlotPictures(specs.DrawnPictures):
     """The group ``camera_obs`` of a batch of single environments, which may skip pictures."""
 
-    def __init__(self, specs: Mapping[str, ArraySpec], num_envs: int, *, always_drawn: bool) -> None:
+    def __init__(self, terms: Mapping[str, specs.ArraySpec], num_envs: int, *, always_drawn: bool) -> None:
         # An env slot that was never reset has black pictures. ``always_drawn``: the environments cannot skip pictures.
         super().__init__(num_envs)
         self.outdated[:] = False
-        self._arrays = {name: np.zeros((num_envs, *spec.shape), np.uint8) for name, spec in specs.items()}
+        self._arrays = {name: np.zeros((num_envs, *spec.shape), np.uint8) for name, spec in terms.items()}
         self._always_drawn = always_drawn
 
     def __len__(self) -> int:
@@ -99,7 +91,7 @@ class SlotPictures(DrawnPictures):
         if drawn is not None or self._always_drawn:
             self.num_drawn += len(self._arrays)
 
-    def observed(self, device: torch.device) -> dict[str, torch.Tensor | Pictures]:
+    def observed(self, device: torch.device) -> dict[str, torch.Tensor | specs.Pictures]:
         """Return the group's terms; see `DrawnPictures.shown`."""
         return self.shown({name: torch.from_numpy(each) for name, each in self._arrays.items()}, device)
 
@@ -158,30 +150,30 @@ class GymEnvironment(Environment, Background):
         described = slots.description
         low, high = tuple(described["action_low"]), tuple(described["action_high"])
         is_bounded = bool(np.isfinite([*low, *high]).any())
-        self.action_spec = ArraySpec(
+        self.action_spec = specs.ArraySpec(
             shape=(len(low),),
             low=low if is_bounded else None,
             high=high if is_bounded else None,
             names=None if described["action_names"] is None else tuple(described["action_names"]),
         )
-        specs: dict[str, ArraySpec] = {}
-        cameras: dict[str, ArraySpec] = {}
+        numbers: dict[str, specs.ArraySpec] = {}
+        cameras: dict[str, specs.ArraySpec] = {}
         for name, term in described["observation"].items():
             dtype = torch.uint8 if term["image"] else torch.float32
-            (cameras if term["image"] else specs)[name] = ArraySpec(shape=tuple(term["shape"]), dtype=dtype)
-        self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
-        self._layouts: dict[str, PictureLayout] = {}
+            (cameras if term["image"] else numbers)[name] = specs.ArraySpec(shape=tuple(term["shape"]), dtype=dtype)
+        self.observation_spec = {"policy": numbers, specs.CAMERAS: cameras} if cameras else {"policy": numbers}
+        self._layouts: dict[str, specs.PictureLayout] = {}
         unclear = ""
         for name, spec in cameras.items():
             try:
-                self._layouts[name] = picture_layout(spec.shape, spec.dtype)
+                self._layouts[name] = specs.picture_layout(spec.shape, spec.dtype)
             except ValueError as reason:
                 unclear += f"; '{name}' {reason}"
         self.task_name = traits.task_name
         self.steps_while_starting = slots.steps_while_starting
         # With steps made ahead, a rendered picture may belong to a later step.
         renders = described["renders"] and not slots.makes_steps_ahead
-        self.filmable = (*self._layouts, *((VIEWPORT,) if renders else ()))
+        self.filmable = (*self._layouts, *((specs.VIEWPORT,) if renders else ()))
         self.films_only_drawn = bool(self._layouts)
         self.filming_hint = unclear + ("" if renders else AHEAD_HINT if described["renders"] else RENDER_HINT)
         held = described["hold_action"]
@@ -376,20 +368,20 @@ class GymEnvironment(Environment, Background):
             names = ", ".join(sorted(unknown))
             raise KeyError(f"no cameras {names}; this environment can film {known}{self.filming_hint}")
         began_s = time.perf_counter()
-        observed = {name: self._pictures.of(name, env_ids) for name in cameras if name != VIEWPORT}
+        observed = {name: self._pictures.of(name, env_ids) for name in cameras if name != specs.VIEWPORT}
         pictures = {name: self._layouts[name].colours(each) for name, each in observed.items()}
-        if VIEWPORT in cameras:
+        if specs.VIEWPORT in cameras:
             rendered = []
             for slot in env_ids:
                 # A lost environment cannot render, so its last frame stays.
                 if slot not in self._lost:
                     frame = self._slots.render(slot)
                     try:
-                        self._viewports[slot] = picture_layout(frame.shape, frame.dtype).colours(frame)
+                        self._viewports[slot] = specs.picture_layout(frame.shape, frame.dtype).colours(frame)
                     except ValueError as reason:
                         raise ArenaError(f"what '{self._traits.name}' renders {reason}") from None
                 rendered.append(self._viewports[slot])
-            pictures[VIEWPORT] = np.stack(rendered)
+            pictures[specs.VIEWPORT] = np.stack(rendered)
         self._render_s += time.perf_counter() - began_s
         return pictures
 
@@ -414,7 +406,7 @@ class GymEnvironment(Environment, Background):
             "policy": {name: self._tensor(values.copy()) for name, values in self._slots.numbers.items()}
         }
         if self._pictures:
-            observation[CAMERAS] = self._pictures.observed(self.device)
+            observation[specs.CAMERAS] = self._pictures.observed(self.device)
         return observation
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
