@@ -21,10 +21,9 @@ from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.evaluation import planning
+from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.process import Watchdog
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import disk, layout, ledger, recovery, reports
@@ -448,7 +447,7 @@ def begin_attempt(
 
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.
-    watchdog = Watchdog(path / f".{layout.RUN_PLAN_FILE}.watchdog.tmp")
+    watchdog = process.Watchdog(path / f".{layout.RUN_PLAN_FILE}.watchdog.tmp")
     watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
     left = {work.job for work in jobs}
     to_run = [job for job in request.jobs if job.config.name in left]
