@@ -28,11 +28,12 @@ def recorded(tmp_path) -> Path:
 
 
 def rows(run_directory: Path) -> list[dict[str, Any]]:
-    """Return the table of jobs without what simulated them, with numbers that SciPy computes rounded."""
+    """Return the table of jobs without what depends on the machine, with numbers that SciPy computes rounded."""
+    # A resume on another kind of machine promises the plan alone.
+    apart = {"simulated_by", "reproducible", "plan_because"}
     with (run_directory / "results.csv").open(newline="") as file:
         return [
-            {name: _rounded(value) for name, value in row.items() if name != "simulated_by"}
-            for row in csv.DictReader(file)
+            {name: _rounded(value) for name, value in row.items() if name not in apart} for row in csv.DictReader(file)
         ]
 
 
