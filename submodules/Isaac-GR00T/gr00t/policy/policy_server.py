@@ -504,14 +504,17 @@ class PolicyServer:
         if not isinstance(name, str) or name not in self._endpoints:
             raise ValueError(f"Unknown endpoint: {name}")
         if name == "get_action":
-            # The most recent clients come last.
-            self._last_asked.pop(arrived.client, None)
-            self._last_asked[arrived.client] = time.monotonic()
-            self._forget_old()
+            self._remember(arrived.client)
             self._waiting.append(_Waiting(sender=arrived, data=data, arrays=arrays, request=action_request(data)))
             return
         endpoint = self._endpoints[name]
         self._reply(arrived, endpoint.handler(**data) if endpoint.requires_input else endpoint.handler(), arrays)
+
+    def _remember(self, client: int) -> None:
+        """Note that a client has just sent a request; the most recent clients come last."""
+        self._last_asked.pop(client, None)
+        self._last_asked[client] = time.monotonic()
+        self._forget_old()
 
     def _forget_old(self) -> None:
         now = time.monotonic()
