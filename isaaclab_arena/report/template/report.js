@@ -350,7 +350,7 @@
   addEventListener("hashchange", openTarget);
   openTarget();
 
-  // A run that goes on: the page loads itself again and looks as before, unless somebody watches a film or types.
+  // A run that goes on: the page loads itself again and looks as before, but not while a film plays or the reader types.
   const controls = () => [...document.querySelectorAll("select, input")];
   if (DATA.reloads) {
     try {
