@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import error_message, key_path, read_options
+from isaaclab_arena.config.options import error_message, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
@@ -113,8 +113,10 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     try:
         sets = TypeAdapter(ConditionFile).validate_json(json.dumps(document)).sets
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        problems = [Problem(error_message(error), file=str(path), key=key_path(error)) for error in errors]
+        problems = [
+            Problem(error_message(error), file=str(path), key=".".join(map(str, error["loc"])))
+            for error in invalid.errors(include_url=False)
+        ]
         raise ConfigError(problems) from invalid
     if not job:
         return sets
