@@ -186,8 +186,14 @@ def saved_variations(
     for index, episode in enumerate(chosen.conditions()):
         wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
         wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
-        checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
-        wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
+        for key, value in episode.items():
+            fault = None
+            if key in limits and isinstance(value, str):
+                texts = [choice for choice in limits[key].sampler.choices if isinstance(choice, str)]
+                fault = None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}"
+            elif key in limits:
+                fault = limits[key].wrong_with(value if isinstance(value, tuple) else (value,))
+            wrong += [] if fault is None else [f"'{key}' {fault}, got {value!r}"]
         if wrong:
             raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
     return enabled
