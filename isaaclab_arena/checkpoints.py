@@ -93,7 +93,28 @@ def wrong_with_safetensors(file: Path) -> str | None:
         return "is damaged: its header is no JSON"
     if not isinstance(header, dict):
         return "is damaged: its header is no mapping"
-    return _contradiction(header, num_bytes)
+
+    # Look for a contradiction within the header, or between it and the number of bytes of weights.
+    ends = [(0, 0)]
+    for name, entry in ((name, entry) for name, entry in header.items() if name != "__metadata__"):
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            numbers = [begin, end, *shape]
+        except (KeyError, TypeError, ValueError):
+            return f"is damaged: its header does not say what '{name}' is"
+        if any(type(number) is not int or number < 0 for number in numbers):
+            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
+        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
+        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
+            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
+        ends.append((begin, end))
+    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
+    ends.sort()
+    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
+        return "is damaged: its weights overlap, or there are gaps between them"
+    if ends[-1][1] != num_bytes:
+        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
+    return None
 
 
 def read_small_file(file: Path) -> dict[str, np.ndarray]:
@@ -138,32 +159,6 @@ def _header(file: Path) -> tuple[Any, int]:
         if header_bytes > MAX_HEADER_BYTES:
             raise _DamagedError(f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed")
         return json.loads(stream.read(header_bytes)), room - header_bytes
-
-
-def _contradiction(header: Mapping[str, Any], num_bytes: int) -> str | None:
-    """Return the first contradiction within a header, or between it and the number of bytes of weights."""
-    ends = [(0, 0)]
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            numbers = [begin, end, *shape]
-        except (KeyError, TypeError, ValueError):
-            return f"is damaged: its header does not say what '{name}' is"
-        if any(type(number) is not int or number < 0 for number in numbers):
-            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
-        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
-        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
-            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
-        ends.append((begin, end))
-    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
-    ends.sort()
-    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
-        return "is damaged: its weights overlap, or there are gaps between them"
-    if ends[-1][1] != num_bytes:
-        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -271,7 +271,18 @@ class _RankProcesses(LogsSpecs):
                     signal.signal(number, handler if handler == signal.SIG_IGN else stop)
                 code = self._watch()
             except SignalException as stopped:
-                code = self._stop(stopped.sigval)
+                # Pass the signal on, and wait for the ranks to end; a second signal shortens the wait.
+                passed_on, code = stopped.sigval, 128 + stopped.sigval
+                for grace_s in _GRACES_S:
+                    try:
+                        self._processes.close(death_sig=passed_on, timeout=grace_s)
+                    except SignalException as again:
+                        passed_on = again.sigval
+                    else:
+                        break
+                else:
+                    with suppress(SignalException):
+                        self._processes.close(death_sig=signal.SIGKILL, timeout=1)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -416,20 +427,6 @@ class _RankProcesses(LogsSpecs):
             with suppress(OSError):
                 sys.stderr.write(report)
                 sys.stderr.flush()
-
-    def _stop(self, number: signal.Signals) -> int:
-        """Pass a signal on, and wait for the ranks to end; a second signal shortens the wait."""
-        code = 128 + number
-        for grace_s in _GRACES_S:
-            try:
-                self._processes.close(death_sig=number, timeout=grace_s)
-            except SignalException as again:
-                number = again.sigval
-            else:
-                return code
-        with suppress(SignalException):
-            self._processes.close(death_sig=signal.SIGKILL, timeout=1)
-        return code
 
 
 _MISTAKE = 2

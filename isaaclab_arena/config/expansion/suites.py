@@ -214,19 +214,7 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
     if not directory.is_dir():
         message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
         raise ConfigError(message, key=f"policy_config_dict.{option}")
-    chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
-    if len(chosen) > room:
-        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
-    for path, step in chosen:
-        own = deepcopy(plain)
-        own["policy_config_dict"][option] = str(path)
-        if isinstance(own.get("name"), str):
-            own["name"] += f"-{_BEST if job[CHECKPOINTS_KEY] == _BEST else step}"
-        yield own, {STEP: step}
-
-
-def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
-    chosen: list[tuple[Path, int | None]]
+    asked, chosen = job[CHECKPOINTS_KEY], list[tuple[Path, int | None]]()
     if asked == _BEST:
         best = best_of_training(directory)
         if best is None:
@@ -242,12 +230,19 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
         raise ConfigError(message, key=CHECKPOINTS_KEY)
-    for path, _ in chosen:
-        missing = look_at(path).missing
-        if missing is not None:
-            message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
-            raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
-    return chosen
+    looks = ((path, look_at(path).missing) for path, _ in chosen)
+    if (incomplete := next((each for each in looks if each[1] is not None), None)) is not None:
+        path, missing = incomplete
+        message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
+        raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
+    if len(chosen) > room:
+        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
+    for path, step in chosen:
+        own = deepcopy(plain)
+        own["policy_config_dict"][option] = str(path)
+        if isinstance(own.get("name"), str):
+            own["name"] += f"-{_BEST if asked == _BEST else step}"
+        yield own, {STEP: step}
 
 
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
