@@ -93,7 +93,28 @@ def wrong_with_safetensors(file: Path) -> str | None:
         return "is damaged: its header is no JSON"
     if not isinstance(header, dict):
         return "is damaged: its header is no mapping"
-    return _contradiction(header, num_bytes)
+
+    # Look for a contradiction within the header, or between it and the number of bytes of weights.
+    ends = [(0, 0)]
+    for name, entry in ((name, entry) for name, entry in header.items() if name != "__metadata__"):
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            numbers = [begin, end, *shape]
+        except (KeyError, TypeError, ValueError):
+            return f"is damaged: its header does not say what '{name}' is"
+        if any(type(number) is not int or number < 0 for number in numbers):
+            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
+        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
+        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
+            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
+        ends.append((begin, end))
+    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
+    ends.sort()
+    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
+        return "is damaged: its weights overlap, or there are gaps between them"
+    if ends[-1][1] != num_bytes:
+        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
+    return None
 
 
 def read_small_file(file: Path) -> dict[str, np.ndarray]:
@@ -138,32 +159,6 @@ def _header(file: Path) -> tuple[Any, int]:
         if header_bytes > MAX_HEADER_BYTES:
             raise _DamagedError(f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed")
         return json.loads(stream.read(header_bytes)), room - header_bytes
-
-
-def _contradiction(header: Mapping[str, Any], num_bytes: int) -> str | None:
-    """Return the first contradiction within a header, or between it and the number of bytes of weights."""
-    ends = [(0, 0)]
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            numbers = [begin, end, *shape]
-        except (KeyError, TypeError, ValueError):
-            return f"is damaged: its header does not say what '{name}' is"
-        if any(type(number) is not int or number < 0 for number in numbers):
-            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
-        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
-        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
-            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
-        ends.append((begin, end))
-    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
-    ends.sort()
-    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
-        return "is damaged: its weights overlap, or there are gaps between them"
-    if ends[-1][1] != num_bytes:
-        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,20 +282,26 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
     # transformers.
     checkpoints: list[Checkpoint] = []
-    if pattern is not None:
-        wild = [any(sign in part for sign in "*?[") for part in Path(pattern).parts]
-        for path in _there(directory, pattern):
+    wild = [any(sign in part for sign in "*?[") for part in Path(pattern or "").parts]
+    for names, spelling in _NAMES if pattern is None else ((pattern, None),):
+        # Entries may disappear during a search, which then begins again.
+        paths: list[Path] = []
+        for _ in range(5):
+            with suppress(FileNotFoundError):
+                paths = list(directory.glob(names))
+                break
+        for path in paths:
             parts = path.relative_to(directory).parts
-            matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
-            if len(parts) != len(wild) or not matched:
-                # With ``**`` the parts that the wildcards match are unknown; take all parts from the first wildcard on.
-                matched = parts[wild.index(True) if True in wild else 0 :]
-            match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
+            if spelling is not None:
+                match = spelling.fullmatch("/".join(parts))
+            else:
+                matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
+                if len(parts) != len(wild) or not matched:
+                    # With ``**`` the parts that the wildcards match are unknown; all from the first wildcard on count.
+                    matched = parts[wild.index(True) if True in wild else 0 :]
+                match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
             if match is not None:
                 checkpoints.append(Checkpoint(step=int(match[1]), path=path))
-    for names, spelling in _NAMES if pattern is None else ():
-        found = {path: spelling.fullmatch(path.relative_to(directory).as_posix()) for path in _there(directory, names)}
-        checkpoints = [Checkpoint(step=int(match[1]), path=path) for path, match in found.items() if match is not None]
         if checkpoints:
             break
 
@@ -309,14 +310,6 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     for checkpoint in sorted(checkpoints):
         by_step.setdefault(checkpoint.step, checkpoint)
     return tuple(by_step.values())
-
-
-def _there(directory: Path, names: str) -> list[Path]:
-    """Return the paths below a directory that match, none if entries keep disappearing during the search."""
-    for _ in range(5):
-        with suppress(FileNotFoundError):
-            return list(directory.glob(names))
-    return []
 
 
 # Find the last checkpoint of a training, and the one that it names as its best, by its own files.
@@ -337,7 +330,18 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
     # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
     # `model_1000.pt`.
     settings, steps = newest.path.parent / "params", [each.step for each in found]
-    iterations, interval = (_setting(settings / "agent.yaml", key) for key in ("max_iterations", "save_interval"))
+    numbers: dict[str, int | None] = {}
+    for key in ("max_iterations", "save_interval"):
+        values: list[Any] = []
+        # Of the file only positive numbers at its top count; Python objects beside them stay text.
+        with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+            file = settings / "agent.yaml"
+            root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
+            pairs = root.value if isinstance(root, yaml.MappingNode) else ()
+            nodes = [each for name, each in pairs if name.value == key and each.tag.endswith(":int")]
+            values = [yaml.safe_load(each.value) for each in nodes]
+        numbers[key] = values[0] if len(values) == 1 and type(values[0]) is int and values[0] > 0 else None
+    iterations, interval = numbers["max_iterations"], numbers["save_interval"]
     if (settings / "train.yaml").is_file():
         is_last = iterations is not None and newest.step >= iterations
     elif interval is None or iterations is None:
@@ -347,16 +351,6 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
         # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
         is_last = (steps[0] == 0 and newest.step + 1 >= iterations) or newest.step % interval != 0
     return newest if is_last else None
-
-
-def _setting(file: Path, key: str) -> int | None:
-    """Return a positive number at the top of a YAML file, None if there is none; Python objects beside it stay text."""
-    found: list[Any] = []
-    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
-        pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-        found = [yaml.safe_load(each.value) for name, each in pairs if name.value == key and each.tag.endswith(":int")]
-    return found[0] if len(found) == 1 and type(found[0]) is int and found[0] > 0 else None
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:

@@ -18,9 +18,18 @@ def collect_later() -> None:
 
 def collect_from_now_on() -> None:
     """End the effect of `collect_later`, if there was any."""
-    if not gc.isenabled():
-        _take_for_old()
-        gc.enable()
+    if gc.isenabled():
+        return
+    # Make all objects old, as if they had survived collections; otherwise Python searches them twice or more. A process
+    # that has frozen objects wants to keep them so. Python counts them one by one, a tenth of a second for millions, so
+    # the check happens only once in such a process.
+    if not _objects_are_frozen.is_set():
+        if gc.get_freeze_count() > 0:
+            _objects_are_frozen.set()
+        else:
+            gc.freeze()
+            gc.unfreeze()
+    gc.enable()
 
 
 @contextmanager
@@ -32,8 +41,7 @@ def without_collecting() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            _take_for_old()
-            gc.enable()
+            collect_from_now_on()
 
 
 def join_freed_memory_at_once() -> None:
@@ -43,16 +51,3 @@ def join_freed_memory_at_once() -> None:
     # `cartpole` takes 8 % less time, and one of an arm 2 % less.
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(_LARGEST_LEFT_APART, 0)
-
-
-def _take_for_old() -> None:
-    """Make all objects old, as if they had survived collections; otherwise Python searches them twice or more."""
-    # A process that has frozen objects wants to keep them so. Python counts them one by one, a tenth of a second for
-    # millions, so the check happens only once in such a process.
-    if _objects_are_frozen.is_set():
-        return
-    if gc.get_freeze_count() > 0:
-        _objects_are_frozen.set()
-        return
-    gc.freeze()
-    gc.unfreeze()

@@ -44,7 +44,7 @@ class Registry:
         self.kind = kind
         self.entry_point_group = entry_point_group
         self._builtin = dict(builtin)
-        self._schemes = dict(schemes or {})
+        self.schemes = dict(schemes or {})
         self._lookalikes = dict(lookalikes or {})
         self._registered: dict[str, Any] = {}
         self._entry_points: dict[str, metadata.EntryPoint] | None = None
@@ -55,15 +55,11 @@ class Registry:
 
     def __contains__(self, name: str) -> bool:
         prefix, colon, _ = name.partition(":")
-        return self.is_listed(name) or bool(colon and prefix in self._schemes)
+        return self.is_listed(name) or bool(colon and prefix in self.schemes)
 
     def patterns(self) -> list[str]:
         """Return the patterns of scheme names, ``gym:...``, which `get` accepts too."""
-        return [f"{prefix}:..." for prefix in self._schemes]
-
-    def maker(self, pattern: str) -> Callable[[str], Any]:
-        """Import and return the function that makes the entries of a scheme, given one of `patterns`."""
-        return imported(self._schemes[pattern.partition(":")[0]])
+        return [f"{prefix}:..." for prefix in self.schemes]
 
     def is_listed(self, name: str) -> bool:
         """True if a name is one of `names`: built in, registered, or of an installed package."""
@@ -81,8 +77,8 @@ class Registry:
         # A package's own entry takes precedence over a scheme with the same prefix.
         plugins = self._plugins()
         prefix, colon, rest = name.partition(":")
-        if name not in plugins and colon and prefix in self._schemes:
-            return imported(self._schemes[prefix])(rest)
+        if name not in plugins and colon and prefix in self.schemes:
+            return imported(self.schemes[prefix])(rest)
         if name not in plugins:
             hint = did_you_mean(name, [*self.names(), *self.patterns()])
             for pattern, meant in self._lookalikes.items():
@@ -99,7 +95,12 @@ class Registry:
 
     def register(self, name: str, entry: Any) -> None:
         """Add an entry for this process; ValueError if the name is taken. A reloaded class replaces itself."""
-        if name in self and _origin(self._registered.get(name)) != _origin(entry):
+        # A class is known by its module and name, which survive a reload of the module.
+        before, now = (
+            (each.__module__, each.__qualname__) if isinstance(each, type) else each
+            for each in (self._registered.get(name), entry)
+        )
+        if name in self and before != now:
             raise ValueError(f"a {self.kind} called '{name}' is registered already")
         self._registered[name] = entry
 
@@ -137,8 +138,3 @@ def check_optional_library(module: str, *, key: str) -> None:
     if importlib.util.find_spec(module) is None:
         message = f"needs the package {module}; install it with: pip install 'isaaclab-arena-mujoco[{module}]'"
         raise ConfigError(message, key=key)
-
-
-def _origin(entry: Any) -> Any:
-    """Return an identity that survives a reload of the defining module: for a class, its module and name."""
-    return (entry.__module__, entry.__qualname__) if isinstance(entry, type) else entry

@@ -49,17 +49,6 @@ REFUSED = {
 """Flags for what this program does not do, each with the reason: refused, never ignored."""
 
 
-def own_name(option: str) -> str:
-    """Return this project's name of an option (without hyphens) that may be written as in Isaac Lab Arena."""
-    name = option.replace("-", "_")
-    return ALIASES.get(name, name)
-
-
-def is_other_physics(preset: object) -> bool:
-    """True if a preset requests other physics than Newton, whose solver is MuJoCo-Warp."""
-    return not (isinstance(preset, str) and preset.lower().startswith(("newton", "mjwarp", "mujoco")))
-
-
 @dataclass(frozen=True, kw_only=True)
 class FlagsWithoutEffect:
     """Options that are accepted for Isaac Lab Arena's command lines and have no effect."""
@@ -92,7 +81,7 @@ class FlagsWithoutEffect:
         yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
         served = self.serve_evaluation_report and not writes_report
         yield "serve_evaluation_report", served, "contradicts --no_report"
-        wrong = self.presets is not None and is_other_physics(self.presets)
+        wrong = self.presets is not None and _WITHOUT_EFFECT["presets"][0](self.presets)
         yield "presets", wrong, f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
 
 
@@ -122,7 +111,11 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "every episode has a start of its own; to repeat starts, save them and give the file as 'conditions'",
     ),
     "mimic": (lambda value: value is True, "no demonstrations are generated from others here; leave it out"),
-    "presets": (is_other_physics, "MuJoCo or MuJoCo-Warp simulates every environment; leave it out"),
+    # The solver of Newton is MuJoCo-Warp.
+    "presets": (
+        lambda value: not (isinstance(value, str) and value.lower().startswith(("newton", "mjwarp", "mujoco"))),
+        "MuJoCo or MuJoCo-Warp simulates every environment; leave it out",
+    ),
     "recorded_variation_samples_path": (
         lambda value: value is not None,
         "what episodes start from is saved with --save_conditions here, and given as 'conditions'",
@@ -343,7 +336,8 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
         return Problem("has an empty part", key=path)
     # A run's name may contain dots, so the longest known name at the start of the path counts.
     if outer == "runs":
-        name = _longest_key(runs, parts)
+        starts = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        name = next((key for key in starts if key in runs), None)
         if name is None:
             return Problem(f"no run called '{parts[0]}'{did_you_mean(parts[0], runs)}", key=path)
         rest = parts[name.count(".") + 1 :]
@@ -359,7 +353,8 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
 
     # A key of the file may itself contain dots, as those of variations do.
     while True:
-        key = _longest_key(target, parts) or parts[0]
+        starts = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+        key = next((key for key in starts if key in target), parts[0])
         parts = parts[key.count(".") + 1 :]
         if not parts:
             target[key] = value
@@ -369,8 +364,3 @@ def _set_by(token: str, *, shared: dict[str, Any], runs: dict[str, dict[str, Any
         if not isinstance(target[key], dict):
             return Problem(f"cannot be set: '{key}' is {shown(target[key])}, which is no mapping", key=path)
         target = target[key]
-
-
-def _longest_key(mapping: Mapping[str, Any], parts: Sequence[str]) -> str | None:
-    candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((key for key in candidates if key in mapping), None)

@@ -133,7 +133,7 @@ class OmegaConfInterpolation:
         self._max_look_ups += LOOK_UPS_PER_JOB
         resolved, problems = self._well_formed(tree)
         # References read the unresolved copy, so that the order of resolution does not matter.
-        source = _copied(resolved)
+        source = with_leaves(resolved, lambda leaf: leaf, into_lists=True)
         self._root["job"] = None
         with self._counting():
             for path, text in _interpolated(source):
@@ -172,20 +172,19 @@ class OmegaConfInterpolation:
         value = self._independent[text]
         if isinstance(value, OmegaConfBaseException):
             raise value.with_traceback(None)
-        self._take_extent(value)
-        return _copied(value)
+        self._take(0, value)
+        return with_leaves(value, lambda leaf: leaf, into_lists=True)
 
     def _well_formed(self, tree: Any) -> tuple[Any, list[Problem]]:
         """Return a copy without the strings that break OmegaConf's grammar, and their problems."""
-        copied = _copied(tree)
+        copied = with_leaves(tree, lambda leaf: leaf, into_lists=True)
         problems = []
         for path, text in _interpolated(tree):
             key = ".".join(map(str, path))
             if text not in self._seen:
                 self._seen.add(text)
-                self._look_ups += text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP
                 try:
-                    self._check_budget()
+                    self._take(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
                 except _SpentError as error:
                     raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
             if not _is_well_formed(text):
@@ -193,11 +192,13 @@ class OmegaConfInterpolation:
                 set_at(copied, path, None)
         return copied, problems
 
-    def _take_extent(self, value: Any) -> None:
-        """Count the values and characters that replace a reference; _SpentError if there are too many."""
-        # The value is plain, or a node of OmegaConf; its whole content counts.
-        pending = [value]
-        while pending:
+    def _take(self, look_ups: int, *replacing: Any) -> None:
+        """Count look-ups, and the values and characters that replace a reference; _SpentError if there are too many."""
+        self._look_ups += look_ups
+        limit = f"{self._max_look_ups} look-ups of other keys" if self._look_ups > self._max_look_ups else None
+        # A value is plain, or a node of OmegaConf; its whole content counts.
+        pending = [*replacing]
+        while pending and limit is None:
             value = pending.pop()
             if isinstance(value, DictConfig | ListConfig):
                 value = value.__dict__["_content"]
@@ -208,8 +209,16 @@ class OmegaConfInterpolation:
                 self._characters += len(value)
             elif isinstance(value, dict | list):
                 pending.extend(value.values() if isinstance(value, dict) else value)
-            if self._values > MAX_VALUES or self._characters > MAX_CHARACTERS:
-                self._check_budget()
+            if self._values > MAX_VALUES:
+                limit = f"{MAX_VALUES} values in the places of references"
+            elif self._characters > MAX_CHARACTERS:
+                limit = f"{MAX_CHARACTERS} characters in the places of references"
+        if limit is not None:
+            self._spent = (
+                f"makes the interpolations of this file need more than {limit}; keys that name others, which name "
+                "others, multiply: write the value out, or name fewer keys"
+            )
+            raise _SpentError(self._spent)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -224,10 +233,9 @@ class OmegaConfInterpolation:
                         # The program may use OmegaConf itself, in other threads.
                         if threading.get_ident() != thread:
                             return original(*args, **kwargs)
-                        self._look_ups += 1
-                        self._check_budget()
+                        self._take(1)
                         found = original(*args, **kwargs)
-                        self._take_extent(found)
+                        self._take(0, found)
                         return found
 
                     setattr(Container, name, count)
@@ -235,20 +243,6 @@ class OmegaConfInterpolation:
             finally:
                 for name, original in originals.items():
                     setattr(Container, name, original)
-
-    def _check_budget(self) -> None:
-        """Raise _SpentError, and keep the remedy, if a limit is exceeded."""
-        for count, limit, what in (
-            (self._look_ups, self._max_look_ups, "look-ups of other keys"),
-            (self._values, MAX_VALUES, "values in the places of references"),
-            (self._characters, MAX_CHARACTERS, "characters in the places of references"),
-        ):
-            if count > limit:
-                self._spent = (
-                    f"makes the interpolations of this file need more than {limit} {what}; keys that name others, "
-                    "which name others, multiply: write the value out, or name fewer keys"
-                )
-                raise _SpentError(self._spent)
 
 
 @lru_cache(maxsize=10_000)
@@ -271,10 +265,6 @@ def _interpolated(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for path, text in leaves(value, into_lists=True):
         if isinstance(text, str) and "${" in text:
             yield path, text
-
-
-def _copied(value: Any) -> Any:
-    return with_leaves(value, lambda leaf: leaf, into_lists=True)
 
 
 # From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once.

@@ -59,11 +59,6 @@ def error_message(error: ErrorDetails, choices: Collection[str] = ()) -> str:
     return f"{shown(error['input'])}: {message[:1].lower()}{message[1:]}"
 
 
-def key_path(error: ErrorDetails) -> str:
-    """Return the place of an error as a dotted path such as ``arena_env_args.num_envs``."""
-    return ".".join(str(part) for part in error["loc"])
-
-
 def shown(value: Any) -> str:
     """Return a value as JSON, shortened to fit into a message."""
     if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
@@ -204,17 +199,18 @@ def parse_tokens(tokens: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     positionals: list[str] = []
     options: dict[str, Any] = {}
     problems, position = [], 0
+    are_options = [word.startswith("-") and word != "-" and _DECIMAL.fullmatch(word) is None for word in tokens]
     while position < len(tokens):
-        token = tokens[position]
+        token, is_option = tokens[position], are_options[position]
         position += 1
-        if not _is_option(token):
+        if not is_option:
             positionals.append(token)
             continue
         name, equals, value = token.removeprefix("--").partition("=")
         name = name.replace("-", "_")
         words = [value] if equals else []
         limit = 0 if equals or name in FLAGS else 1 if name in SCALARS else len(tokens)
-        while len(words) < limit and position < len(tokens) and not _is_option(tokens[position]):
+        while len(words) < limit and position < len(tokens) and not are_options[position]:
             words.append(tokens[position])
             position += 1
         if not token.startswith("--"):
@@ -225,21 +221,15 @@ def parse_tokens(tokens: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             problems.append(Problem(f"--{name} needs a value", key=name))
         elif name in options:
             problems.append(Problem(f"--{name} is given twice", key=name))
-        typed = [_typed(word) for word in words]
+        typed: list[Any] = []
+        for word in words:
+            if word.lower() in {"true", "false"}:
+                typed.append(word.lower() == "true")
+            elif _INTEGER.fullmatch(word) and len(word) < 300:
+                typed.append(int(word))
+            else:
+                is_decimal = _DECIMAL.fullmatch(word) and math.isfinite(float(word))
+                typed.append(float(word) if is_decimal else word)
         options.setdefault(name, True if not typed else typed[0] if len(typed) == 1 else typed)
     refuse(problems)
     return positionals, options
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and word != "-" and _DECIMAL.fullmatch(word) is None
-
-
-def _typed(word: str) -> Any:
-    if word.lower() in {"true", "false"}:
-        return word.lower() == "true"
-    if _INTEGER.fullmatch(word) and len(word) < 300:
-        return int(word)
-    if _DECIMAL.fullmatch(word) and math.isfinite(float(word)):
-        return float(word)
-    return word

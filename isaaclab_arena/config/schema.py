@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
 
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, problems_of, shown
+from isaaclab_arena.config.options import StrictModel, error_message, problems_of, shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
 
 MAX_COUNT = 10_000_000
@@ -58,7 +58,10 @@ def name_problem(name: str) -> str | None:
         (any(unicodedata.category(character) == "Cc" for character in name), f"{shown} holds a control character"),
         (any(unicodedata.category(character) in {"Zl", "Zp"} for character in name), f"{shown} holds a line break"),
         (any(character in _BIDIRECTIONAL for character in name), f"{shown} holds a character that turns text around"),
-        (any(map(_is_invisible, name)), f"{shown} holds an invisible character"),
+        (
+            any(each in _BLANK or (unicodedata.category(each) == "Cf" and each not in _NEEDED) for each in name),
+            f"{shown} holds an invisible character",
+        ),
         (any("\ud800" <= character <= "\udfff" for character in name), f"{shown} holds half a character (a surrogate)"),
         (name[:1] in {"-", "."}, f"{shown} begins with '{name[:1]}'"),
         (name != name.strip(), f"{shown} begins or ends with a space"),
@@ -78,10 +81,11 @@ def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
     """Return each name that clashes with an earlier one, on disk or to the eye, with that name, in order."""
     taken: dict[str, str] = {}
     exact: set[str] = set()
+    hidden = _NEEDED | _BLANK
     found = []
     for name in names:
         # Names look alike if they are equal without invisible characters, and with look-alikes unified.
-        seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
+        seen = "".join(each for each in name if each not in hidden and unicodedata.category(each) != "Cf")
         earlier = taken.setdefault(folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN)), name)
         if name in exact:
             found.append((name, name))
@@ -89,10 +93,6 @@ def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
             found.append((name, earlier))
         exact.add(name)
     return found
-
-
-def _is_invisible(character: str) -> bool:
-    return character in _BLANK or (unicodedata.category(character) == "Cf" and character not in _NEEDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,7 +430,8 @@ def read_job(
         problems = []
         for error in errors:
             keys = _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
-            problems.append(Problem(error_message(error, keys), job=label, key=key_path(error)))
+            place = ".".join(map(str, error["loc"]))
+            problems.append(Problem(error_message(error, keys), job=label, key=place))
         checked = _without(fields, [error["loc"] for error in errors])
         if checked is None:
             return None, problems

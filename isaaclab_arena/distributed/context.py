@@ -260,33 +260,6 @@ def is_a_rank(environ: Mapping[str, str] = os.environ) -> bool:
     return "RANK" in environ or "LOCAL_RANK" in environ or _task(environ) is not None
 
 
-def variables_of_rank(
-    rank: int,
-    *,
-    world_size: int,
-    port: int,
-    run_id: str,
-    directory: Path,
-    environ: Mapping[str, str] = os.environ,
-) -> dict[str, str]:
-    """Return the environment variables of one of several ranks on this machine, as torchrun would set them."""
-    # ``port`` is that of the launcher's store. ``directory`` is for the files that ranks leave for the launcher.
-    return {
-        **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
-        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world_size)),
-        **dict.fromkeys(("GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"), "0"),
-        "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
-        FAILURE_FILE: str(directory / f"rank{rank}.json"),
-        RUN_DIRECTORY_FILE: str(directory / "run_directory"),
-    }
-
-
 def variables_of_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
     """Return the environment variables of a rank of a process group that another program opened."""
     # Without a launcher, all ranks are assumed to be on one machine.
@@ -367,15 +340,6 @@ def process_start_ticks(pid: int) -> int | None:
     # The command's name is in parentheses and may contain blanks and parentheses.
     state, *fields = text.rpartition(")")[2].split()
     return None if state in {"Z", "X"} else int(fields[18])
-
-
-def command_of_parent() -> list[str] | None:
-    """Return the command line of the process that started this one, None if the system does not show it."""
-    try:
-        command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
-    except OSError:
-        return None
-    return [os.fsdecode(word) for word in command.split(b"\0")[:-1]] or None
 
 
 def process_age_s() -> float | None:

@@ -356,7 +356,9 @@ def resolve_policy_device(
         local_rank = parse_count("LOCAL_RANK", environ["LOCAL_RANK"])
         if not gpus or (policy_device_id is None and policy_device == _CPU):
             return torch.device(_CPU)
-        return gpu_of_rank(local_rank, local_world_size=_ranks_of_machine(environ), visible_gpus=gpus)
+        size = environ.get("LOCAL_WORLD_SIZE")
+        local_world_size = None if size is None else parse_count("LOCAL_WORLD_SIZE", size)
+        return gpu_of_rank(local_rank, local_world_size=local_world_size, visible_gpus=gpus)
     if policy_device_id is not None:
         if isinstance(policy_device_id, bool) or not isinstance(policy_device_id, int) or policy_device_id < 0:
             raise ConfigError(f"{policy_device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
@@ -390,7 +392,8 @@ def check_policy_device(
     if "LOCAL_RANK" not in environ or (policy_device_id is None and ":" not in str(policy_device)):
         return None
     own = resolve_policy_device(environ=environ, visible_gpus=gpus)
-    are_several = gpus > 1 and _ranks_of_machine(environ) != 1
+    size = environ.get("LOCAL_WORLD_SIZE")
+    are_several = gpus > 1 and (size is None or parse_count("LOCAL_WORLD_SIZE", size) != 1)
     return words if are_several or named != own else None
 
 
@@ -398,12 +401,6 @@ def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.env
     """True if ``--device cpu`` under a launcher puts policies without a named device on the CPU."""
     # Under a launcher LOCAL_RANK would choose a GPU for the policy. Without one the policy chooses.
     return device == _CPU and "LOCAL_RANK" in environ
-
-
-def _ranks_of_machine(environ: Mapping[str, str]) -> int | None:
-    """Return the number of ranks on this machine, None if unknown."""
-    name = "LOCAL_WORLD_SIZE"
-    return parse_count(name, environ[name]) if name in environ else None
 
 
 # Copy several tensors between a device and the CPU at once. Each copy from a device lets the CPU wait until it has

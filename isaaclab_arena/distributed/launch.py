@@ -81,9 +81,9 @@ def launch_if_asked(
     # Call this right after reading the command line, before any access to a GPU. With one device, this process
     # continues with that GPU alone. Ranks run ``python -m <module>`` with the same command line without the options of
     # `LaunchOptions`, and with torchrun's environment variables.
-    # ``log_directory`` receives ``<date>/rank<r>.log``; None for ``launcher/`` in the directory of
-    # `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take
-    # precedence, in this order; an empty value means no files.
+    # ``log_directory`` receives ``<date>/rank<r>.log``; None for ``launcher/`` in the run's directory, which rank 0
+    # tells. ISAACLAB_ARENA_LAUNCHER_LOG_DIR, TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take precedence, in this
+    # order; an empty value means no files.
     # ConfigError: options contradict each other or existing ranks, or a GPU or the launcher is missing.
     asked = [f"--{name}" for name in ("gpu_ids", "nproc_per_node") if getattr(options, name) is not None]
     # Each rank on the CPU loads torch.
@@ -167,13 +167,10 @@ def failures_recorded() -> Iterator[None]:
         if os.environ.get(FAILURE_FILE):
             kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
             message = f"{kind}{error}"
-            _leave_reason(message, message if kind == "" else "".join(traceback.format_exception(error)))
+            text = message if kind == "" else "".join(traceback.format_exception(error))
+            extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+            leave_for_launcher(FAILURE_FILE, json.dumps({"message": {"message": message, "extraInfo": extra}}))
         raise
-
-
-def announce_run_directory(directory: Path) -> None:
-    """Announce the run's directory to the launcher, so that its logs go there too. Rank 0 only."""
-    _leave(RUN_DIRECTORY_FILE, str(directory))
 
 
 def leave_last_words(text: str) -> None:
@@ -181,16 +178,12 @@ def leave_last_words(text: str) -> None:
     # After a failure torchrun prints thirty lines below the ranks' output, and ends them with the record of the first
     # failed rank. This project's launcher prints no such lines.
     if not os.environ.get(RUN_DIRECTORY_FILE):
-        _leave_reason(text, f"\n{text}")
+        extra = {"py_callstack": f"\n{text}", "timestamp": str(int(time.time()))}
+        leave_for_launcher(FAILURE_FILE, json.dumps({"message": {"message": text, "extraInfo": extra}}))
 
 
-def _leave_reason(message: str, text: str) -> None:
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    _leave(FAILURE_FILE, json.dumps({"message": {"message": message, "extraInfo": extra}}))
-
-
-def _leave(variable: str, words: str) -> None:
-    """Write words into the file that a variable names, if the launcher has set it."""
+def leave_for_launcher(variable: str, words: str) -> None:
+    """Write words into the file that a variable names, such as `RUN_DIRECTORY_FILE`, if the launcher has set it."""
     if not os.environ.get(variable):
         return
     path = Path(os.environ[variable])

@@ -209,8 +209,26 @@ class _RankProcesses(LogsSpecs):
         }
         self._finishing = threading.Event()
 
-        shared = {"world_size": launch.num_processes, "port": port, "run_id": uuid.uuid4().hex, "directory": directory}
-        envs = {rank: {**context.variables_of_rank(rank, **shared), **launch.variables} for rank in ranks}
+        # The environment variables of each rank, as torchrun would set them. The port is that of the launcher's store.
+        run_id, world_size = uuid.uuid4().hex, str(launch.num_processes)
+        envs = {
+            rank: {
+                **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
+                **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), world_size),
+                **dict.fromkeys(("GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"), "0"),
+                "GROUP_WORLD_SIZE": "1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_RUN_ID": run_id,
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                context.FAILURE_FILE: str(directory / f"rank{rank}.json"),
+                context.RUN_DIRECTORY_FILE: str(directory / "run_directory"),
+                **launch.variables,
+            }
+            for rank in ranks
+        }
         self._processes = SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
@@ -253,7 +271,18 @@ class _RankProcesses(LogsSpecs):
                     signal.signal(number, handler if handler == signal.SIG_IGN else stop)
                 code = self._watch()
             except SignalException as stopped:
-                code = self._stop(stopped.sigval)
+                # Pass the signal on, and wait for the ranks to end; a second signal shortens the wait.
+                passed_on, code = stopped.sigval, 128 + stopped.sigval
+                for grace_s in _GRACES_S:
+                    try:
+                        self._processes.close(death_sig=passed_on, timeout=grace_s)
+                    except SignalException as again:
+                        passed_on = again.sigval
+                    else:
+                        break
+                else:
+                    with suppress(SignalException):
+                        self._processes.close(death_sig=signal.SIGKILL, timeout=1)
             finally:
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -286,15 +315,20 @@ class _RankProcesses(LogsSpecs):
                     del output.early[:-_MOST_KEPT]
 
                 # Rank 0's output is shown at once, that of others line by line if it is a logged warning or error.
-                if rank == 0:
-                    self._show(stream, chunk)
-                    continue
-                *lines, output.begun[stream] = (output.begun[stream] + chunk).split(b"\n")
-                for line in lines:
-                    if line.startswith(b"[rank %d] " % rank):
-                        self._show(stream, line + b"\n")
-                    else:
-                        output.unseen.append(line)
+                shown = chunk
+                if rank != 0:
+                    *lines, output.begun[stream] = (output.begun[stream] + chunk).split(b"\n")
+                    logged = b"[rank %d] " % rank
+                    shown = b"".join(line + b"\n" for line in lines if line.startswith(logged))
+                    output.unseen.extend(line for line in lines if not line.startswith(logged))
+                screen = self._screens[stream]
+                if shown and screen is not None:
+                    try:
+                        screen.write(shown)
+                        screen.flush()
+                    except (OSError, ValueError):
+                        # The reader has closed the stream. The ranks continue, and their files have the whole output.
+                        self._screens[stream] = None
             if finishing and not ready:
                 return
 
@@ -331,17 +365,6 @@ class _RankProcesses(LogsSpecs):
             _LOG.warning("cannot write %s: %s", output.file.name, error.strerror)
             output.file = None
 
-    def _show(self, stream: str, chunk: bytes) -> None:
-        screen = self._screens[stream]
-        if screen is None:
-            return
-        try:
-            screen.write(chunk)
-            screen.flush()
-        except (OSError, ValueError):
-            # The reader has closed the stream. The ranks continue, and their files have the whole output.
-            self._screens[stream] = None
-
     def _watch(self) -> int:
         """Wait until all ranks have ended, or one has failed and the others were stopped; return the exit code."""
         while True:
@@ -355,13 +378,18 @@ class _RankProcesses(LogsSpecs):
                         self._ended[rank] = state.si_status if exited else -state.si_status
             if self._first_failed_at is None and any(self._ended.values()):
                 self._first_failed_at = time.monotonic()
-            self._report_first_failure()
+            # Rank 0 may still find the same mistake in the command, so that it is reported once.
+            failed = {code for code in self._ended.values() if code}
+            age_s = time.monotonic() - (self._first_failed_at or 0.0)
+            is_waiting = failed == {2} and 0 not in self._ended and age_s < _SAME_MISTAKE_S
+            if not is_waiting:
+                self._report_first_failure()
             # Some libraries wait for their peers for ever, so a rank that has failed may not exit by itself.
             failure, hung_s = self._reported, time.monotonic() - self._reported_at
             if failure is not None and failure.rank not in self._ended and hung_s > _HANGS_AFTER_S:
                 with suppress(ProcessLookupError):
                     os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
-            if not self._is_waiting_for_same_mistake() and (result := self._processes.wait(0)) is not None:
+            if not is_waiting and (result := self._processes.wait(0)) is not None:
                 break
             time.sleep(_POLL_INTERVAL_S)
         codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
@@ -370,7 +398,7 @@ class _RankProcesses(LogsSpecs):
         if self._reported is None:
             # Not every system can report a process before it is collected.
             self._ended = codes
-            self._report_first_failure(insist=True)
+            self._report_first_failure()
 
         # A rank that failed and then had to be killed ends with 1.
         reported = self._reported
@@ -379,15 +407,8 @@ class _RankProcesses(LogsSpecs):
         code = next(iter(codes.values())) if reported is None else codes[reported.rank]
         return code if code >= 0 else 128 - code
 
-    def _is_waiting_for_same_mistake(self) -> bool:
-        """True while rank 0 may still find the same mistake in the command, so that it is reported once."""
-        if self._first_failed_at is None or 0 in self._ended:
-            return False
-        codes = {code for code in self._ended.values() if code}
-        return codes == {2} and time.monotonic() - self._first_failed_at < _SAME_MISTAKE_S
-
-    def _report_first_failure(self, *, insist: bool = False) -> None:
-        if self._reported is not None or (self._is_waiting_for_same_mistake() and not insist):
+    def _report_first_failure(self) -> None:
+        if self._reported is not None:
             return
         ranks = range(self._launch.num_processes)
         records = [read_failure(self._directory / f"rank{rank}.json", rank=rank) for rank in ranks]
@@ -406,20 +427,6 @@ class _RankProcesses(LogsSpecs):
             with suppress(OSError):
                 sys.stderr.write(report)
                 sys.stderr.flush()
-
-    def _stop(self, number: signal.Signals) -> int:
-        """Pass a signal on, and wait for the ranks to end; a second signal shortens the wait."""
-        code = 128 + number
-        for grace_s in _GRACES_S:
-            try:
-                self._processes.close(death_sig=number, timeout=grace_s)
-            except SignalException as again:
-                number = again.sigval
-            else:
-                return code
-        with suppress(SignalException):
-            self._processes.close(death_sig=signal.SIGKILL, timeout=1)
-        return code
 
 
 _MISTAKE = 2

@@ -380,7 +380,7 @@ def _played(
 
     # The start is compared too: instruction and observation, with on-demand pictures if the policy sees any.
     environment.draw_pictures_of([*playing] if sees_pictures else [])
-    env_ids = conformance.env_ids_of(environment, [*playing])
+    env_ids = torch.tensor(sorted(playing), dtype=torch.int64, device=environment.device)
     observation = environment.reset(env_ids, [conditions[slot] for slot in sorted(playing)])
     shown: dict[int, conformance.Trace] = {}
     for slot in playing:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import error_message, key_path, read_options
+from isaaclab_arena.config.options import error_message, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
@@ -113,8 +113,10 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     try:
         sets = TypeAdapter(ConditionFile).validate_json(json.dumps(document)).sets
     except ValidationError as invalid:
-        errors = invalid.errors(include_url=False)
-        problems = [Problem(error_message(error), file=str(path), key=key_path(error)) for error in errors]
+        problems = [
+            Problem(error_message(error), file=str(path), key=".".join(map(str, error["loc"])))
+            for error in invalid.errors(include_url=False)
+        ]
         raise ConfigError(problems) from invalid
     if not job:
         return sets
@@ -184,8 +186,14 @@ def saved_variations(
     for index, episode in enumerate(chosen.conditions()):
         wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
         wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
-        checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
-        wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
+        for key, value in episode.items():
+            fault = None
+            if key in limits and isinstance(value, str):
+                texts = [choice for choice in limits[key].sampler.choices if isinstance(choice, str)]
+                fault = None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}"
+            elif key in limits:
+                fault = limits[key].wrong_with(value if isinstance(value, tuple) else (value,))
+            wrong += [] if fault is None else [f"'{key}' {fault}, got {value!r}"]
         if wrong:
             raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
     return enabled

@@ -18,7 +18,6 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.config.arena import is_override
-from isaaclab_arena.config.expansion.suites import written_robustness
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
@@ -49,7 +48,11 @@ class EvalOptions(ClusterOptions):
             if self.robustness_levels is not None:
                 raise ConfigError(Problem("says nothing without --robustness", key="--robustness_levels"))
             return defaults
-        return replace(defaults, robustness=written_robustness(self.robustness, self.robustness_levels))
+        names = [name.strip() for name in self.robustness.split(",") if name.strip()]
+        robustness: dict[str, object] = {"axes": "all" if self.robustness == "all" else names}
+        if self.robustness_levels is not None:
+            robustness["levels"] = self.robustness_levels
+        return replace(defaults, robustness=robustness)
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.config.arena import REFUSED, FlagsWithoutEffect, is_override, own_name
+from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_override
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
@@ -305,7 +305,7 @@ def read_command_line(
     for argument in joined_gpu_ids(with_empty_resume(arguments, is_run=is_run)):
         option, equals, value = argument.partition("=")
         given = option.removeprefix("--").replace("-", "_")
-        name = own_name(given) if option.startswith("--") else given
+        name = ALIASES.get(given, given) if option.startswith("--") else given
         if option.startswith("--") and spellings.setdefault(name, given) != given:
             raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)

@@ -1,12 +1,13 @@
 """A run, from its first step to its tables: one function for every host of ranks."""
 
 import logging
+import os
 import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -413,7 +414,12 @@ def how_to_go_on(request: planning.RunRequest, context: processes.DistributedCon
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
-    parent = processes.command_of_parent() if processes.is_a_rank() else None
+    parent: list[str] | None = None
+    if processes.is_a_rank():
+        # The command line of the launcher stays unknown if the system does not show it.
+        with suppress(OSError):
+            shown = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")[:-1]
+            parent = [os.fsdecode(word) for word in shown] or None
     # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
     typed, command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
     words = _without_interpreter(parent or sys.orig_argv)

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from isaaclab_arena.config.schema import Delays
-from isaaclab_arena.distributed.context import machine_identity
+from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, machine_identity
 from isaaclab_arena.distributed.devices import visible_gpu_count
-from isaaclab_arena.distributed.launch import announce_run_directory
+from isaaclab_arena.distributed.launch import leave_for_launcher
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import planning, process
@@ -350,7 +350,8 @@ def start_run(
                 lock.release()
                 raise
             said = "nothing" if attempt is None else str(attempt.number)
-            announce_run_directory(path)
+            # The logs of the launcher go there too.
+            leave_for_launcher(RUN_DIRECTORY_FILE, str(path))
             lock = lock.hold(alone=False)
     if others is not None:
         said = others.share_from_rank_zero("attempt", said)

@@ -1,6 +1,5 @@
 """What makes and changes environments: builders, variations of their worlds, wrappers, and work in other processes."""
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,11 +28,6 @@ class EnvironmentSummary:
     episode_s: float  # the same as time [s]
     embodiments: tuple[str, ...]  # registered robots that it accepts
     objects: tuple[str, ...] = ()  # registered objects that it accepts, empty without that option
-
-
-def described_success(thing: object) -> str:
-    """Return the docstring of a thing's class as one line."""
-    return " ".join((inspect.getdoc(type(thing)) or "").split())
 
 
 # The contract of builders of environments.
@@ -187,12 +181,6 @@ class Sampler:
     p: float = 0.5
 
     @property
-    def numbers(self) -> tuple[float, ...]:
-        """All its numbers: the ends of its range, or its choices."""
-        chosen = (part for choice in self.choices if not isinstance(choice, str) for part in choice)
-        return (*self.low, *self.high, *chosen)
-
-    @property
     def span(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The least and the greatest value of each component that it may draw; nothing for texts."""
         ends = [choice for choice in (self.low, self.high, *self.choices) if choice and not isinstance(choice, str)]
@@ -259,14 +247,6 @@ class Variation:
         """Arena's name of it, ``<asset>.<name>``, which is also its key among an episode's conditions."""
         return f"{self.asset}.{self.name}"
 
-    def problem_with(self, value: ConditionValue) -> str | None:
-        """Return the reason why this variation cannot have a value, None if it can."""
-        if isinstance(value, str):
-            texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
-            return None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}, got {value!r}"
-        wrong = self.wrong_with(value if isinstance(value, tuple) else (value,))
-        return None if wrong is None else f"{wrong}, got {value!r}"
-
     def wrong_with(self, parts: Sequence[float]) -> str | None:
         """Return the fault of the numbers of a value, None if there is none."""
         if len(parts) not in self.sizes:
@@ -301,21 +281,18 @@ def spelled(variations: tuple[Variation, ...]) -> Mapping[str, Any]:
         flat[f"{variation.key}.enabled"] = variation.enabled
         flat[f"{variation.key}.sampler_cfg.type"] = str(sampler.type)
         if sampler.type in (SamplerType.UNIFORM, SamplerType.BERNOULLI):
-            flat[f"{variation.key}.sampler_cfg.low"] = _brief(sampler.low)
-            flat[f"{variation.key}.sampler_cfg.high"] = _brief(sampler.high)
+            for name, ends in (("low", sampler.low), ("high", sampler.high)):
+                flat[f"{variation.key}.sampler_cfg.{name}"] = ends[0] if len(ends) == 1 else list(ends)
         else:
             flat[f"{variation.key}.sampler_cfg.choices"] = [
-                choice if isinstance(choice, str) else _brief(choice) for choice in sampler.choices
+                choice if isinstance(choice, str) else choice[0] if len(choice) == 1 else list(choice)
+                for choice in sampler.choices
             ]
         if sampler.type is SamplerType.CATEGORICAL:
             flat[f"{variation.key}.sampler_cfg.probabilities"] = list(sampler.probabilities)
         if sampler.type is SamplerType.BERNOULLI:
             flat[f"{variation.key}.sampler_cfg.p"] = sampler.p
     return flat
-
-
-def _brief(values: tuple[float, ...]) -> Any:
-    return values[0] if len(values) == 1 else list(values)
 
 
 # An environment around another one, of which a subclass changes some answers.

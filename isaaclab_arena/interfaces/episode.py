@@ -168,32 +168,29 @@ class Episode:
 
     def conditions_generator(self) -> np.random.Generator:
         """Return a fresh generator for the episode's initial conditions."""
-        return episode_generator(self._world_seed, Stream.CONDITIONS, self.episode_index)
+        return episode_generator(self.world_seed, Stream.CONDITIONS, self.episode_index)
 
     def variation_generator(self, variation: str) -> np.random.Generator:
         """Return a fresh generator for one variation, by its key; each has its own, so none shifts the others."""
-        return episode_generator(self._world_seed, Stream.VARIATION, self.episode_index, variation)
+        return episode_generator(self.world_seed, Stream.VARIATION, self.episode_index, variation)
 
     @property
     def noise_seed(self) -> int:
         """The seed of the noise that the environment adds during the episode, 0 to 2**63 - 1."""
-        return episode_seed(self._world_seed, Stream.NOISE, self.episode_index)
+        return episode_seed(self.world_seed, Stream.NOISE, self.episode_index)
 
     def policy_generator(self) -> np.random.Generator:
         """Return a fresh generator for the policy's own noise in this episode."""
         return episode_generator(self.seed, Stream.POLICY, self.episode_index)
 
-    def latency_generator(self) -> np.random.Generator:
-        """Return a fresh generator for the delays of answers to a policy's queries, the same for every policy."""
-        return episode_generator(self._world_seed, Stream.LATENCY, self.episode_index)
-
     @property
     def episode_seed(self) -> int:
         """One integer that stands for the episode's conditions, 0 to 2**63 - 1."""
-        return episode_seed(self._world_seed, Stream.CONDITIONS, self.episode_index)
+        return episode_seed(self.world_seed, Stream.CONDITIONS, self.episode_index)
 
     @property
-    def _world_seed(self) -> int:
+    def world_seed(self) -> int:
+        """The seed of everything in the episode but the policy's own noise."""
         return self.seed if self.conditions_seed is None else self.conditions_seed
 
 

@@ -33,16 +33,6 @@ class DeclaredOptions:
     taken_from: Callable[[Sequence[str]], tuple[dict[str, Any], list[str]]] = lambda words: ({}, list(words))
 
 
-def dict_options(policy_class: Any) -> DeclaredOptions:
-    """Return the options of a class whose constructor takes a dict, or a config without a description."""
-    why = (
-        f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; derive "
-        "it from PolicyBase[Cfg] with a dataclass of its options"
-    )
-    build = partial(_built, policy_class, why)
-    return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)
-
-
 def _built(make: Callable[[Any], Any], why: str, config: Any) -> Any:
     """Return the policy of a config; ConfigError, with the attribute's name in ``why``, if it reads a missing one."""
     try:
@@ -195,20 +185,24 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     """Return the words of a command line for a value of a job file."""
     if isinstance(value, Mapping):
         raise ConfigError(f"must be a word, a number or a list of those, got {json.dumps(value)}", key=name)
+    # The first long spelling, else the first short one.
+    spellings = [
+        next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
+        for action in actions
+    ]
     if all(action.nargs == 0 for action in actions):
-        for action in actions:
+        for action, spelling in zip(actions, spellings, strict=True):
             if isinstance(action, argparse.BooleanOptionalAction) and isinstance(value, bool):
                 return [next(word for word in action.option_strings if word.startswith("--no-") is not value)]
             if isinstance(action, argparse._CountAction) and isinstance(value, int):
-                return [_spelling(action)] * value
+                return [spelling] * value
             if type(action.const) is type(value) and action.const == value:
-                return [_spelling(action)]
+                return [spelling]
         if any(type(action.default) is type(value) and action.default == value for action in actions):
             return []
         known = [json.dumps(known, default=str) for action in actions for known in (action.const, action.default)]
         raise ConfigError(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name)
-    action = next(action for action in actions if action.nargs != 0)
-    spelling = _spelling(action)
+    action, spelling = next(each for each in zip(actions, spellings, strict=True) if each[0].nargs != 0)
     # To argparse every word but the empty one is true.
     items = value if isinstance(value, list | tuple) else [value]
     words = ["" if action.type is bool and not item else str(item) for item in items]
@@ -217,10 +211,6 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     if action.nargs in (None, "?"):
         raise ConfigError("must be one value, not a list", key=name)
     return [spelling, *words]
-
-
-def _spelling(action: argparse.Action) -> str:
-    return next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
 
 
 def argparse_reading(hint: Any) -> dict[str, Any]:
@@ -301,18 +291,32 @@ def declared_options(policy_class: Any) -> DeclaredOptions:
             read=lambda options, *, owner: refuse([Problem(f"{owner} takes no options", key=key) for key in options]),
             build=lambda _: policy_class(),
         )
-    if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
-        return dict_options(policy_class)
-    raise ConfigError(_undeclared(policy_class, required))
+    # A config without a description is a dict.
+    is_config = [parameter.name for parameter in required] == [name] and name in _CONFIG_NAMES
+    return _typed(policy_class, dict if is_config else None, parameters)
 
 
 def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
-    """Return the options of a class whose constructor takes an instance of a class."""
-    others = [parameter for parameter in required_parameters(parameters) if parameter is not parameters[0]]
+    """Return the options of a class whose constructor takes an instance of a class, as the only one it needs."""
+    # If nothing describes even the first parameter, ``config_class`` is None.
+    others = [
+        parameter.name
+        for parameter in required_parameters(parameters)
+        if config_class is None or parameter is not parameters[0]
+    ]
     if others:
-        raise ConfigError(_undeclared(policy_class, others))
+        needed = " and ".join(f"'{name}'" for name in others)
+        raise ConfigError(
+            f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive "
+            "the class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
+        )
     if issubclass(config_class, Mapping):
-        return dict_options(policy_class)
+        why = (
+            f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; "
+            "derive it from PolicyBase[Cfg] with a dataclass of its options"
+        )
+        build = partial(_built, policy_class, why)
+        return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)
     names = option_names(config_class)
     if names is not None:
         fields = dataclasses.fields(config_class)
@@ -345,12 +349,4 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
         read=read,
         build=policy_class,
         defaults={each.name: each.default for each in known if each.default is not empty},
-    )
-
-
-def _undeclared(policy_class: type, parameters: Sequence[inspect.Parameter]) -> str:
-    needed = " and ".join(f"'{parameter.name}'" for parameter in parameters)
-    return (
-        f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive the "
-        "class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
     )

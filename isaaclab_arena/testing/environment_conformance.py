@@ -44,15 +44,10 @@ def conditions_of(environment: Environment, index: int) -> Conditions:
     return environment.vary_conditions(drawn, episode(index))
 
 
-def env_ids_of(environment: Environment, slots: Sequence[int]) -> torch.Tensor:
-    """Return env slots as the contract has them. Shape: (len(slots),), int64."""
-    return torch.tensor(sorted(slots), dtype=torch.int64, device=environment.device)
-
-
 def start(environment: Environment, episodes: Mapping[int, int]) -> Observation:
     """Start episodes (env slot to the index of its episode), and return the observation."""
     conditions = [conditions_of(environment, episodes[slot]) for slot in sorted(episodes)]
-    return environment.reset(env_ids_of(environment, list(episodes)), conditions)
+    return environment.reset(torch.tensor(sorted(episodes), dtype=torch.int64, device=environment.device), conditions)
 
 
 def action_of(environment: Environment, episodes: Mapping[int, int], step: int) -> torch.Tensor:
@@ -476,7 +471,8 @@ class EnvironmentConformance(PictureConformance):
         with closing(self.make(2)) as environment:
             trace(environment, 1, {1: 3}, 2)
             conditions = [conditions_of(environment, 0)]
-            again = [shown_in(environment.restore(env_ids_of(environment, [1]), conditions, [kept]), 1)]
+            env_ids = torch.tensor([1], device=environment.device)
+            again = [shown_in(environment.restore(env_ids, conditions, [kept]), 1)]
             why = difference(expected, continued(environment, 1, {1: 0}, again, self.num_steps))
             require(not why, f"a restored episode is another one: {why}")
 

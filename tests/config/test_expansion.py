@@ -14,11 +14,11 @@ from isaaclab_arena.config.expansion.suites import (
     expand,
     read_robustness,
     sweep_problems,
-    written_robustness,
 )
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, SuiteMember
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.registry import Registry
 from tests.checkpoints.written import rsl_rl, trainer, write
 
@@ -378,6 +378,10 @@ def robustness_read(*jobs: dict[str, Any], **how: Any) -> tuple[JobConfig, ...]:
     return read_jobs(document, source="jobs.yaml", arms=two_arms, **how).jobs
 
 
+def robustness_typed(axes: str, levels: int | None = None) -> Any:
+    return EvalOptions(eval_jobs_config="", robustness=axes, robustness_levels=levels).job_defaults().robustness
+
+
 @pytest.mark.parametrize(
     ("value", "asked"),
     [
@@ -385,8 +389,8 @@ def robustness_read(*jobs: dict[str, Any], **how: Any) -> tuple[JobConfig, ...]:
         ({"axes": "all", "levels": 2}, Robustness(levels=(1, 2))),
         ({"axes": ["light", "delay", "light"], "levels": [5, 1]}, Robustness(axes=("light", "delay"), levels=(1, 5))),
         ({"axes": "light"}, Robustness(axes=("light",))),
-        (written_robustness("light, delay", 1), Robustness(axes=("light", "delay"), levels=(1,))),
-        (written_robustness("all", None), Robustness()),
+        (robustness_typed("light, delay", 1), Robustness(axes=("light", "delay"), levels=(1,))),
+        (robustness_typed("all"), Robustness()),
     ],
     ids=str,
 )

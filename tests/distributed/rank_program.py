@@ -16,9 +16,14 @@ import torch
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
+from isaaclab_arena.distributed.context import (
+    RUN_DIRECTORY_FILE,
+    DistributedContext,
+    die_with_parent,
+    take_rank_of_scheduler,
+)
 from isaaclab_arena.distributed.devices import joined_gpu_ids
-from isaaclab_arena.distributed.launch import LaunchOptions, announce_run_directory, launch_if_asked
+from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked, leave_for_launcher
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import program
@@ -54,7 +59,7 @@ def _tell_variables(context: DistributedContext, directory: Path) -> int:
     (directory / f"rank{context.rank}.json").write_text(json.dumps(seen))
     if context.is_rank_zero:
         (directory / "run").mkdir(exist_ok=True)
-        announce_run_directory(directory / "run")
+        leave_for_launcher(RUN_DIRECTORY_FILE, str(directory / "run"))
         time.sleep(0.5)
     sys.stdout.write(f"rank {context.rank} on stdout\n")
     sys.stderr.write(f"rank {context.rank} on stderr\n")

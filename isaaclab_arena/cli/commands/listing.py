@@ -19,7 +19,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import completed
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
-from isaaclab_arena.registry import Registry
+from isaaclab_arena.registry import Registry, imported
 
 _REGISTRIES = {
     "environments": ENVIRONMENTS,
@@ -140,7 +140,7 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
         told = data.get("summary", "")
         if "error" in data and name in registry.patterns():
             # A scheme of names has no entry. Its maker describes it: by its words, or else by its docstring.
-            maker = registry.maker(name)
+            maker = imported(registry.schemes[name.partition(":")[0]])
             words = maker.keywords.get("words") if isinstance(maker, partial) else None
             told = words or (inspect.getdoc(maker) or "").partition("\n")[0]
         lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 from pydantic import Field, ValidationError
 
 from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
-from isaaclab_arena.config.options import StrictModel, error_message, key_path, shown
+from isaaclab_arena.config.options import StrictModel, error_message, shown
 from isaaclab_arena.config.schema import JobConfig, SuiteMember, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_at
 from isaaclab_arena.nested import set_at, value_at
@@ -142,7 +142,16 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
     # replaces it.
     labels: dict[str, list[str]] = {}
     for key, values in sweep.items():
-        each = [_label(key, value) for value in values]
+        each: list[str] = []
+        for value in values:
+            if isinstance(value, dict | list):
+                each.append("")
+            elif value is None or isinstance(value, bool):
+                each.append(str(value).lower())
+            else:
+                # Of a dotted class path, the class distinguishes two policies.
+                text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
+                each.append(_UNSAFE.sub("_", text).strip("_."))
         # Values without a label, or with the same one where file systems ignore case, are numbered.
         are_distinct = all(each) and len({label.casefold() for label in each}) == len(each)
         labels[key] = each if are_distinct else [str(position) for position in range(len(values))]
@@ -169,16 +178,6 @@ def _placeholder_keys(sweep: Mapping[str, Any]) -> dict[str, str]:
     leaves = {key: key.rpartition(".")[2] for key in sweep}
     short = {leaf: key for key, leaf in leaves.items() if [*leaves.values()].count(leaf) == 1}
     return short | {key: key for key in sweep}
-
-
-def _label(key: str, value: Any) -> str:
-    if isinstance(value, dict | list):
-        return ""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    # Of a dotted class path, the class distinguishes two policies.
-    text = re.split(r"[.:]", str(value))[-1] if key == "policy_type" else str(value)
-    return _UNSAFE.sub("_", text).strip("_.")
 
 
 # One job per checkpoint of a training.
@@ -215,19 +214,7 @@ def expand_checkpoints(job: Mapping[str, Any], *, room: int) -> Iterator[tuple[d
     if not directory.is_dir():
         message = f"'{directory}' is no directory, and '{CHECKPOINTS_KEY}' takes the checkpoints of one"
         raise ConfigError(message, key=f"policy_config_dict.{option}")
-    chosen = _chosen(job[CHECKPOINTS_KEY], directory, option)
-    if len(chosen) > room:
-        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
-    for path, step in chosen:
-        own = deepcopy(plain)
-        own["policy_config_dict"][option] = str(path)
-        if isinstance(own.get("name"), str):
-            own["name"] += f"-{_BEST if job[CHECKPOINTS_KEY] == _BEST else step}"
-        yield own, {STEP: step}
-
-
-def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, int | None]]:
-    chosen: list[tuple[Path, int | None]]
+    asked, chosen = job[CHECKPOINTS_KEY], list[tuple[Path, int | None]]()
     if asked == _BEST:
         best = best_of_training(directory)
         if best is None:
@@ -243,12 +230,19 @@ def _chosen(asked: Any, directory: Path, option: str) -> Sequence[tuple[Path, in
         steps = _in_words(find_checkpoints(directory))
         message = f"there is none like {shown(asked)} in '{directory}'; its steps are {steps}"
         raise ConfigError(message, key=CHECKPOINTS_KEY)
-    for path, _ in chosen:
-        missing = look_at(path).missing
-        if missing is not None:
-            message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
-            raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
-    return chosen
+    looks = ((path, look_at(path).missing) for path, _ in chosen)
+    if (incomplete := next((each for each in looks if each[1] is not None), None)) is not None:
+        path, missing = incomplete
+        message = f"'{path}' cannot be loaded: {missing}; isaaclab-arena watch waits for checkpoints"
+        raise ConfigError(message, key=f"policy_config_dict.{option}" if asked == _BEST else CHECKPOINTS_KEY)
+    if len(chosen) > room:
+        raise ConfigError(f"makes {len(chosen)} jobs, and a file may have {MAX_JOBS} in all", key=CHECKPOINTS_KEY)
+    for path, step in chosen:
+        own = deepcopy(plain)
+        own["policy_config_dict"][option] = str(path)
+        if isinstance(own.get("name"), str):
+            own["name"] += f"-{_BEST if asked == _BEST else step}"
+        yield own, {STEP: step}
 
 
 def _found(asked: Any, directory: Path) -> Sequence[Checkpoint]:
@@ -323,7 +317,7 @@ def read_robustness(value: Any) -> Robustness:
     except ValidationError as invalid:
         problems = []
         for error in invalid.errors(include_url=False):
-            path = key_path(error).partition(".")[0]
+            path = ".".join(map(str, error["loc"])).partition(".")[0]
             if path == "levels":
                 message = f"must be 1 to {MAX_LEVEL}, or a list of such levels, got {value['levels']!r}"
             elif path == "axes":
@@ -339,9 +333,3 @@ def read_robustness(value: Any) -> Robustness:
     if not axes:
         raise ConfigError("lists no axis", key=f"{ROBUSTNESS_KEY}.axes")
     return Robustness(axes=tuple(dict.fromkeys(axes)), levels=tuple(levels))
-
-
-def written_robustness(axes: str, levels: int | None) -> Mapping[str, Any]:
-    """Return a job's ``robustness`` from the command line: axes ``all`` or a,b; `levels` None for the default."""
-    names: Any = _ALL_AXES if axes == _ALL_AXES else [name.strip() for name in axes.split(",") if name.strip()]
-    return {"axes": names} | ({} if levels is None else {"levels": levels})

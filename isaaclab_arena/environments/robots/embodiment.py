@@ -14,7 +14,7 @@ import mujoco
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import error_message, key_path
+from isaaclab_arena.config.options import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.paths import expanded, not_a_plain_file
 from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
@@ -319,7 +319,7 @@ def read_description(path: Path) -> RobotDescription:
     except ValidationError as invalid:
         known = sorted(RobotDescription.model_fields)
         problems = [
-            Problem(error_message(error, known), file=str(path), key=key_path(error) or None)
+            Problem(error_message(error, known), file=str(path), key=".".join(map(str, error["loc"])) or None)
             for error in invalid.errors(include_url=False)
         ]
         raise ConfigError(problems) from invalid

@@ -378,7 +378,7 @@ class Distractors:
     @classmethod
     def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
         """Return as many distractors as variations can ask for, alternating between all kinds."""
-        counts = (max(each.sampler.numbers) for each in variations if each.key == DISTRACTOR_COUNT)
+        counts = (max(each.sampler.span[1]) for each in variations if each.key == DISTRACTOR_COUNT)
         kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
         return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
 

@@ -434,7 +434,7 @@ class VariedWorld:
         self._cameras = catalogue.camera_assets(self._model)
         self.noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self.delay = ObservationDelay(backend.num_envs, device)
-        blurs = (max(each.sampler.numbers) for each in variations if each.key == catalogue.PICTURE_BLUR)
+        blurs = (max(each.sampler.span[1]) for each in variations if each.key == catalogue.PICTURE_BLUR)
         self._disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
