@@ -71,9 +71,6 @@ class Measured:
     env_steps: int  # control steps, summed over running env slots
     seconds: float
 
-    def __add__(self, other: "Measured") -> "Measured":
-        return Measured(**{name: value + getattr(other, name) for name, value in vars(self).items()})
-
 
 @dataclass
 class Measurements:
@@ -86,7 +83,9 @@ class Measurements:
         """Add a measurement of a job."""
         for group in (job_index, self.kinds[job_index], None):
             known = self._totals.get(group)
-            self._totals[group] = measured if known is None else known + measured
+            before = {} if known is None else vars(known)
+            sums = {name: before.get(name, 0) + value for name, value in vars(measured).items()}
+            self._totals[group] = Measured(**sums)
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
         """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
@@ -125,11 +124,13 @@ def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
 
     # The end begins for a job if each rank has less left than eight of its pieces. The time of a piece then counts 16
     # times: the makespan of a simulated hour hardly changes between 8 and 32.
-    def place(work: OpenWork) -> tuple[float, int]:
-        share_s = work.expected_s / (1 + work.num_ranks)
-        return -(share_s + 16 * work.piece_s if 8 * work.piece_s > left_s else share_s), work.job_index
-
-    return sorted(open_work, key=place)
+    return sorted(
+        open_work,
+        key=lambda work: (
+            -(work.expected_s / (1 + work.num_ranks) + (16 * work.piece_s if 8 * work.piece_s > left_s else 0.0)),
+            work.job_index,
+        ),
+    )
 
 
 def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:

@@ -185,14 +185,17 @@ def answer_watch(
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
-
-    # An error of an earlier attempt that runs again does not count as finished.
-    def runs_again(line: ledger.CommitLine) -> bool:
-        kept = finished.get(line.job_name)
-        is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
-        return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
-
-    return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
+    return AnswerWatch(
+        output_directory,
+        questions,
+        # An error of an earlier attempt that runs again does not count as finished.
+        runs_again=lambda line: (
+            (kept := finished.get(line.job_name)) is not None
+            and (line.outcome is Outcome.ERROR and line.attempt < attempt)
+            and not contain(kept, line.episode_index)
+        ),
+        max_equal_errors=max_equal_errors,
+    )
 
 
 # The request for a run, and its plan.

@@ -457,22 +457,21 @@ class _Resolver:
         return {name: str(resolve_policy_device(policy_device=default)) for name, default in on_gpu.items()}
 
 
+@dataclass(eq=False)
 class _Reading:
     """One reading of options that collects all problems instead of stopping at the first."""
 
-    def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
-        # `prefix`: key of the options in the file. `renamed`: the file's name of each option that has another one
-        # there.
-        self._prefix, self._renamed = prefix, renamed or {}
-        self._wrong: set[str] = set()
-        self._given: frozenset[str] | None = None
-        self._found: list[Problem] = []
+    prefix: str  # key of the options in the file
+    renamed: Mapping[str, str] = field(default_factory=dict)  # names in the file, where they differ
+    _wrong: set[str] = field(default_factory=set, init=False)
+    _given: frozenset[str] | None = field(default=None, init=False)
+    _found: list[Problem] = field(default_factory=list, init=False)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All problems so far, with keys of the file."""
-        renamed = [replace(each, key=self._renamed.get(each.key or "", each.key)) for each in self._found]
-        return tuple(placed(renamed, below=self._prefix))
+        renamed = [replace(each, key=self.renamed.get(each.key or "", each.key)) for each in self._found]
+        return tuple(placed(renamed, below=self.prefix))
 
     def add(self, problems: Sequence[Problem]) -> None:
         """Record problems that name options."""

@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.context import DistributedContext, die_with_pare
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, running_episodes, validation
+from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
@@ -111,16 +111,6 @@ def jobs_of_one_program(plan: ledger.RunPlan) -> list[str]:
         or job.config.policy_type.startswith("__main__.")
         or "<locals>" in job.config.policy_type
     ]
-
-
-def episodes_to_draw_from(output_directory: Path, plan: ledger.RunPlan) -> dict[str, list[int]]:
-    """Map each job that can run again to its finished episodes, except those that ended as in `BROKEN_OFF`."""
-    gone = jobs_of_one_program(plan)
-    finished = {}
-    for name in (job.name for job in plan.jobs if job.name not in gone):
-        lines = ledger.read_commits(output_directory / name, name).lines
-        finished[name] = [line.episode_index for line in lines if line.termination not in running_episodes.BROKEN_OFF]
-    return finished
 
 
 def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
