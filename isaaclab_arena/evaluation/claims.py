@@ -440,7 +440,8 @@ class ClaimTable:
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
             self._create(f"j{claim.job_index:06d}_p{claim.piece:05d}.done", content)
             if self.watch is None:
-                self._close(key)
+                self._claimed.pop(key, None)
+                self._open[key[0]].discard(key[1])
                 self._measurements.add(key[0], measured)
 
     def give_up(self, job_index: int) -> None:
@@ -465,16 +466,20 @@ class ClaimTable:
 
     def open_pieces(self, job_index: int) -> set[int]:
         """Return the pieces of a job that no rank has claimed."""
-        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
+        divided = self.jobs[job_index]
+        # A missing report is written even if the job is decided.
+        if job_index in self._failed or (divided.pieces != ((),) and self.is_over(divided.job.config.name)):
+            return set()
+        return self._open[job_index]
 
     def state(self, job_index: int | None = None, *, rank: int | None = None) -> ClaimState:
         """Return the state of the claims for `rank` (None: for all ranks that claim here)."""
         unfinished = {job for job in self._open if self.open_pieces(job)} | {job for job, _ in self._claimed}
-        # Pieces of failed jobs do not count, nor lapsed ones of a job that ends early.
+        # Pieces of failed jobs do not count, nor lapsed ones that are not open, because their job ends early.
         others = (
             (not claimed.is_held or (rank is not None and claimed.owner != rank))
             and key[0] not in self._failed
-            and not (claimed.has_lapsed and self._ends_early(key[0]))
+            and not (claimed.has_lapsed and not self.open_pieces(key[0]))
             for key, claimed in self._claimed.items()
         )
         return ClaimState(
@@ -483,11 +488,6 @@ class ClaimTable:
             num_unfinished_jobs=len(unfinished - self._failed),
             pieces_of_others=sum(others) if job_index is None else 0,
         )
-
-    def _ends_early(self, job_index: int) -> bool:
-        divided = self.jobs[job_index]
-        # A missing report is written even if the job is decided.
-        return divided.pieces != ((),) and self.is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
         owners = {(key[0], claimed.owner) for key, claimed in self._claimed.items() if not claimed.has_lapsed}
@@ -533,7 +533,9 @@ class ClaimTable:
                     self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
                     self._open[job_index].discard(piece)
                 continue
-            self._close(key)
+            self._done.add(key)
+            self._claimed.pop(key, None)
+            self._open[job_index].discard(piece)
             content = self._read(match[0])
             try:
                 measured = Measured(
@@ -545,11 +547,6 @@ class ClaimTable:
                 # An incomplete file marks a finished piece too, but holds no measurement.
                 continue
             self._measurements.add(job_index, measured)
-
-    def _close(self, key: tuple[int, int]) -> None:
-        self._done.add(key)
-        self._claimed.pop(key, None)
-        self._open[key[0]].discard(key[1])
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Create a file exclusively; return False if it exists."""

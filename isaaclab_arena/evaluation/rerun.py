@@ -159,11 +159,6 @@ class ReplayedEpisode:
     other_provenance: tuple[str, ...] = ()  # versions, processor and other facts that have changed
     contents: tuple[str, ...] = ()  # files, classes or packages of the environment that have changed
 
-    @property
-    def is_bitwise(self) -> bool:
-        """Whether the replay is equal to the recording to the last bit."""
-        return self.difference is None and not self.is_damaged
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:

@@ -1,5 +1,6 @@
 """A run, from its first step to its tables: one function for every host of ranks."""
 
+import io
 import logging
 import shlex
 import sys
@@ -368,8 +369,15 @@ def merge_and_show(
     if last_line:
         # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
-        not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
-        launch.leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else console.as_text(show))
+        words = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
+        words += f"\n{last_line}"
+        if not ranks_at_work:
+            # The table as plain text, two columns narrower for the launcher's indentation.
+            has_stdout, text = isinstance(sys.stdout, io.TextIOBase), io.StringIO()
+            shown = console.results_console() if has_stdout else Console(width=console.FILE_COLUMNS)
+            show(Console(file=text, highlight=False, width=max(shown.width - 2, 20), color_system=None))
+            words = text.getvalue().rstrip()
+        launch.leave_last_words(words)
     return 0 if merged.complete else 1
 
 
@@ -415,10 +423,9 @@ def how_to_go_on(request: planning.RunRequest, context: processes.DistributedCon
     program, *arguments = request.command_line
     parent = processes.command_of_parent() if processes.is_a_rank() else None
     # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
-    typed, command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
-    words = _without_interpreter(parent or sys.orig_argv)
-    if typed is not None:
-        command = resuming_command(typed, directory)
+    (words, is_typed), command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
+    if is_typed:
+        command = resuming_command(words, directory)
     elif words[0] == _SCRIPT:
         # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
         command = [_SCRIPT, "resume", directory, *(words[3:] if words[1:2] == ["resume"] else [])]
@@ -430,13 +437,18 @@ def how_to_go_on(request: planning.RunRequest, context: processes.DistributedCon
     return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
 
 
-def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None) -> list[str] | None:
-    """Return the whole command line that the user typed, None if this process cannot know it."""
+def typed_command(
+    arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None
+) -> tuple[list[str], bool]:
+    """Return the command line of the launcher or else this process, and whether it is all that the user typed."""
     # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments. Our
     # launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
     found = list(own if parent is None else parent)
     passed_on = found if parent is None else launch.without_launch_options(found)
-    return _without_interpreter(found) if passed_on[-len(arguments) :] == list(arguments) else None
+    # A user types the name of an installed script without the interpreter's name.
+    is_script = len(found) > 1 and Path(found[1]).name == _SCRIPT
+    words = [_SCRIPT, *found[2:]] if is_script else found
+    return words, passed_on[-len(arguments) :] == list(arguments)
 
 
 def resuming_command(command: Sequence[str], directory: str) -> list[str]:
@@ -453,9 +465,3 @@ def resuming_command(command: Sequence[str], directory: str) -> list[str]:
             kept.append(word)
     # Without a slash, `--resume` takes a word for a run only if it finds the plan there.
     return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
-
-
-def _without_interpreter(command: Sequence[str]) -> list[str]:
-    """Return the command of an installed script as a user types it, without the interpreter's name."""
-    is_script = len(command) > 1 and Path(command[1]).name == _SCRIPT
-    return [_SCRIPT, *command[2:]] if is_script else list(command)

@@ -314,7 +314,26 @@ def start_run(
     others_wait = nullcontext if others is None else others.keep_waiting
     devices = devices_to_come or [str(context.device)]
     if others is not None:
-        devices = agree_on_request(others, request)
+        limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+        # The hash of the jobs leaves the time limits out, because a resume may change them.
+        of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
+        # Besides the options that affect results, those on which each rank acts alone.
+        alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+        alone += ("policy_device", "policy_device_id", "max_equal_errors")
+        settings = {**options.result_settings(), "assignment": options.mode}
+        settings |= {name: getattr(options, name) for name in alone}
+        shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
+        others.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
+        agree_on_versions(others, versions())
+        devices = others.gather("device", str(context.device))
+        on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+        if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+            _LOG.warning(
+                "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+                "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+                len(devices),
+                _listed(on_cpu, 5),
+            )
     with others_wait():
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
@@ -360,30 +379,6 @@ def start_run(
         others.gather("lock", "held")
     attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
     return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
-
-
-def agree_on_request(ranks: Ranks, request: planning.RunRequest) -> list[str]:
-    """Return each rank's device; `ConfigError` if jobs, options or versions differ between the ranks."""
-    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-    # The hash of the jobs leaves the time limits out, because a resume may change them.
-    jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
-    # Besides the options that affect results, those on which each rank acts alone.
-    names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-    names += ("policy_device", "policy_device_id", "max_equal_errors")
-    options = {**request.options.result_settings(), "assignment": request.options.mode}
-    options |= {name: getattr(request.options, name) for name in names}
-    ranks.agree_on("jobs and options", {**jobs, **{f"--{name}": str(value) for name, value in options.items()}})
-    agree_on_versions(ranks, versions())
-    devices = ranks.gather("device", str(ranks.context.device))
-    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
-    if ranks.context.is_rank_zero and 0 < len(on_cpu) < len(devices):
-        _LOG.warning(
-            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
-            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
-            len(devices),
-            _listed(on_cpu, 5),
-        )
-    return devices
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rer
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
+from isaaclab_arena.policy.catalog import STATE
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import layout, ledger, reports
@@ -78,7 +79,17 @@ def verify(argv: Sequence[str]) -> int:
             )
 
         # Run a sample again, of the jobs that can run again and of their episodes that did not end as in `BROKEN_OFF`.
-        gone, finished = verification.jobs_of_one_program(merged.plan), {}
+        # The policies of the others were objects or local classes of the program that began the run.
+        gone, finished = (
+            [
+                job.name
+                for job in merged.plan.jobs
+                if (job.contents is not None and STATE in job.contents.policy)
+                or job.config.policy_type.startswith("__main__.")
+                or "<locals>" in job.config.policy_type
+            ],
+            {},
+        )
         for name in (job.name for job in merged.plan.jobs if job.name not in gone):
             lines = ledger.read_commits(options.output_dir / name, name).lines
             finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
@@ -275,7 +286,7 @@ def replay(argv: Sequence[str]) -> int:
 
     with stdout_for_json(wanted=options.json):
         rerun(files, settings, show)
-        bitwise = [episode for episode in replayed if episode.is_bitwise]
+        bitwise = [episode for episode in replayed if episode.difference is None and not episode.is_damaged]
         sound = [episode for episode in replayed if not episode.is_damaged]
         text = _num_bitwise(bitwise, replayed)
         if sound:
