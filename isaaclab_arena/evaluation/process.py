@@ -279,15 +279,6 @@ def _change_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes
             os.environb.pop(name, None)
 
 
-def _write_handlers(value: Mapping[int, Any]) -> None:
-    # Only the main thread may set handlers, so code in another thread cannot have changed them.
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in value.items():
-            # Python cannot restore a handler that was set outside of it (None).
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
-
-
 def _disabled_loggers() -> frozenset[str]:
     every: dict[str, Any] = dict(logging.root.manager.loggerDict)
     return frozenset(name for name, logger in every.items() if getattr(logger, "disabled", False))
@@ -422,7 +413,13 @@ _SHARED = (
     _Shared(
         "handlers of signals",
         lambda: {number: signal.getsignal(number) for number in (*_SIGNALS, *_MORE_SIGNALS)},
-        _write_handlers,
+        # Only the main thread may set handlers, so code in another thread cannot have changed them. Python cannot
+        # restore a handler that was set outside of it (None).
+        lambda value: [
+            signal.signal(number, handler)
+            for number, handler in (value if threading.current_thread() is threading.main_thread() else {}).items()
+            if handler is not None and signal.getsignal(number) is not handler
+        ],
         is_runners=True,
     ),
     _Shared(

@@ -75,21 +75,21 @@ def answer_of(actor: Any, calls: Sequence[Call], *, way_out: str = "") -> Any:
         raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
 
+@dataclass(eq=False, repr=False)
 class RankActor:
     """A rank of a run, as an actor."""
 
-    def __init__(self, claim_server: Any, rank: int) -> None:
-        self._claim_server = claim_server
-        self._rank = rank
+    claim_server: Any
+    rank: int
 
     def __repr__(self) -> str:
         """Name the rank in Ray's dashboard and before each of its lines on the screen."""
-        return f"rank {self._rank}"
+        return f"rank {self.rank}"
 
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the final state of the rank."""
         read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
-        return claim_server.run_rank(*read, partial(answer_of, self._claim_server))
+        return claim_server.run_rank(*read, partial(answer_of, self.claim_server))
 
 
 def why(error: exceptions.RayError) -> str:
