@@ -82,11 +82,20 @@ _LOG = logging.getLogger(__name__)
 def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
-    if options.resume:
-        return _directory_of_run(Path(options.resume), option="--resume")
-    if options.output_dir is not None:
-        path = disk.named_directory(options.output_dir)
-        return None if disk.holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+    if options.resume or options.output_dir is not None:
+        path, option = Path(options.resume or ""), "--resume"
+        if not options.resume:
+            path, option = disk.named_directory(options.output_dir or ""), "--output_dir"
+            if disk.holds_no_run(path):
+                return None
+        if (path / layout.RUN_PLAN_FILE).is_file():
+            return path.absolute()
+        message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
+        if not path.is_dir():
+            message = f"there is no directory '{path}'"
+        elif ledger.plan_copy_path(path).is_file():
+            message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
+        raise ConfigError(message, key=option)
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
     base = disk.named_directory(options.output_base_dir)
@@ -110,17 +119,6 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
         able = able or run
     # If none can be resumed, the caller reports the differences of the newest.
     return (able or runs[0]).absolute()
-
-
-def _directory_of_run(path: Path, *, option: str) -> Path:
-    if (path / layout.RUN_PLAN_FILE).is_file():
-        return path.absolute()
-    message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
-    if not path.is_dir():
-        message = f"there is no directory '{path}'"
-    elif ledger.plan_copy_path(path).is_file():
-        message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
-    raise ConfigError(message, key=option)
 
 
 def check_same_run(
