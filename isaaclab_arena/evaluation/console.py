@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -86,7 +86,11 @@ def program() -> Iterator[ExitCode]:
         ended.code = 128 + signal.SIGINT
     except ArenaError as error:
         ended.code = 2 if isinstance(error, ConfigError) else 1
-        if ended.code == 1 or speaks_for_all():
+        # Rank 0 reports a mistake of the user for all, or each rank if its number is unknown.
+        is_told = True
+        with suppress(ConfigError):
+            is_told = ended.code == 1 or DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
+        if is_told:
             message = plain_text(error, keep_lines=True)
     except OSError as error:
         # A disk may fail at any moment, even if only a file's name was requested.
@@ -96,11 +100,3 @@ def program() -> Iterator[ExitCode]:
         ended.code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
     if message is not None:
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
-
-
-def speaks_for_all() -> bool:
-    """Whether this is rank 0, or the rank is unknown."""
-    try:
-        return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
-    except ConfigError:
-        return True

@@ -245,7 +245,9 @@ def run_as_asked(
     request = request_of(context)
     garbage.collect_from_now_on()
     if options.list_variations:
-        return show_variations(request.jobs)
+        if context.is_rank_zero:
+            show_variations(request.jobs)
+        return 0
     if elsewhere is not None:
         return elsewhere(request)
     check_trackers(options.tracking, key="tracking")
@@ -257,8 +259,8 @@ def run_as_asked(
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
-def show_variations(jobs: Sequence[Job]) -> int:
-    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
+def show_variations(jobs: Sequence[Job]) -> None:
+    """Show all variations of each job's environment."""
 
     def show(screen: Console) -> None:
         for job in jobs:
@@ -279,9 +281,7 @@ def show_variations(jobs: Sequence[Job]) -> int:
                 table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
             screen.print(table, soft_wrap=True)
 
-    if console.speaks_for_all():
-        console.show_results(show)
-    return 0
+    console.show_results(show)
 
 
 def described(sampler: Sampler) -> str:
