@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     needs_of,
     request_of,
 )
-from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, asking
+from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, ClaimServerActor, answer_of
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
@@ -102,7 +103,7 @@ class Player:
     def __init__(self, orders: str, rank: int, claim_server: Any) -> None:
         self._orders = adapter(RunOrders).validate_json(orders)
         self._life = Life(rank=rank)
-        self._ask = asking(claim_server)
+        self._ask = partial(answer_of, claim_server)
         request = request_of(self._orders.needs)
         self._jobs = divided_jobs(request.jobs, self._orders.attempt)
 
@@ -268,7 +269,7 @@ def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
     claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
-    assert asking(claim_server)([("claim", [Life(rank=num_ranks)], None)])["claim"] is not None
+    assert answer_of(claim_server, [("claim", [Life(rank=num_ranks)], None)])["claim"] is not None
     crowd = remote(num_cpus=0)(Crowd).remote(claim_server, num_ranks)
     ray.get(crowd.speak.remote(interval_s(num_ranks)))
     before, cpu_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])

@@ -21,19 +21,20 @@ from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed import context
 from isaaclab_arena.distributed.devices import selectable_gpu_count, set_up_torch
 from isaaclab_arena.distributed.ranks import initialise, ranks_of_one
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, problems_at
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy
+from isaaclab_arena.evaluation.policy_runner import job_request
 from isaaclab_arena.evaluation.process import left_alone, watch_as_guest
 from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.paths import expanded, given_path
-from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent
+from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent, resolve_policy_class
 from isaaclab_arena.results.merge import read
 from isaaclab_arena.storage.disk import make_output_directory
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -186,7 +187,8 @@ def request_of(asked: Asked, options: RunOptions, *, world_size: int) -> RunRequ
         )
         raise ConfigError(message, key="--resume")
     if given is None:
-        options_of_policy(asked.block["policy_type"], may_import=not options.no_import)
+        with problems_at(key="--policy_type"):
+            declared_options(resolve_policy_class(asked.block["policy_type"], may_import=not options.no_import))
     options = replace(options, split_jobs=True) if world_size > 1 else options
     return job_request(options, asked.block, policy=given)
 

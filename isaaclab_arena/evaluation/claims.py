@@ -71,9 +71,6 @@ class Measured:
     env_steps: int  # control steps, summed over running env slots
     seconds: float
 
-    def __add__(self, other: "Measured") -> "Measured":
-        return Measured(**{name: value + getattr(other, name) for name, value in vars(self).items()})
-
 
 @dataclass
 class Measurements:
@@ -86,7 +83,9 @@ class Measurements:
         """Add a measurement of a job."""
         for group in (job_index, self.kinds[job_index], None):
             known = self._totals.get(group)
-            self._totals[group] = measured if known is None else known + measured
+            before = {} if known is None else vars(known)
+            sums = {name: before.get(name, 0) + value for name, value in vars(measured).items()}
+            self._totals[group] = Measured(**sums)
 
     def of(self, job_index: int) -> tuple[Measured, ...]:
         """Return the sums of the job, its kind and all jobs, in this order, without those not measured yet."""
@@ -125,11 +124,13 @@ def order_of_work(open_work: Sequence[OpenWork]) -> list[OpenWork]:
 
     # The end begins for a job if each rank has less left than eight of its pieces. The time of a piece then counts 16
     # times: the makespan of a simulated hour hardly changes between 8 and 32.
-    def place(work: OpenWork) -> tuple[float, int]:
-        share_s = work.expected_s / (1 + work.num_ranks)
-        return -(share_s + 16 * work.piece_s if 8 * work.piece_s > left_s else share_s), work.job_index
-
-    return sorted(open_work, key=place)
+    return sorted(
+        open_work,
+        key=lambda work: (
+            -(work.expected_s / (1 + work.num_ranks) + (16 * work.piece_s if 8 * work.piece_s > left_s else 0.0)),
+            work.job_index,
+        ),
+    )
 
 
 def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
@@ -439,7 +440,8 @@ class ClaimTable:
             content = {"rank": rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
             self._create(f"j{claim.job_index:06d}_p{claim.piece:05d}.done", content)
             if self.watch is None:
-                self._close(key)
+                self._claimed.pop(key, None)
+                self._open[key[0]].discard(key[1])
                 self._measurements.add(key[0], measured)
 
     def give_up(self, job_index: int) -> None:
@@ -464,16 +466,20 @@ class ClaimTable:
 
     def open_pieces(self, job_index: int) -> set[int]:
         """Return the pieces of a job that no rank has claimed."""
-        return set() if job_index in self._failed or self._ends_early(job_index) else self._open[job_index]
+        divided = self.jobs[job_index]
+        # A missing report is written even if the job is decided.
+        if job_index in self._failed or (divided.pieces != ((),) and self.is_over(divided.job.config.name)):
+            return set()
+        return self._open[job_index]
 
     def state(self, job_index: int | None = None, *, rank: int | None = None) -> ClaimState:
         """Return the state of the claims for `rank` (None: for all ranks that claim here)."""
         unfinished = {job for job in self._open if self.open_pieces(job)} | {job for job, _ in self._claimed}
-        # Pieces of failed jobs do not count, nor lapsed ones of a job that ends early.
+        # Pieces of failed jobs do not count, nor lapsed ones that are not open, because their job ends early.
         others = (
             (not claimed.is_held or (rank is not None and claimed.owner != rank))
             and key[0] not in self._failed
-            and not (claimed.has_lapsed and self._ends_early(key[0]))
+            and not (claimed.has_lapsed and not self.open_pieces(key[0]))
             for key, claimed in self._claimed.items()
         )
         return ClaimState(
@@ -482,11 +488,6 @@ class ClaimTable:
             num_unfinished_jobs=len(unfinished - self._failed),
             pieces_of_others=sum(others) if job_index is None else 0,
         )
-
-    def _ends_early(self, job_index: int) -> bool:
-        divided = self.jobs[job_index]
-        # A missing report is written even if the job is decided.
-        return divided.pieces != ((),) and self.is_over(divided.job.config.name)
 
     def _open_work(self) -> Iterator[OpenWork]:
         owners = {(key[0], claimed.owner) for key, claimed in self._claimed.items() if not claimed.has_lapsed}
@@ -532,7 +533,9 @@ class ClaimTable:
                     self._claimed[key] = _Claimed(generation=generation, first_seen_s=at)
                     self._open[job_index].discard(piece)
                 continue
-            self._close(key)
+            self._done.add(key)
+            self._claimed.pop(key, None)
+            self._open[job_index].discard(piece)
             content = self._read(match[0])
             try:
                 measured = Measured(
@@ -544,11 +547,6 @@ class ClaimTable:
                 # An incomplete file marks a finished piece too, but holds no measurement.
                 continue
             self._measurements.add(job_index, measured)
-
-    def _close(self, key: tuple[int, int]) -> None:
-        self._done.add(key)
-        self._claimed.pop(key, None)
-        self._open[key[0]].discard(key[1])
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
         """Create a file exclusively; return False if it exists."""

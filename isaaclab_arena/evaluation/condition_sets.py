@@ -1,7 +1,6 @@
 """Saved conditions: the starts of a job's episodes in a file, for any policy to meet the same ones."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -11,10 +10,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import error_message, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
-from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation
-from isaaclab_arena.interfaces.episode import MAX_SEED, Conditions, conditions_from_json
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
+from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.storage.disk import json_text, write_text
 from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 
@@ -36,10 +34,6 @@ class ConditionSet:
     episodes: Annotated[list[dict[str, _Value]], Field(min_length=1)]  # conditions of each episode, by index
     environment_args: dict[str, Any] = field(default_factory=dict)
     variations: dict[str, Any] = field(default_factory=dict)  # enabled ones, in the job file's syntax
-
-    def conditions(self) -> tuple[Conditions, ...]:
-        """Return the conditions of each episode, in the form of `Environment.reset`."""
-        return tuple(map(conditions_from_json, self.episodes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,38 +159,6 @@ def saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, director
             problems.append(Problem(f"is {number}, but conditions are saved for {len(chosen.episodes)}", key=key))
     refuse(problems)
     return chosen
-
-
-def saved_variations(
-    chosen: ConditionSet, offered: Sequence[Variation], reference: str | None
-) -> tuple[Variation, ...]:
-    """Return the variations of saved conditions; `ConfigError` if they or an episode do not fit the environment."""
-    try:
-        enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
-    except ConfigError as error:
-        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-        raise ConfigError(message, key="conditions") from error
-    if not offered:
-        return enabled
-
-    # Refuse an episode that lacks a key the environment needs, or has one it would ignore.
-    limits = {variation.key: variation for variation in (*offered, *enabled)}
-    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
-    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
-    for index, episode in enumerate(chosen.conditions()):
-        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
-        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
-        for key, value in episode.items():
-            fault = None
-            if key in limits and isinstance(value, str):
-                texts = [choice for choice in limits[key].sampler.choices if isinstance(choice, str)]
-                fault = None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}"
-            elif key in limits:
-                fault = limits[key].wrong_with(value if isinstance(value, tuple) else (value,))
-            wrong += [] if fault is None else [f"'{key}' {fault}, got {value!r}"]
-        if wrong:
-            raise ConfigError(f"{reference or ''}: set '{chosen.job}': episode {index}: {wrong[0]}", key="conditions")
-    return enabled
 
 
 def _difference(saved: ConditionSet, environment: str, builder: EnvironmentBuilder, wanted: Any) -> str | None:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -21,10 +21,8 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import open_missing_streams, plain_text, set_up_console_logging
 
 _LOG = logging.getLogger(__name__)
-_FILE_COLUMNS = 10_000
+FILE_COLUMNS = 10_000
 """Width of a table in a file: no row is folded and no column left out, because the reader can scroll."""
-
-_LEAST_COLUMNS = 20
 
 
 class _ResultsConsole(Console):
@@ -38,16 +36,8 @@ class _ResultsConsole(Console):
 def results_console() -> Console:
     """Return the console for results: stdout, as wide as its terminal; whole rows in a file and a pipe."""
     # COLUMNS is the width of the terminal at the other end of a pipe; a launcher sets it for its ranks.
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((_FILE_COLUMNS, 0)).columns
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((FILE_COLUMNS, 0)).columns
     return _ResultsConsole(file=sys.stdout, highlight=False, width=width)
-
-
-def as_text(show: Callable[[Console], None]) -> str:
-    """Return the stdout output of `show` as plain text, two columns narrower for an indentation."""
-    text = io.StringIO()
-    shown = results_console() if isinstance(sys.stdout, io.TextIOBase) else Console(width=_FILE_COLUMNS)
-    show(Console(file=text, highlight=False, width=max(shown.width - 2, _LEAST_COLUMNS), color_system=None))
-    return text.getvalue().rstrip()
 
 
 def show_results(show: Callable[[Console], None]) -> None:
@@ -96,7 +86,11 @@ def program() -> Iterator[ExitCode]:
         ended.code = 128 + signal.SIGINT
     except ArenaError as error:
         ended.code = 2 if isinstance(error, ConfigError) else 1
-        if ended.code == 1 or speaks_for_all():
+        # Rank 0 reports a mistake of the user for all, or each rank if its number is unknown.
+        is_told = True
+        with suppress(ConfigError):
+            is_told = ended.code == 1 or DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
+        if is_told:
             message = plain_text(error, keep_lines=True)
     except OSError as error:
         # A disk may fail at any moment, even if only a file's name was requested.
@@ -106,11 +100,3 @@ def program() -> Iterator[ExitCode]:
         ended.code, message = 1, plain_text(f"cannot use {error.filename}: {error.strerror}", keep_lines=True)
     if message is not None:
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {message}")
-
-
-def speaks_for_all() -> bool:
-    """Whether this is rank 0, or the rank is unknown."""
-    try:
-        return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
-    except ConfigError:
-        return True

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -113,9 +113,12 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
 def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
     """Return a rank's latest status; None if it is missing, unreadable or of another `run_id` (None accepts any)."""
     try:
-        fields: dict[str, Any] = json.loads(read_whole(status_path(output_directory, rank)).decode())
-        status = RankStatus(**{**fields, "state": RankState(fields["state"])})
+        written: dict[str, Any] = json.loads(read_whole(status_path(output_directory, rank)).decode())
+        status = RankStatus(**{**written, "state": RankState(written["state"])})
     except (StorageError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    # A default that a function makes describes this process, and never the rank that wrote the file.
+    if any(each.default is MISSING and each.name not in written for each in fields(RankStatus)):
         return None
     return status if run_id is None or status.run_id == run_id else None
 

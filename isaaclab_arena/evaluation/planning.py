@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -51,11 +51,6 @@ def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[schema.Question, ...
     indices = {job.config.name: job.config.index for job in jobs}
     groups = (tuple(sorted(indices[name] for name in group)) for group in schema.compared_groups(questions))
     return {index: group for group in groups for index in group}
-
-
-def round_size(jobs: Iterable[Job], *, num_ranks: int) -> int:
-    """Return the episodes of each job in a round: one for every env slot of the ranks that share it."""
-    return max(job.config.num_envs for job in jobs) * num_ranks
 
 
 def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
@@ -152,9 +147,10 @@ def divided_jobs(
         rounds: list[int] = []
         group = turns.get(index, ())
         if left and group:
-            # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round.
+            # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round. A round has an
+            # episode of each job for every env slot of the ranks, or more in a large run.
             smallest = total // (_MAX_PIECES_PER_RANK * attempt.world_size) * attempt.world_size
-            size = max(smallest, round_size((jobs[each] for each in group), num_ranks=attempt.world_size))
+            size = max(smallest, max(jobs[each].config.num_envs for each in group) * attempt.world_size)
             for number, episodes in rounds_of(left, size).items():
                 parts = cut_evenly(episodes, min(attempt.world_size, count_episodes(episodes)))
                 pieces += parts
@@ -185,14 +181,17 @@ def answer_watch(
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
-
-    # An error of an earlier attempt that runs again does not count as finished.
-    def runs_again(line: ledger.CommitLine) -> bool:
-        kept = finished.get(line.job_name)
-        is_earlier_error = line.outcome is Outcome.ERROR and line.attempt < attempt
-        return kept is not None and is_earlier_error and not contain(kept, line.episode_index)
-
-    return AnswerWatch(output_directory, questions, runs_again=runs_again, max_equal_errors=max_equal_errors)
+    return AnswerWatch(
+        output_directory,
+        questions,
+        # An error of an earlier attempt that runs again does not count as finished.
+        runs_again=lambda line: (
+            (kept := finished.get(line.job_name)) is not None
+            and (line.outcome is Outcome.ERROR and line.attempt < attempt)
+            and not contain(kept, line.episode_index)
+        ),
+        max_equal_errors=max_equal_errors,
+    )
 
 
 # The request for a run, and its plan.

@@ -29,7 +29,7 @@ from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems
 from isaaclab_arena.evaluation import console, planning, run
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
+from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.nested import without_none
 from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 
@@ -128,7 +128,8 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     # `ConfigError` if no environment is named, more than one word might be its name, or an option is refused or had
     # taken the name for a value.
     variations, rest = split_variations(rest)
-    declared = options_of_policy(options.policy_type, may_import=not options.no_import)
+    with problems_at(key="--policy_type"):
+        declared = declared_options(resolve_policy_class(options.policy_type, may_import=not options.no_import))
     own, rest = declared.taken_from(rest)
     positionals, given = parse_tokens(rest)
     policy_names = frozenset(declared.names or ())
@@ -206,13 +207,6 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def get_policy_cls(policy_type: str) -> type[PolicyBase]:
     """Return the class of a registered name or dotted path; Isaac Lab Arena's name of `resolve_policy_class`."""
     return resolve_policy_class(policy_type)
-
-
-def options_of_policy(policy_type: str, *, may_import: bool) -> DeclaredOptions:
-    """Return the declared options of a policy. `ConfigError`, in words of the command line, if there is none."""
-    # `policy_type`: registered name, or dotted class path if `may_import`.
-    with problems_at(key="--policy_type"):
-        return declared_options(resolve_policy_class(policy_type, may_import=may_import))
 
 
 if __name__ == "__main__":

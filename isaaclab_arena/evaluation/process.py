@@ -168,7 +168,8 @@ class Watchdog:
                 if not self._is_announcing:
                     self._is_announcing = True
                     threading.Thread(target=self._announce, daemon=True).start()
-            self._arm(file)
+            self._armed_s = float("-inf")
+            self.step_finished()
             try:
                 with ended_in(lambda: self._step_s + self._silence_s - time.monotonic()):
                     yield
@@ -189,12 +190,9 @@ class Watchdog:
         self._step_s = time.monotonic()
         # Arming takes as long as the inference of a small network, so it is not done at every step.
         if self._step_s - self._armed_s >= _INTERVAL_S:
-            self._arm(self._file)
-
-    def _arm(self, file: BinaryIO) -> None:
-        self._armed_s = time.monotonic()
-        # The timer may be up to one interval old, and must not end a step too early.
-        faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=file.fileno())
+            self._armed_s = time.monotonic()
+            # The timer may be up to one interval old, and must not end a step too early.
+            faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=self._file.fileno())
 
     def _announce(self) -> None:
         """Log that the process is about to end, if Python can still run; return once no watch is active."""
@@ -251,6 +249,8 @@ _TENSORS: Any = vars(torch)["_tensor_str"]
 _WARNINGS: Any = warnings  # its list of filters may be another one later
 _OF_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+# torch sets these variables when its compiler loads, and no result depends on them.
+_OF_CACHES = frozenset({b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
 _MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
 
@@ -271,42 +271,17 @@ def _umask() -> int:
     return int(found[1], 8)
 
 
-def _variables() -> dict[bytes, bytes]:
-    # torch sets these variables when its compiler loads, and no result depends on them.
-    caches = {b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"}
-    return {name: value for name, value in os.environb.items() if name not in caches}
-
-
-def _changed_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> list[bytes]:
-    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-
-
 def _change_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> None:
-    for name in _changed_variables(before, after):
-        if name in after:
+    for name in sorted({*before, *after} - _OF_CACHES):
+        if name in after and before.get(name) != after[name]:
             os.environb[name] = after[name]
-        else:
+        elif name not in after:
             os.environb.pop(name, None)
-
-
-def _write_handlers(value: Mapping[int, Any]) -> None:
-    # Only the main thread may set handlers, so code in another thread cannot have changed them.
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in value.items():
-            # Python cannot restore a handler that was set outside of it (None).
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
 
 
 def _disabled_loggers() -> frozenset[str]:
     every: dict[str, Any] = dict(logging.root.manager.loggerDict)
     return frozenset(name for name, logger in every.items() if getattr(logger, "disabled", False))
-
-
-def _logging() -> tuple[Any, ...]:
-    loggers = logging.getLogger(), logging.getLogger(_OWN_LOGGER)
-    states = [(each.level, each.propagate, [*each.handlers]) for each in loggers]
-    return logging.root.manager.disable, _disabled_loggers(), *states
 
 
 def _write_logging(value: tuple[Any, ...]) -> None:
@@ -388,10 +363,12 @@ _SHARED = (
     _Shared("the working directory", os.getcwd, os.chdir),
     _Shared(
         "environment variables",
-        _variables,
-        lambda value: _change_variables(_variables(), value),
+        lambda: {name: value for name, value in os.environb.items() if name not in _OF_CACHES},
+        lambda value: _change_variables(os.environb, value),
         repeat=_change_variables,
-        describe=lambda before, after: ", ".join(map(os.fsdecode, _changed_variables(before, after))),
+        describe=lambda before, after: ", ".join(
+            os.fsdecode(name) for name in sorted({*before, *after}) if before.get(name) != after.get(name)
+        ),
         stays_on_import=True,
     ),
     _Shared(
@@ -436,7 +413,13 @@ _SHARED = (
     _Shared(
         "handlers of signals",
         lambda: {number: signal.getsignal(number) for number in (*_SIGNALS, *_MORE_SIGNALS)},
-        _write_handlers,
+        # Only the main thread may set handlers, so code in another thread cannot have changed them. Python cannot
+        # restore a handler that was set outside of it (None).
+        lambda value: [
+            signal.signal(number, handler)
+            for number, handler in (value if threading.current_thread() is threading.main_thread() else {}).items()
+            if handler is not None and signal.getsignal(number) is not handler
+        ],
         is_runners=True,
     ),
     _Shared(
@@ -445,7 +428,19 @@ _SHARED = (
         lambda value: (setattr(sys, "excepthook", value[0]), setattr(threading, "excepthook", value[1])),
         is_runners=True,
     ),
-    _Shared("logging", _logging, _write_logging, is_runners=True),
+    _Shared(
+        "logging",
+        lambda: (
+            logging.root.manager.disable,
+            _disabled_loggers(),
+            *(
+                (each.level, each.propagate, [*each.handlers])
+                for each in (logging.getLogger(), logging.getLogger(_OWN_LOGGER))
+            ),
+        ),
+        _write_logging,
+        is_runners=True,
+    ),
 )
 
 _Values = dict[str, Any]
@@ -457,6 +452,10 @@ _SET_BY_IMPORT: dict[str, tuple[dict[str, Any], _Set]] = {}
 """Changes by imported modules, by the owner: the specs of the modules, and the values before and after."""
 
 _ENCLOSING: ContextVar[_Values | None] = ContextVar("what the block around this one began with", default=None)
+
+
+def _look() -> _Values:
+    return {each.name: _attempt(each.read) for each in _SHARED}
 
 
 @contextmanager
@@ -554,11 +553,12 @@ class Settings:
             self._told.update((by, change) for change in new)
 
 
+@dataclass(eq=False)
 class Imports:
     """Puts back the process-wide changes of imported modules, until jobs use them."""
 
-    def __init__(self) -> None:
-        self._before, self._modules = _look(), set(sys.modules)
+    _before: _Values = field(default_factory=_look, init=False)
+    _modules: set[str] = field(default_factory=lambda: set(sys.modules), init=False)
 
     def settle(self, by: str) -> None:
         """Put back the changes of modules that were imported; `Settings.of` with the same `by` applies them again."""
@@ -573,10 +573,6 @@ class Imports:
             _SET_BY_IMPORT[by] = {name: getattr(sys.modules[name], "__spec__", None) for name in new}, lasting
         _tell(by, [each.change(value, now) for each, value, now in changes])
         self._before, self._modules = _look(), set(sys.modules)
-
-
-def _look() -> _Values:
-    return {each.name: _attempt(each.read) for each in _SHARED}
 
 
 def _changes(before: _Values) -> _Changes:

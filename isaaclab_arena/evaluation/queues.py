@@ -81,7 +81,8 @@ def jobs_of_rank(
         # The first of the jobs that take turns brings the others along.
         if index != members[0]:
             continue
-        size = planning.round_size((jobs[member] for member in members), num_ranks=attempt.world_size if split else 1)
+        # A round has an episode of each job for every env slot of the ranks that share it.
+        size = max(jobs[member].config.num_envs for member in members) * (attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
             _, left = work[member]
@@ -183,7 +184,7 @@ class DynamicQueue:
         divided = self.claims.jobs[claim.job_index]
         is_over = partial(self.is_over, divided.job.config.name)
         supply = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
-        missing = supply.num_missing
+        missing = None if divided.pieces[0] is None else sum(held.num_left for held in supply.held.values())
         if claim.generation > 1:
             _LOG.info(
                 "taking over a part of job '%s' from rank %s: %s",
@@ -241,13 +242,6 @@ class ClaimedEpisodes(Observer):
         self._episodes, self._env_steps, self._since = 0, 0, clock()
         self._hold(first)
 
-    @property
-    def num_missing(self) -> int | None:
-        """Episodes of the claimed pieces that have not ended; None if the job's episodes are not known beforehand."""
-        if self._divided.pieces[0] is None:
-            return None
-        return sum(held.num_left for held in self.held.values())
-
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that this rank has claimed or can claim; see `EpisodeSupply`."""
         for index in candidates:
@@ -286,7 +280,7 @@ class ClaimedEpisodes(Observer):
             is_open = sum(self._divided.num_episodes[piece] for piece in of_ranges(state.open_pieces))
             self._num_slots = slots_to_use(
                 num_envs,
-                open_episodes=is_open + (self.num_missing or 0),
+                open_episodes=is_open + sum(held.num_left for held in self.held.values()),
                 world_size=self._world_size,
                 unfinished_jobs=state.num_unfinished_jobs,
             )

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -52,6 +53,10 @@ class Difference:
         return f"{'at the start' if self.at_start else where}: {self.field} {size}"
 
 
+_PLACES = {layout.INITIAL_STATE: 0, layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
+"""The position of a group of arrays within a control step, 1 for any other group."""
+
+
 def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
     """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
     # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
@@ -64,7 +69,10 @@ def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Diffe
     if differences:
         # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
         step_of = {each.field: -1 if each.step is None else each.step for each in differences}
-        return min(differences, key=lambda each: (step_of[each.field], *_place_in_step(each.field)))
+        return min(
+            differences,
+            key=lambda each: (step_of[each.field], _PLACES.get(each.field.partition("/")[0], 1), each.field),
+        )
     before, now = len(recorded.arrays[layout.ACTIONS]), len(found.arrays[layout.ACTIONS])
     if before != now:
         return Difference(field="num_samples", recorded=str(before), found=str(now))
@@ -86,30 +94,20 @@ def result_difference(
     return None
 
 
-def _place_in_step(name: str) -> tuple[int, str]:
-    """Return the position of an array or a group within a control step."""
-    known = {layout.INITIAL_STATE: 0, layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
-    return known.get(name.partition("/")[0], 1), name
-
-
 def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
     """Return the first difference between two recordings of an array, bit for bit; None if there is none."""
     at_start = name.startswith(f"{layout.INITIAL_STATE}/")
-
-    def of_kind(before: object, now: object) -> Difference:
-        # It exists from the first step on.
-        step = None if at_start else 0
-        return Difference(field=name, recorded=str(before), found=str(now), step=step, at_start=at_start)
-
+    # A difference of another kind exists from the first step on.
+    of_kind = partial(Difference, field=name, step=None if at_start else 0, at_start=at_start)
     if found is None:
-        return of_kind("recorded", "absent")
+        return of_kind(recorded="recorded", found="absent")
     if recorded.dtype != found.dtype:
-        return of_kind(recorded.dtype, found.dtype)
+        return of_kind(recorded=str(recorded.dtype), found=str(found.dtype))
     # An array without steps counts as one step.
     whole = at_start or recorded.ndim == 0 or found.ndim == 0
     before, now = (recorded[None], found[None]) if whole else (recorded, found)
     if before.shape[1:] != now.shape[1:]:
-        return of_kind(f"of shape {recorded.shape}", f"of shape {found.shape}")
+        return of_kind(recorded=f"of shape {recorded.shape}", found=f"of shape {found.shape}")
 
     # Find the first control step that is not equal to the last bit.
     length = min(len(before), len(now))
@@ -160,11 +158,6 @@ class ReplayedEpisode:
     compared: tuple[str, ...] = ()  # groups: `states`, `rewards`, `obs` etc.
     other_provenance: tuple[str, ...] = ()  # versions, processor and other facts that have changed
     contents: tuple[str, ...] = ()  # files, classes or packages of the environment that have changed
-
-    @property
-    def is_bitwise(self) -> bool:
-        """Whether the replay is equal to the recording to the last bit."""
-        return self.difference is None and not self.is_damaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,7 +391,7 @@ class ReplayJudge(Observer):
                 difference=first_difference(recorded, found),
                 pose_difference=max(known) if known and len(known) == len(distances) else None,
                 from_exact_state=bool(record.episode.start_state),
-                compared=tuple(sorted(groups, key=_place_in_step)),
+                compared=tuple(sorted(groups, key=lambda name: (_PLACES.get(name, 1), name))),
                 other_provenance=was.told_differences(self._now),
                 contents=tuple(f"{what} {how}" for what, how in changed),
             )

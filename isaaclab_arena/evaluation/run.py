@@ -1,5 +1,6 @@
 """A run, from its first step to its tables: one function for every host of ranks."""
 
+import io
 import logging
 import os
 import shlex
@@ -99,59 +100,68 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
     context, options = host.ranks.context, request.options
     started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
     directory, attempt = started.output_directory, started.attempt
-    # Listen only now: while ranks wait for each other, a signal should end them at once.
-    with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
-        if attempt is None and not context.is_rank_zero:
-            return RunOutcome(exit_code=0, output_directory=directory)
-        # A policy may change the working directory before the end. `ConfigError` if the resumed run would overwrite a
-        # file of conditions that another run saved.
-        saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
-        if saved is not None and options.resume is not None:
-            condition_sets.check_saved_earlier(saved, directory)
-        if attempt is None:
-            if options.video_options().wanted:
-                _LOG.warning("no episode runs, so none is filmed")
-            _LOG.info("%s is complete; there is nothing to do", directory)
-            code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
-            return RunOutcome(exit_code=code, output_directory=directory)
+    try:
+        # Listen only now: while ranks wait for each other, a signal should end them at once.
+        with started.lock, host.listen() as interruption, ExitStack() as stack:
+            if attempt is None and not context.is_rank_zero:
+                return RunOutcome(exit_code=0, output_directory=directory)
+            # A policy may change the working directory before the end. `ConfigError` if the resumed run would overwrite
+            # a file of conditions that another run saved.
+            saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
+            if saved is not None and options.resume is not None:
+                condition_sets.check_saved_earlier(saved, directory)
+            if attempt is None:
+                if options.video_options().wanted:
+                    _LOG.warning("no episode runs, so none is filmed")
+                _LOG.info("%s is complete; there is nothing to do", directory)
+                code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
+                return RunOutcome(exit_code=code, output_directory=directory)
 
-        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
-        last_line = how_to_go_on(request, context, directory)
-        name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
-        stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
+            request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+            last_line = how_to_go_on(request, context, directory)
+            name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
+            stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
-        # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
-        watch = heartbeat.RankWatch(
-            directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
-        )
-        if context.is_rank_zero and options.tracking:
-            # It loads pandas, which takes half a second.
-            live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
-            stack.enter_context(live_tracking(directory, started.plan, options.tracking))
-        begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
-        play = stack.enter_context(host.ready(begun))
-        with ExitStack() as shown:
-            if context.is_rank_zero:
-                _LOG.info("writing to %s", directory)
-                if host.shows_progress:
-                    shown.enter_context(heartbeat.shown(watch.look))
-                if host.writes_report and not options.no_report:
-                    # The page links films, since embedding reads all of them again. It loads pandas, see
-                    # `merge_and_show`.
-                    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-                    keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page))
-                    shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
-            played = play()
+            # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the
+            # trackers.
+            missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
+            watch = heartbeat.RankWatch(
+                directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
+            )
+            if context.is_rank_zero and options.tracking:
+                # It loads pandas, which takes half a second.
+                live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
+                stack.enter_context(live_tracking(directory, started.plan, options.tracking))
+            begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
+            play = stack.enter_context(host.ready(begun))
+            with ExitStack() as shown:
+                if context.is_rank_zero:
+                    _LOG.info("writing to %s", directory)
+                    if host.shows_progress:
+                        shown.enter_context(heartbeat.shown(watch.look))
+                    if host.writes_report and not options.no_report:
+                        # The page links films, since embedding reads all of them again. It loads pandas, see
+                        # `merge_and_show`.
+                        writer = "isaaclab_arena.report.writing:write_report"
+                        on_page = {"embed_mb": 0.0, "running": True}
+                        keep = partial(
+                            heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page)
+                        )
+                        shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
+                played = play()
 
-        # Write the tables from the files of all ranks. A rank at work still writes to its files.
-        code = int(played.failed)
-        if played.merges:
-            if played.all_ended:
-                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
-            at_work = played.ranks_at_work
-            merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
-            code = max(code, merged)
+            # Write the tables from the files of all ranks. A rank at work still writes to its files.
+            code = int(played.failed)
+            if played.merges:
+                if played.all_ended:
+                    consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
+                at_work = played.ranks_at_work
+                merged = merge_and_show(
+                    request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work
+                )
+                code = max(code, merged)
+    except DiskUnusableError as error:
+        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
     return RunOutcome(
         exit_code=interruption.exit_code or code, output_directory=directory, signal_number=interruption.signal_number
     )
@@ -236,7 +246,9 @@ def run_as_asked(
     request = request_of(context)
     garbage.collect_from_now_on()
     if options.list_variations:
-        return show_variations(request.jobs)
+        if context.is_rank_zero:
+            show_variations(request.jobs)
+        return 0
     if elsewhere is not None:
         return elsewhere(request)
     check_trackers(options.tracking, key="tracking")
@@ -248,8 +260,8 @@ def run_as_asked(
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
-def show_variations(jobs: Sequence[Job]) -> int:
-    """Show all variations of each job's environment, on rank 0 only, and return the exit code."""
+def show_variations(jobs: Sequence[Job]) -> None:
+    """Show all variations of each job's environment."""
 
     def show(screen: Console) -> None:
         for job in jobs:
@@ -270,9 +282,7 @@ def show_variations(jobs: Sequence[Job]) -> int:
                 table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
             screen.print(table, soft_wrap=True)
 
-    if console.speaks_for_all():
-        console.show_results(show)
-    return 0
+    console.show_results(show)
 
 
 def described(sampler: Sampler) -> str:
@@ -308,15 +318,6 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
 
 
 # Show a run while it goes on, and write its tables at the end.
-
-
-@contextmanager
-def full_disk_explained() -> Iterator[None]:
-    """Add the way out to the error of a full disk."""
-    try:
-        yield
-    except DiskUnusableError as error:
-        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
 
 def merge_and_show(
@@ -369,8 +370,15 @@ def merge_and_show(
     if last_line:
         # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
-        not_last = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
-        launch.leave_last_words(f"{not_last}\n{last_line}" if ranks_at_work else console.as_text(show))
+        words = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
+        words += f"\n{last_line}"
+        if not ranks_at_work:
+            # The table as plain text, two columns narrower for the launcher's indentation.
+            has_stdout, text = isinstance(sys.stdout, io.TextIOBase), io.StringIO()
+            shown = console.results_console() if has_stdout else Console(width=console.FILE_COLUMNS)
+            show(Console(file=text, highlight=False, width=max(shown.width - 2, 20), color_system=None))
+            words = text.getvalue().rstrip()
+        launch.leave_last_words(words)
     return 0 if merged.complete else 1
 
 
@@ -421,10 +429,9 @@ def how_to_go_on(request: planning.RunRequest, context: processes.DistributedCon
             shown = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")[:-1]
             parent = [os.fsdecode(word) for word in shown] or None
     # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
-    typed, command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
-    words = _without_interpreter(parent or sys.orig_argv)
-    if typed is not None:
-        command = resuming_command(typed, directory)
+    (words, is_typed), command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
+    if is_typed:
+        command = resuming_command(words, directory)
     elif words[0] == _SCRIPT:
         # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
         command = [_SCRIPT, "resume", directory, *(words[3:] if words[1:2] == ["resume"] else [])]
@@ -436,13 +443,18 @@ def how_to_go_on(request: planning.RunRequest, context: processes.DistributedCon
     return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
 
 
-def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None) -> list[str] | None:
-    """Return the whole command line that the user typed, None if this process cannot know it."""
+def typed_command(
+    arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None
+) -> tuple[list[str], bool]:
+    """Return the command line of the launcher or else this process, and whether it is all that the user typed."""
     # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments. Our
     # launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
     found = list(own if parent is None else parent)
     passed_on = found if parent is None else launch.without_launch_options(found)
-    return _without_interpreter(found) if passed_on[-len(arguments) :] == list(arguments) else None
+    # A user types the name of an installed script without the interpreter's name.
+    is_script = len(found) > 1 and Path(found[1]).name == _SCRIPT
+    words = [_SCRIPT, *found[2:]] if is_script else found
+    return words, passed_on[-len(arguments) :] == list(arguments)
 
 
 def resuming_command(command: Sequence[str], directory: str) -> list[str]:
@@ -459,9 +471,3 @@ def resuming_command(command: Sequence[str], directory: str) -> list[str]:
             kept.append(word)
     # Without a slash, `--resume` takes a word for a run only if it finds the plan there.
     return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
-
-
-def _without_interpreter(command: Sequence[str]) -> list[str]:
-    """Return the command of an installed script as a user types it, without the interpreter's name."""
-    is_script = len(command) > 1 and Path(command[1]).name == _SCRIPT
-    return [_SCRIPT, *command[2:]] if is_script else list(command)

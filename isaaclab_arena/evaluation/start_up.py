@@ -82,11 +82,20 @@ _LOG = logging.getLogger(__name__)
 def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | None:
     """Return the directory of the run to resume, None if no run has begun there; `ConfigError` if there is no run."""
     # `--resume` may name the directory; it is empty without a value.
-    if options.resume:
-        return _directory_of_run(Path(options.resume), option="--resume")
-    if options.output_dir is not None:
-        path = disk.named_directory(options.output_dir)
-        return None if disk.holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+    if options.resume or options.output_dir is not None:
+        path, option = Path(options.resume or ""), "--resume"
+        if not options.resume:
+            path, option = disk.named_directory(options.output_dir or ""), "--output_dir"
+            if disk.holds_no_run(path):
+                return None
+        if (path / layout.RUN_PLAN_FILE).is_file():
+            return path.absolute()
+        message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
+        if not path.is_dir():
+            message = f"there is no directory '{path}'"
+        elif ledger.plan_copy_path(path).is_file():
+            message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
+        raise ConfigError(message, key=option)
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
     base = disk.named_directory(options.output_base_dir)
@@ -110,17 +119,6 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
         able = able or run
     # If none can be resumed, the caller reports the differences of the newest.
     return (able or runs[0]).absolute()
-
-
-def _directory_of_run(path: Path, *, option: str) -> Path:
-    if (path / layout.RUN_PLAN_FILE).is_file():
-        return path.absolute()
-    message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
-    if not path.is_dir():
-        message = f"there is no directory '{path}'"
-    elif ledger.plan_copy_path(path).is_file():
-        message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
-    raise ConfigError(message, key=option)
 
 
 def check_same_run(
@@ -314,7 +312,26 @@ def start_run(
     others_wait = nullcontext if others is None else others.keep_waiting
     devices = devices_to_come or [str(context.device)]
     if others is not None:
-        devices = agree_on_request(others, request)
+        limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+        # The hash of the jobs leaves the time limits out, because a resume may change them.
+        of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
+        # Besides the options that affect results, those on which each rank acts alone.
+        alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+        alone += ("policy_device", "policy_device_id", "max_equal_errors")
+        settings = {**options.result_settings(), "assignment": options.mode}
+        settings |= {name: getattr(options, name) for name in alone}
+        shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
+        others.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
+        agree_on_versions(others, versions())
+        devices = others.gather("device", str(context.device))
+        on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+        if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+            _LOG.warning(
+                "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+                "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+                len(devices),
+                _listed(on_cpu, 5),
+            )
     with others_wait():
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
@@ -361,30 +378,6 @@ def start_run(
         others.gather("lock", "held")
     attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
     return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
-
-
-def agree_on_request(ranks: Ranks, request: planning.RunRequest) -> list[str]:
-    """Return each rank's device; `ConfigError` if jobs, options or versions differ between the ranks."""
-    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-    # The hash of the jobs leaves the time limits out, because a resume may change them.
-    jobs = {"jobs": request.config_hash, "time limits of jobs": hashlib.sha256(json.dumps(limits).encode()).hexdigest()}
-    # Besides the options that affect results, those on which each rank acts alone.
-    names = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-    names += ("policy_device", "policy_device_id", "max_equal_errors")
-    options = {**request.options.result_settings(), "assignment": request.options.mode}
-    options |= {name: getattr(request.options, name) for name in names}
-    ranks.agree_on("jobs and options", {**jobs, **{f"--{name}": str(value) for name, value in options.items()}})
-    agree_on_versions(ranks, versions())
-    devices = ranks.gather("device", str(ranks.context.device))
-    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
-    if ranks.context.is_rank_zero and 0 < len(on_cpu) < len(devices):
-        _LOG.warning(
-            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
-            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
-            len(devices),
-            _listed(on_cpu, 5),
-        )
-    return devices
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:

@@ -31,6 +31,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
+from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
@@ -369,14 +370,33 @@ class _Resolver:
         if chosen is None:
             return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
-        variations = condition_sets.saved_variations(chosen, offered, job.conditions)
+        # Refuse a set that does not fit the environment. An episode may lack a key that the environment needs, or have
+        # one that it would ignore.
+        try:
+            enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
+        except ConfigError as error:
+            message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+            raise ConfigError(message, key="conditions") from error
+        limits = {variation.key: variation for variation in (*offered, *enabled)}
+        needed = {variation.key for variation in offered if variation.is_drawn_anyway}
+        known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
+        saved = tuple(map(conditions_from_json, chosen.episodes))
+        for index, episode in enumerate(saved if offered else ()):
+            wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+            wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+            checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
+            wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
+            if wrong:
+                place = f"{job.conditions or ''}: set '{chosen.job}': episode {index}"
+                raise ConfigError(f"{place}: {wrong[0]}", key="conditions")
+
         has_length = job.num_episodes is not None or job.num_steps is not None
         config = replace(
             job,
             num_episodes=job.num_episodes if has_length else len(chosen.episodes[: job.max_episodes]),
             placement_seed=None if chosen.seed == job.seed else chosen.seed,
         )
-        return {"config": config, "variations": variations, "saved_conditions": chosen.conditions()}
+        return {"config": config, "variations": enabled, "saved_conditions": saved}
 
     def _policy(self, job: JobConfig) -> _Found:
         """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
@@ -457,22 +477,21 @@ class _Resolver:
         return {name: str(resolve_policy_device(policy_device=default)) for name, default in on_gpu.items()}
 
 
+@dataclass(eq=False)
 class _Reading:
     """One reading of options that collects all problems instead of stopping at the first."""
 
-    def __init__(self, prefix: str, renamed: Mapping[str, str] | None = None) -> None:
-        # `prefix`: key of the options in the file. `renamed`: the file's name of each option that has another one
-        # there.
-        self._prefix, self._renamed = prefix, renamed or {}
-        self._wrong: set[str] = set()
-        self._given: frozenset[str] | None = None
-        self._found: list[Problem] = []
+    prefix: str  # key of the options in the file
+    renamed: Mapping[str, str] = field(default_factory=dict)  # names in the file, where they differ
+    _wrong: set[str] = field(default_factory=set, init=False)
+    _given: frozenset[str] | None = field(default=None, init=False)
+    _found: list[Problem] = field(default_factory=list, init=False)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All problems so far, with keys of the file."""
-        renamed = [replace(each, key=self._renamed.get(each.key or "", each.key)) for each in self._found]
-        return tuple(placed(renamed, below=self._prefix))
+        renamed = [replace(each, key=self.renamed.get(each.key or "", each.key)) for each in self._found]
+        return tuple(placed(renamed, below=self.prefix))
 
     def add(self, problems: Sequence[Problem]) -> None:
         """Record problems that name options."""

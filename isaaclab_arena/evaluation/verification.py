@@ -18,13 +18,13 @@ from isaaclab_arena.distributed.context import DistributedContext, die_with_pare
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, running_episodes, validation
+from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now, typed_words
-from isaaclab_arena.policy.catalog import STATE, resolve_policy_class
+from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import contents, layout, ledger, recovery
@@ -100,27 +100,6 @@ _MAX_ENDING_S = 10.0
 _LOG_LINES_SHOWN = 15
 
 Sample = Mapping[str, Sequence[int]]
-
-
-def jobs_of_one_program(plan: ledger.RunPlan) -> list[str]:
-    """Return the jobs whose policy was an object or a local class of the program that began the run."""
-    return [
-        job.name
-        for job in plan.jobs
-        if (job.contents is not None and STATE in job.contents.policy)
-        or job.config.policy_type.startswith("__main__.")
-        or "<locals>" in job.config.policy_type
-    ]
-
-
-def episodes_to_draw_from(output_directory: Path, plan: ledger.RunPlan) -> dict[str, list[int]]:
-    """Map each job that can run again to its finished episodes, except those that ended as in `BROKEN_OFF`."""
-    gone = jobs_of_one_program(plan)
-    finished = {}
-    for name in (job.name for job in plan.jobs if job.name not in gone):
-        lines = ledger.read_commits(output_directory / name, name).lines
-        finished[name] = [line.episode_index for line in lines if line.termination not in running_episodes.BROKEN_OFF]
-    return finished
 
 
 def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
@@ -240,9 +219,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         die_with_parent()
         context = DistributedContext.from_environment(device=options.device)
         plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
-        run_options = _options_of(plan)
+        # The run's options that affect results; recordings are not compressed again.
+        known = {field.name for field in fields(RunOptions)} - {"compression"}
+        given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
+        run_options = RunOptions(**given)
         set_up_torch(run_options.torch_threads, deterministic=run_options.deterministic)
-        jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
+        jobs = jobs_of_plan(
+            plan,
+            options.source,
+            policy_batch=run_options.fixed_policy_batch(),
+            may_import=not options.no_import,
+            device=options.device,
+        )
         if context.is_rank_zero:
             write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
         settings = builds.RankSettings(
@@ -260,16 +248,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ended.code
 
 
-def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
+def jobs_of_plan(
+    plan: ledger.RunPlan, source: Path, *, policy_batch: int | None, may_import: bool, device: str | None = None
+) -> tuple[Job, ...]:
     """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
-    # `source`: directory of the run that is verified, whose commits hold its conditions. `device`: `--device` of the
-    # user. Latencies come from the plan, because their file may be gone.
+    # `source`: directory of the run that is verified, whose commits hold its conditions. `policy_batch`: env slots of
+    # each policy call in that run, None for the job's num_envs. `device`: `--device` of the user. Latencies come from
+    # the plan, because their file may be gone.
     configs = [job.config for job in plan.jobs]
     for index, config in enumerate(configs):
         if config.latency is not None and config.latency.file is not None:
             latency = replace(config.latency, file=None, measured=True)
             configs[index] = replace(config, latency=latency)
-    policy_batch, file = _options_of(plan).fixed_policy_batch(), str(source / layout.RUN_PLAN_FILE)
+    file = str(source / layout.RUN_PLAN_FILE)
     resolved = validation.resolve_jobs(
         configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
     )
@@ -284,12 +275,6 @@ def jobs_of_plan(plan: ledger.RunPlan, source: Path, *, may_import: bool, device
             settled = replace(settled, saved_conditions=conditions)
         jobs.append(settled)
     return tuple(jobs)
-
-
-def _options_of(plan: ledger.RunPlan) -> RunOptions:
-    """Return the run's options that affect results; recordings are not compressed again."""
-    known = {field.name for field in fields(RunOptions)} - {"compression"}
-    return RunOptions(**{name: value for name, value in plan.settings.items() if name in known and value is not None})
 
 
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
@@ -437,7 +422,20 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         recorded = found = difference = None
     else:
         difference = rerun.first_difference(recorded, found)
-    difference = difference or _difference_of_commits(line, again)
+    if difference is None:
+        # The commit lines: the start of the episode, its length and its result, but neither time nor place.
+        names = ("episode_seed", "variations", "language_instruction")
+        starts = {name: [json_line(getattr(each, name)) for each in (line, again)] for name in names}
+        other = next((name for name, (was, is_now) in starts.items() if was != is_now), None)
+        if other is not None:
+            field, (was, is_now) = "conditions" if other == "variations" else other, starts[other]
+            difference = rerun.Difference(field=field, recorded=was, found=is_now, at_start=True)
+        elif line.episode_length != again.episode_length:
+            lengths = str(line.episode_length), str(again.episode_length)
+            difference = rerun.Difference(field="num_samples", recorded=lengths[0], found=lengths[1])
+        else:
+            first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
+            difference = rerun.result_difference(first, second)
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     explanation = None
@@ -465,19 +463,6 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         explanation=explanation,
         other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
     )
-
-
-def _difference_of_commits(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
-    """Return the first difference of two commit lines, other than time and place."""
-    for name in ("episode_seed", "variations", "language_instruction"):
-        before, now = (json_line(getattr(each, name)) for each in (line, again))
-        if before != now:
-            field = "conditions" if name == "variations" else name
-            return rerun.Difference(field=field, recorded=before, found=now, at_start=True)
-    if line.episode_length != again.episode_length:
-        return rerun.Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
-    first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
-    return rerun.result_difference(first, second)
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ class Watch:
     _points: dict[int, list[curve.Point]] = field(default_factory=dict, init=False)
     _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
     _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
-    _told: set[tuple[str, str]] = field(default_factory=set, init=False)  # reasons in the log
+    _told: set[tuple[Path, str]] = field(default_factory=set, init=False)  # reasons in the log
 
     def __post_init__(self) -> None:
         self._directory = self.settings.directory
@@ -352,12 +352,14 @@ class Watch:
         with storage_errors("make", place):
             place.mkdir(parents=True, exist_ok=True)
         with RunLock(place) as lock:
+            is_told = False
             while True:
                 with suppress(ConfigError):
                     lock.hold(alone=True)
                     break
-                work = f"another watch is at work in {place}, or a run of one"
-                self._log_once(logging.WARNING, work, "this one waits for its end")
+                if not is_told:
+                    _LOG.warning("another watch is at work in %s, or a run of one: this one waits for its end", place)
+                is_told = True
                 self.sleep(self.settings.poll_s)
             # The runner inherits the lock, and so holds it even if this process is killed.
             os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
@@ -422,16 +424,12 @@ class Watch:
         why_not = self._readiness.why_not(checkpoint.path)
         if why_not is None and not _is_free(self._directory / f"step_{step}"):
             why_not = "an earlier evaluation of it is still at work"
-        if why_not is not None:
-            self._log_once(logging.INFO, f"waiting for {checkpoint.path}", why_not)
-        return why_not is None
-
-    def _log_once(self, level: int, subject: str, reason: str) -> None:
-        """Log a reason, once for those of a subject that differ in their numbers only."""
-        told = (subject, re.sub(r"\d+", "", reason))
-        if told not in self._told:
+        # Reasons that differ in their numbers only are logged once.
+        told = checkpoint.path, re.sub(r"\d+", "", why_not or "")
+        if why_not is not None and told not in self._told:
             self._told.add(told)
-            _LOG.log(level, "%s: %s", subject, reason)
+            _LOG.info("waiting for %s: %s", checkpoint.path, why_not)
+        return why_not is None
 
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""

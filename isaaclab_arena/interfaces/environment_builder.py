@@ -247,6 +247,14 @@ class Variation:
         """Arena's name of it, ``<asset>.<name>``, which is also its key among an episode's conditions."""
         return f"{self.asset}.{self.name}"
 
+    def problem_with(self, value: ConditionValue) -> str | None:
+        """Return the reason why this variation cannot have a value, None if it can."""
+        if isinstance(value, str):
+            texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
+            return None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}, got {value!r}"
+        wrong = self.wrong_with(value if isinstance(value, tuple) else (value,))
+        return None if wrong is None else f"{wrong}, got {value!r}"
+
     def wrong_with(self, parts: Sequence[float]) -> str | None:
         """Return the fault of the numbers of a value, None if there is none."""
         if len(parts) not in self.sizes:

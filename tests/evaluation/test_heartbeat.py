@@ -68,6 +68,17 @@ def test_a_status_that_cannot_be_read_is_no_status(tmp_path, text):
     assert read_rank_status(tmp_path, 1) is None
 
 
+@pytest.mark.parametrize("name", ["rank", "run_id", "host", "machine", "pid", "start_ticks", "state"])
+def test_a_status_that_does_not_say_its_process_is_not_filled_in_from_the_reader(tmp_path, name):
+    (tmp_path / "logs").mkdir()
+    write_rank_status(tmp_path, status_of())
+    path = status_path(tmp_path, 1)
+    written = json.loads(path.read_text())
+    del written[name]
+    path.write_text(json.dumps(written))
+    assert read_rank_status(tmp_path, 1) is None
+
+
 def test_the_publisher_writes_what_was_counted(tmp_path):
     with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7), interval_s=0.02) as publisher:
         publisher.start_job("lift", num_episodes=4)

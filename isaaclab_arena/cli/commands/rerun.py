@@ -17,8 +17,10 @@ from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
+from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
+from isaaclab_arena.policy.catalog import STATE
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import layout, ledger, reports
@@ -76,10 +78,23 @@ def verify(argv: Sequence[str]) -> int:
                 "there twice, the tables are those that a merge gives"
             )
 
-        # Run a sample again.
-        drawn = verification.episodes_to_draw_from(options.output_dir, merged.plan)
-        sample = verification.draw_sample(drawn, options.sample, seed=options.seed)
-        for job in verification.jobs_of_one_program(merged.plan) if options.sample > 0 else ():
+        # Run a sample again, of the jobs that can run again and of their episodes that did not end as in `BROKEN_OFF`.
+        # The policies of the others were objects or local classes of the program that began the run.
+        gone, finished = (
+            [
+                job.name
+                for job in merged.plan.jobs
+                if (job.contents is not None and STATE in job.contents.policy)
+                or job.config.policy_type.startswith("__main__.")
+                or "<locals>" in job.config.policy_type
+            ],
+            {},
+        )
+        for name in (job.name for job in merged.plan.jobs if job.name not in gone):
+            lines = ledger.read_commits(options.output_dir / name, name).lines
+            finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
+        sample = verification.draw_sample(finished, options.sample, seed=options.seed)
+        for job in gone if options.sample > 0 else ():
             _say(
                 f"job '{job}' cannot be run again: its policy lived in the program that began the run; isaaclab-arena "
                 "replay simulates its recorded actions"
@@ -271,7 +286,7 @@ def replay(argv: Sequence[str]) -> int:
 
     with stdout_for_json(wanted=options.json):
         rerun(files, settings, show)
-        bitwise = [episode for episode in replayed if episode.is_bitwise]
+        bitwise = [episode for episode in replayed if episode.difference is None and not episode.is_damaged]
         sound = [episode for episode in replayed if not episode.is_damaged]
         text = _num_bitwise(bitwise, replayed)
         if sound:

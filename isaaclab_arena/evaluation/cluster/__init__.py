@@ -137,7 +137,8 @@ class RankSupervisor:
     def work(self, start_timeout_s: float) -> None:
         """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
         for rank in range(self.orders.num_ranks):
-            self._start(Life(rank=rank))
+            self.cluster.start_rank(Life(rank=rank), avoid=self._refused)
+            self._lives[Life(rank=rank)] = self.clock()
         # `start_timeout_s` [s] limits the wait for the first rank only.
         began_s = looked_s = watching_since_s = self.clock()
         has_begun = False
@@ -247,11 +248,9 @@ class RankSupervisor:
             return
         self._restarts += costs
         status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
-        self._start(Life(rank=rank, number=life.number + 1))
-
-    def _start(self, life: Life) -> None:
-        self.cluster.start_rank(life, avoid=self._refused)
-        self._lives[life] = self.clock()
+        again = Life(rank=rank, number=life.number + 1)
+        self.cluster.start_rank(again, avoid=self._refused)
+        self._lives[again] = self.clock()
 
     def _stop(self, signal_number: int) -> None:
         if self._stop_by is None:

@@ -61,39 +61,35 @@ class ClaimServerActor:
         return json_line(claim_server.answered(self._claim_server, told))
 
 
-def asking(actor: Any, way_out: str = "") -> Ask:
-    """Return the function that calls the claim server; it raises `ClaimsLostError` if the server is lost."""
-
-    def ask(calls: Sequence[Call]) -> Any:
-        words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
-        try:
-            return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
-        except exceptions.RayTaskError as error:
-            if isinstance(error.cause, ArenaError):
-                raise error.cause from error
-            # The claim server failed, so no job of the asking rank is at fault.
-            raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
-        except exceptions.RayActorError as error:
-            raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
-
-    return ask
+def answer_of(actor: Any, calls: Sequence[Call], *, way_out: str = "") -> Any:
+    """Make calls of the claim server, and return its last answer; `ClaimsLostError` if the server is lost."""
+    words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
+    try:
+        return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, ArenaError):
+            raise error.cause from error
+        # The claim server failed, so no job of the asking rank is at fault.
+        raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
+    except exceptions.RayActorError as error:
+        raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
 
 
+@dataclass(eq=False, repr=False)
 class RankActor:
     """A rank of a run, as an actor."""
 
-    def __init__(self, claim_server: Any, rank: int) -> None:
-        self._claim_server = claim_server
-        self._rank = rank
+    claim_server: Any
+    rank: int
 
     def __repr__(self) -> str:
         """Name the rank in Ray's dashboard and before each of its lines on the screen."""
-        return f"rank {self._rank}"
+        return f"rank {self.rank}"
 
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the final state of the rank."""
         read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
-        return claim_server.run_rank(*read, asking(self._claim_server))
+        return claim_server.run_rank(*read, partial(answer_of, self.claim_server))
 
 
 def why(error: exceptions.RayError) -> str:
@@ -188,10 +184,7 @@ class RayEngine:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         check = _remote(num_cpus=0, max_retries=0)
         # Made once: Ray sends each remote function to the cluster by itself, and a cluster may have many nodes.
-        problem_there = check(claim_server.problem_of_node)
-
-        def ask(node: dict[str, Any]) -> Any:
-            return problem_there.options(scheduling_strategy=_on(node["NodeID"])).remote(json_line(needs))
+        problem_there, words = check(claim_server.problem_of_node), json_line(needs)
 
         # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
         # value, so its process need not import this package.
@@ -200,10 +193,13 @@ class RayEngine:
         nodes = [node for node in ray.nodes() if _could_have(node, needs)]
         is_here = {node["NodeID"] for node in nodes} >= {here}
         is_same = is_here and (self.is_local or ray.get(prefix.remote()) == sys.prefix)
-        asked = [(node, ask(node)) for node in nodes if not (is_same and node["NodeID"] == here)]
+        to_ask = [node for node in nodes if not (is_same and node["NodeID"] == here)]
+        checks = [problem_there.options(scheduling_strategy=_on(node["NodeID"])) for node in to_ask]
+        # All nodes are at work on their checks at the same time.
+        pending = [each.remote(words) for each in checks]
         problems = []
-        for node, pending in asked:
-            name, reference = node["NodeManagerHostname"], pending
+        for number, node in enumerate(to_ask):
+            name, reference = node["NodeManagerHostname"], pending[number]
             told: Any = None
             for _ in range(_TRIES_OF_A_CHECK):
                 try:
@@ -212,7 +208,7 @@ class RayEngine:
                 except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
                     told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
-                    reference = ask(node)
+                    reference = checks[number].remote(words)
                 except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
                     # Ray lists a node that has gone for a while.
                     _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
@@ -234,7 +230,7 @@ class RayEngine:
         named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
         self._claim_server = named.remote(json_line(orders))
         again = f"go on with the same command and --resume {orders.output_directory}"
-        self.ask = asking(self._claim_server, f"; all that it committed is kept: {again}")
+        self.ask = partial(answer_of, self._claim_server, way_out=f"; all that it committed is kept: {again}")
 
     def start_rank(self, life: Life, *, avoid: Collection[str] = ()) -> None:
         """Start a rank as soon as the cluster has the resources, on none of the nodes to avoid."""

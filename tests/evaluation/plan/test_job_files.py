@@ -20,19 +20,22 @@ from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, jobs_taking_turns, plan_run, round_size, rounds_of
+from isaaclab_arena.evaluation.planning import RunRequest, jobs_taking_turns, plan_run, rounds_of
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
+from isaaclab_arena.evaluation.queues import jobs_of_rank
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
+from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, ShrugPolicy
 from tests.machine import show_gpus
 from tests.outsiders.test_policies_written_for_arena import block
+from tests.results.evidence import attempt
 
 # Tests that every job file of the project is good.
 
@@ -366,7 +369,11 @@ def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
 
 
 def test_a_round_has_an_episode_for_every_env_slot_of_the_ranks_that_share_it():
-    assert round_size(TURNS_JOBS[1:3], num_ranks=2) == 6
+    start = attempt(1, world_size=2, jobs=tuple(AttemptEntry(job=job.config.name) for job in TURNS_JOBS))
+    for rank, shares in ((0, [[4, 5, 6, 7], [9]]), (1, [[0, 1, 2, 3], [8]])):
+        assigned = jobs_of_rank(TURNS_JOBS, start, rank=rank, split=True, questions=QUESTIONS)
+        for name in ("job1", "job3"):
+            assert [list(each.supply.take(range(10))) for each in assigned if each.job.config.name == name] == shares
 
 
 def test_rounds_go_by_the_index_so_that_an_arm_that_lags_behind_catches_up_first():

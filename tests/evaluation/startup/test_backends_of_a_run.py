@@ -251,7 +251,7 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     (tmp_path / "again").mkdir()
     sample = {"balance": [0, 3]}
     again = verification.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
-    [job] = verification.jobs_of_plan(again, directory, may_import=False)
+    [job] = verification.jobs_of_plan(again, directory, policy_batch=None, may_import=False)
     assert job.environment_config.backend == "warp"
 
 
