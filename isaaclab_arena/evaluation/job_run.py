@@ -425,7 +425,7 @@ class JobRunner:
                 raise
         if not failure and taking_turns and not self.stop_requested():
             self._open[name] = job_run
-            job_run.stopwatch.rest()
+            job_run.stopwatch.rests_since = time.perf_counter()
             return job_run.report()
         return self._end(job_run, failure)
 
