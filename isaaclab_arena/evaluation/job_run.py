@@ -185,7 +185,7 @@ class JobRun:
             network = None if self._built is None else self._built.network
             drawn, used = sum(each.environment.pictures_drawn or 0 for each in groups), network and network.usage
             if network is not None:
-                network.look_away()
+                network.seen = None
             try:
                 yield config, indices, groups, [writer for writer in self._writers if writer is not None]
             finally:

@@ -201,7 +201,7 @@ class EpisodeArrays:
             [parts] = on_cpu([torch.cat([part[started] for part in self._state_parts], dim=1)])
             states = {_PARTS: parts.numpy()}
         else:
-            whole = self._state(layout.INITIAL_STATE)
+            whole = dict(flatten(self._environment.state() or {}, layout.INITIAL_STATE))
             read = on_cpu([tensor[list(env_ids)] for tensor in whole.values()])
             states = {path: values.numpy() for path, values in zip(whole, read, strict=True)}
         simulator_states = self._environment.episode_states(env_ids)
@@ -280,9 +280,6 @@ class EpisodeArrays:
             self._ring.append(packs, num_steps)
         self._held.clear()
 
-    def _state(self, prefix: str) -> dict[str, torch.Tensor]:
-        return dict(flatten(self._environment.state() or {}, prefix))
-
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
         """Return the tensors to keep of a step, always in the same order; see `_lay_out`."""
         action = transition.action
@@ -301,7 +298,7 @@ class EpisodeArrays:
         if not self._host_parts and self._state_parts:
             tensors.append(torch.cat(self._state_parts, dim=1))
         elif not self._host_parts:
-            tensors += self._state(layout.STATES).values()
+            tensors += [tensor for _, tensor in flatten(self._environment.state() or {}, layout.STATES)]
         return tensors
 
     def _lay_out(self, transition: Transition) -> None:
@@ -329,8 +326,9 @@ class EpisodeArrays:
             named = {"/".join((above, *keys, name)): terms[name] for name in names}
             arrays_of += [named] if path in self._together else [{name: term} for name, term in named.items()]
         if not self._host_parts:
-            parts = {_PARTS: torch.cat(self._state_parts, dim=1)} if self._state_parts else self._state(layout.STATES)
-            arrays_of += [{name: part} for name, part in parts.items()]
+            parts = [(_PARTS, torch.cat(self._state_parts, dim=1))] if self._state_parts else []
+            parts = parts or flatten(self._environment.state() or {}, layout.STATES)
+            arrays_of += [{name: part} for name, part in parts]
 
         state = self._host_parts[0].dtype if self._host_parts else None
         packs: dict[object, _TensorPack] = {}
