@@ -302,7 +302,7 @@ class JobRun:
             )
             self._writers = recorder, None
             video = settings.options.video_options()
-            if video.wanted:
+            if video.camera or video.viewport:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 

@@ -414,14 +414,6 @@ class JobLatency:
         """Whether new chunks continue planned actions (RTC); True if the delays are still unknown."""
         return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
 
-    def delays_in(self, environment: Environment) -> Delays:
-        """Return the delays in an environment. `ConfigError` if the measurement is missing."""
-        if self.delays is not None:
-            return self.delays
-        if self.latencies_ms is None:
-            raise ConfigError("its latency was to be measured when the run started, and was not")
-        return in_time(self.latencies_ms, environment.control_dt)
-
 
 def job_latency(
     config: LatencyConfig | None,
@@ -447,7 +439,8 @@ def job_latency(
     # The chunk traits, as far as they matter and are known before the policy is built.
     policy_class, options = policy
     try:
-        delays, traits = latency.delays_in(sample), None
+        # Only a latency that is measured later has neither.
+        delays, traits = delays or in_time(latency.latencies_ms or (), sample.control_dt), None
         if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
         elif config.meanwhile is not Meanwhile.WAIT and "stated_chunks" in policy_class.offers:
@@ -466,7 +459,11 @@ def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: Q
         return groups
     late = []
     for group in groups:
-        delays = latency.delays_in(group.environment)
+        delays = latency.delays
+        if delays is None:
+            if latency.latencies_ms is None:
+                raise ConfigError("its latency was to be measured when the run started, and was not")
+            delays = in_time(latency.latencies_ms, group.environment.control_dt)
         policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
         policy.check_environment(group.environment)
         late.append(replace(group, policy=policy))

@@ -181,21 +181,28 @@ class PictureReaders:
         for start in starts if self._drawing is not None else ():
             self._after[:, start.env_id] = self._of_starting.pop(start.env_id)
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            for observer, after in zip(self._observers, self._after[1:], strict=True):
-                self._show(observer.on_episode_start, starts, _seen_by(observer, observation, after))
+            try:
+                for observer, after in zip(self._observers, self._after[1:], strict=True):
+                    observer.on_episode_start(self._environment, starts, _seen_by(observer, observation, after))
+            except AttributeError as error:
+                refuse_misread(error)
+                raise
 
     def show_step(self, transition: Transition) -> None:
         """Show the observers a control step."""
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
-                seen = transition
-                if self._drawing is not None and not (before.all() and after.all()):
-                    step = transition.step
-                    step = replace(step, observation=_seen_by(observer, step.observation, after))
-                    seen = replace(
-                        transition, observation=_seen_by(observer, transition.observation, before), step=step
-                    )
-                self._show(observer.on_step, seen)
+            try:
+                for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
+                    seen, step = transition, transition.step
+                    if self._drawing is not None and not (before.all() and after.all()):
+                        step = replace(step, observation=_seen_by(observer, step.observation, after))
+                        shown = _seen_by(observer, transition.observation, before)
+                        seen = replace(transition, observation=shown, step=step)
+                    observer.on_step(self._environment, seen)
+            # An observer may take announced pictures for those of all env slots, which is refused by its name.
+            except AttributeError as error:
+                refuse_misread(error)
+                raise
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
         """Show the observers the episodes that ended, one after the other."""
@@ -203,14 +210,6 @@ class PictureReaders:
             with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
-
-    def _show(self, hook: Callable[..., None], *shown: object) -> None:
-        """Call an observer's hook, and name the observer that takes announced pictures for those of all env slots."""
-        try:
-            hook(self._environment, *shown)
-        except AttributeError as error:
-            refuse_misread(error)
-            raise
 
     def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> np.ndarray:
         """Have the union of all announcements drawn. Return the mask of the env slots that are read, (num_envs,)."""

@@ -108,7 +108,8 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
         if saved is not None and options.resume is not None:
             condition_sets.check_saved_earlier(saved, directory)
         if attempt is None:
-            if options.video_options().wanted:
+            video = options.video_options()
+            if video.camera or video.viewport:
                 _LOG.warning("no episode runs, so none is filmed")
             _LOG.info("%s is complete; there is nothing to do", directory)
             code = merge_and_show(request, host, directory, saved=saved, is_finished=True)

@@ -17,11 +17,6 @@ class VideoOptions:
     only_failures: bool = False  # True: only episodes that did not succeed are kept
     frames_per_second: float = 10.0  # of the robot's time; at most one frame per control step
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the options ask for any video."""
-        return self.camera or self.viewport
-
     def films(self, episode: Episode) -> bool:
         """Whether an episode is filmed."""
         return self.first_episodes is None or episode.episode_index < self.first_episodes

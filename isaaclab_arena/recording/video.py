@@ -397,7 +397,7 @@ class VideoRecorder(Observer):
     places: Mapping[int, FilmPlace] = field(default_factory=dict)
     _rebuild: int | None = None
     _first_slots: Mapping[Environment, int] = field(default_factory=dict)
-    _films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict)
+    films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict, init=False)  # of running episodes
     _sheet: list[Strip] = field(default_factory=list)
     _num_strips: int = 0
     _said_no_cameras: bool = False
@@ -407,8 +407,8 @@ class VideoRecorder(Observer):
         # `rebuild` is part of the names of films; None for a job with a single rebuild.
         self._rebuild = rebuild
         self._first_slots = first_slots(environments)
-        while self._films:
-            _, films = self._films.popitem()
+        while self.films:
+            _, films = self.films.popitem()
             for film in films.values():
                 film.discard()
 
@@ -418,7 +418,7 @@ class VideoRecorder(Observer):
         if not self.options.camera or not environment.films_only_drawn:
             return ()
         beginning = [start.env_id for start in starting if self.options.films(start.episode)]
-        return [*self._films.get(environment, ()), *beginning]
+        return [*self.films.get(environment, ()), *beginning]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -457,7 +457,7 @@ class VideoRecorder(Observer):
                 do=self.threads.for_a_film(),
                 steps_per_frame=steps_per_frame,
             )
-            self._films.setdefault(environment, {})[start.env_id] = film
+            self.films.setdefault(environment, {})[start.env_id] = film
         self._film(environment, [start.env_id for start in filmed])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -465,7 +465,7 @@ class VideoRecorder(Observer):
         del transition
         self.threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
-        films = self._films.get(environment, {})
+        films = self.films.get(environment, {})
         for film in films.values():
             film.num_steps += 1
             film.shows_latest_step = film.num_steps % film.steps_per_frame == 0
@@ -474,7 +474,7 @@ class VideoRecorder(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
         self.threads.raise_failure()
-        films = self._films.get(environment, {})
+        films = self.films.get(environment, {})
         film = films.get(record.env_id)
         if film is None:
             return
@@ -487,17 +487,6 @@ class VideoRecorder(Observer):
             return
         self._num_strips += 1
         film.queue(film.finish, record, self._sheet if self._num_strips <= MAX_EPISODES else None)
-
-    def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
-        """Return the final paths of the videos in an env slot, none if it is not filmed."""
-        film = self._films.get(environment, {}).get(env_id)
-        return () if film is None else tuple(file.path for file in film.files.values())
-
-    def discard(self, environment: Environment, env_id: int) -> None:
-        """Delete the videos of the running episode in an env slot, if it is filmed."""
-        film = self._films.get(environment, {}).pop(env_id, None)
-        if film is not None:
-            film.discard()
 
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
@@ -529,7 +518,7 @@ class VideoRecorder(Observer):
         """Queue the current frames of env slots, which are drawn later if the environment can do so."""
         if not env_ids:
             return
-        films = self._films[environment]
+        films = self.films[environment]
         cameras = tuple(films[env_ids[0]].files)
         for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
             films[env_id].queue(films[env_id].add, draw)
