@@ -53,11 +53,6 @@ class QueryTimes:
 # The latency in control steps, from a job's setting in steps or in milliseconds.
 
 
-def in_steps(low: int, high: int) -> Delays:
-    """Return delays distributed uniformly over ``low`` to ``high`` control steps."""
-    return Delays(steps=tuple((number, 1) for number in range(low, high + 1)))
-
-
 def in_time(latencies_ms: Iterable[float], control_dt: float) -> Delays:
     """Return delays from equally likely latencies [ms], each rounded up to control steps of `control_dt` [s]."""
     # The rounding of a division must not add a step.
@@ -426,7 +421,10 @@ def job_latency(
     # Nothing is simulated here.
     if config is None:
         return None
-    delays = None if config.steps is None else in_steps(*config.steps)
+    # From the first to the last number of control steps, each is equally likely.
+    delays = None
+    if config.steps is not None:
+        delays = Delays(steps=tuple((number, 1) for number in range(config.steps[0], config.steps[1] + 1)))
     latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory), delays=delays)
     builder, environment_config = environment
     try:

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import partial
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, TypeAlias, cast
@@ -23,7 +24,6 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.recorder import first_slots
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.disk import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
@@ -406,7 +406,9 @@ class VideoRecorder(Observer):
         """Discard the videos of running episodes, and set the environments of the next ones, if any."""
         # `rebuild` is part of the names of films; None for a job with a single rebuild.
         self._rebuild = rebuild
-        self._first_slots = first_slots(environments)
+        # The env slots of several environments are numbered consecutively.
+        sizes = accumulate((environment.num_envs for environment in environments), initial=0)
+        self._first_slots = dict(zip(environments, sizes, strict=False))
         while self.films:
             _, films = self.films.popitem()
             for film in films.values():
