@@ -419,8 +419,9 @@ class VideoRecorder(Observer):
         # Any step may be the last, and the last one always has a frame, so these slots render after every step.
         if not self.options.camera or not environment.films_only_drawn:
             return ()
-        beginning = [start.env_id for start in starting if self.options.films(start.episode)]
-        return [*self.films.get(environment, ()), *beginning]
+        most = self.options.first_episodes
+        filmed = (start for start in starting if most is None or start.episode.episode_index < most)
+        return [*self.films.get(environment, ()), *(start.env_id for start in filmed)]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -436,7 +437,8 @@ class VideoRecorder(Observer):
             message = "job '%s' has no videos: its environment has no such cameras%s"
             _LOG.warning(message, self.job, environment.filming_hint)
 
-        filmed = [start for start in starts if cameras and self.options.films(start.episode)]
+        most = self.options.first_episodes
+        filmed = [start for start in starts if cameras and (most is None or start.episode.episode_index < most)]
         steps_per_frame = max(1, round(1 / (self.options.frames_per_second * environment.control_dt)))
         for start in filmed:
             index = start.episode.episode_index
