@@ -404,11 +404,6 @@ class JobLatency:
     latencies_ms: tuple[float, ...] | None = None  # [ms], None if given in steps or measured
     delays: Delays | None = None  # in control steps, None while the control step or the measurement is missing
 
-    @property
-    def continues(self) -> bool:
-        """Whether new chunks continue planned actions (RTC); True if the delays are still unknown."""
-        return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
-
 
 def job_latency(
     config: LatencyConfig | None,

@@ -369,8 +369,6 @@ def test_what_a_policys_options_allow_is_not_refused():
     said = {"steps": 8, "meanwhile": "rtc"}
     resolved = job(said, "lift_object", "gr00t_closedloop", options, camera_size=64, enable_cameras=True)
     assert resolved.latency is not None
-    assert resolved.latency.continues
-    assert not JobLatency(config=resolved.latency.config, delays=Delays(steps=((0, 1),))).continues
 
 
 class BuiltItsOwnWay(ConstantChunks):
