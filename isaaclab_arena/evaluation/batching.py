@@ -26,10 +26,7 @@ from isaaclab_arena.testing import environment_conformance as conformance
 
 
 def _passed_on(name: str) -> Any:
-    def method(self: "PolicyWrapper", *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.asked, name)(*args, **kwargs)
-
-    return method
+    return lambda self, *args, **kwargs: getattr(self.asked, name)(*args, **kwargs)
 
 
 class PolicyWrapper(PolicyBase[None]):
@@ -91,8 +88,8 @@ class FixedBatchPolicy(PolicyWrapper):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the real env slots' actions (num_envs, action_dim). `PolicyError` if they do not fit the batch."""
-        view = self.view_of(env)
-        action = self.asked.get_action(view, self.seen(env, observation))
+        view, shown = self.seen(env, observation)
+        action = self.asked.get_action(view, shown)
         if view.num_envs == view.num_real:
             # Without padding the evaluation loop checks the action itself.
             return action
@@ -120,12 +117,13 @@ class FixedBatchPolicy(PolicyWrapper):
         """Pass the env slots whose episodes have ended to the other policy, with the padded view of the environment."""
         self.asked.end_episodes(self.view_of(env), env_ids)
 
-    def seen(self, env: Environment, observation: Observation) -> Observation:
-        """Return the observation padded to the batch size, in contiguous memory."""
+    def seen(self, env: Environment, observation: Observation) -> "tuple[WideView, Observation]":
+        """Return the padded view of the environment, and the observation padded alike, in contiguous memory."""
         view = self.view_of(env)
-        if view.num_envs == view.num_real:
-            return with_leaves(observation, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
-        return padded(observation, view.num_envs, num_real=view.num_real, reader=type(self.asked).__name__)
+        if view.num_envs > view.num_real:
+            return view, padded(observation, view.num_envs, num_real=view.num_real, reader=type(self.asked).__name__)
+        one_block = with_leaves(observation, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
+        return view, one_block
 
     def view_of(self, env: Environment) -> "WideView":
         """Return the padded view of an environment, the same object for the same environment."""
@@ -365,12 +363,6 @@ def _played(
     """Return the trace of each env slot in `playing`, until all episodes have ended or eight steps are made."""
     on_demand = environment.pictures_drawn is not None
 
-    def seen(observation: Observation, slot: int, *, is_drawn: bool) -> dict[str, bytes]:
-        # On-demand pictures that were not drawn may show anything.
-        if on_demand and not is_drawn:
-            observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
-        return conformance.shown_in(observation, slot)
-
     # Both episodes have index 0, because a benchmark may have only one episode.
     conditions = {}
     for slot, index in playing.items():
@@ -382,16 +374,22 @@ def _played(
     environment.draw_pictures_of([*playing] if sees_pictures else [])
     env_ids = torch.tensor(sorted(playing), dtype=torch.int64, device=environment.device)
     observation = environment.reset(env_ids, [conditions[slot] for slot in sorted(playing)])
+    # On-demand pictures that were not drawn may show anything.
+    if on_demand and not sees_pictures:
+        observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
     shown: dict[int, conformance.Trace] = {}
     for slot in playing:
         words = {"instruction": environment.instruction(conditions[slot]).encode()}
-        shown[slot] = [{**seen(observation, slot, is_drawn=sees_pictures), **words}]
+        shown[slot] = [{**conformance.shown_in(observation, slot), **words}]
 
     # Only running episodes are compared, because an env slot after its end may show anything.
     running = set(playing)
     for number in range(8):
         environment.draw_pictures_of([])
         step = environment.step(conformance.action_of(environment, playing, number))
+        observation = step.observation
+        if on_demand:
+            observation = {group: terms for group, terms in observation.items() if group != CAMERAS}
         outcome = {name: getattr(step, name) for name in ("reward", "terminated", "truncated", "diverged", "success")}
         for slot in running:
             named = {
@@ -399,7 +397,7 @@ def _played(
                 for name, value in {**step.metrics, **outcome}.items()
                 if value is not None
             }
-            shown[slot].append({**seen(step.observation, slot, is_drawn=False), **named})
+            shown[slot].append({**conformance.shown_in(observation, slot), **named})
         running -= {slot for slot in running if bool(conformance.ended(step)[slot])}
         if not running:
             break

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from isaaclab_arena.config.schema import PolicyServerConfig
+from isaaclab_arena.config.schema import Meanwhile, PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching
@@ -384,7 +384,10 @@ class GroupBuilder:
         num_envs: int,
     ) -> tuple[int | None, str | None]:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
-        continues = job.latency is not None and job.latency.continues
+        # In real-time chunking new chunks continue planned actions, unless no answer is late.
+        is_chunking = job.latency is not None and job.latency.config.meanwhile is Meanwhile.RTC
+        delays = None if job.latency is None else job.latency.delays
+        continues = is_chunking and (delays is None or delays.longest > 0)
 
         def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.

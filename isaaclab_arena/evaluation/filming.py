@@ -189,7 +189,8 @@ class _Recorder(VideoRecorder):
         """Keep the film if the replay equals the recording, with the recorded outcome."""
         index = record.episode.episode_index
         replayed, line = self._replayed.pop(index), self._lines[index]
-        films = self.videos_under_way(environment, record.env_id)
+        film = self.films.get(environment, {}).get(record.env_id)
+        films = () if film is None else tuple(file.path for file in film.files.values())
         apart, reason = replayed.pose_difference, None
         if not films:
             reason = "its environment has no such cameras"
@@ -199,7 +200,9 @@ class _Recorder(VideoRecorder):
             because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
             reason = "; ".join([f"it came out otherwise, {replayed.difference}", *because])
         if reason is not None:
-            self.discard(environment, record.env_id)
+            if film is not None:
+                del self.films[environment][record.env_id]
+                film.discard()
             self._told(index, reason=reason)
             return
         # A replayed episode ends with its last action, even if the run cut it off. The film shows the recorded outcome.

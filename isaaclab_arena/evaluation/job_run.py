@@ -158,9 +158,8 @@ class JobRun:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(directory, watchdog, anew=has_run)
+            groups = self._build(directory, watchdog, supply, anew=has_run, rebuild=rebuild)
             has_run = True
-            self._begin_recording(directory, rebuild, [group.environment for group in groups], supply)
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
             policy = self.instructions.policy = groups[0].policy
@@ -185,7 +184,7 @@ class JobRun:
             network = None if self._built is None else self._built.network
             drawn, used = sum(each.environment.pictures_drawn or 0 for each in groups), network and network.usage
             if network is not None:
-                network.look_away()
+                network.seen = None
             try:
                 yield config, indices, groups, [writer for writer in self._writers if writer is not None]
             finally:
@@ -196,7 +195,7 @@ class JobRun:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(directory, watchdog, anew=False)
+            self._build(directory, watchdog, supply, anew=False, rebuild=None)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
@@ -246,12 +245,15 @@ class JobRun:
             traceback_file=traceback_file,
         )
 
-    def _build(self, directory: Path, watchdog: Watchdog, *, anew: bool) -> Sequence[EnvGroup]:
-        """Return the groups of the job's env slots. Reuse the previous job's if they are equal, unless `anew`."""
+    def _build(
+        self, directory: Path, watchdog: Watchdog, supply: EpisodeSupply, *, anew: bool, rebuild: int | None
+    ) -> Sequence[EnvGroup]:
+        """Return the groups of the job's env slots, and have the job's files begin a `rebuild`, if any."""
+        # The previous job's groups are reused if they are equal, unless `anew`.
         if anew:
             self.builder.clear()
-        config, silence_s = self.job.config, self.settings.options.build_timeout_s
-        entry = self.settings.entries[config.name]
+        config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
+        entry = settings.entries[config.name]
         watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
             built = self.builder.build(self.job, directory, self.start_up)
@@ -274,17 +276,14 @@ class JobRun:
                 f"{entry.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
                 f"{entry.num_envs} again"
             )
-        return late_groups(built.groups, self.job.latency, self._query_times)
+        groups = late_groups(built.groups, self.job.latency, self._query_times)
+        if rebuild is None:
+            return groups
 
-    def _begin_recording(
-        self, directory: Path, rebuild: int, environments: Sequence[Environment], supply: EpisodeSupply
-    ) -> None:
-        """Tell the writers of the job's files that a rebuild begins; make them before the first one."""
-        config, settings, (recorder, videos) = self.job.config, self.settings, self._writers
+        # The writers of the job's files are made before its first rebuild.
+        environments, (recorder, videos) = [group.environment for group in groups], self._writers
         if recorder is None:
-            served = {}
-            if self._built is not None and self._built.served_model is not None:
-                served[SERVED_MODEL] = self._built.served_model
+            served = {} if built.served_model is None else {SERVED_MODEL: built.served_model}
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
             recorder = EpisodeRecorder(
                 directory,
@@ -294,7 +293,7 @@ class JobRun:
                 attempt=settings.attempt.number,
                 env_args=environment_args(self.job),
                 provenance=facts,
-                contents=settings.entries[config.name].contents,
+                contents=entry.contents,
                 write_dataset=not settings.options.no_dataset,
                 observations=RecordedObservations(settings.options.record_observations),
                 compression=Compression(settings.options.compression),
@@ -302,7 +301,7 @@ class JobRun:
             )
             self._writers = recorder, None
             video = settings.options.video_options()
-            if video.wanted:
+            if video.camera or video.viewport:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 
@@ -313,6 +312,7 @@ class JobRun:
         recorder.begin_rebuild(environments)
         if videos is not None:
             videos.begin_rebuild(environments, rebuild if config.num_rebuilds > 1 else None)
+        return groups
 
 
 @dataclass(eq=False)
@@ -425,7 +425,7 @@ class JobRunner:
                 raise
         if not failure and taking_turns and not self.stop_requested():
             self._open[name] = job_run
-            job_run.stopwatch.rest()
+            job_run.stopwatch.rests_since = time.perf_counter()
             return job_run.report()
         return self._end(job_run, failure)
 

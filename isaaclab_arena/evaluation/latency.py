@@ -54,11 +54,6 @@ class QueryTimes:
 # The latency in control steps, from a job's setting in steps or in milliseconds.
 
 
-def in_steps(low: int, high: int) -> Delays:
-    """Return delays distributed uniformly over ``low`` to ``high`` control steps."""
-    return Delays(steps=tuple((number, 1) for number in range(low, high + 1)))
-
-
 def in_time(latencies_ms: Iterable[float], control_dt: float) -> Delays:
     """Return delays from equally likely latencies [ms], each rounded up to control steps of `control_dt` [s]."""
     # The rounding of a division must not add a step.
@@ -76,28 +71,28 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
         shares = (np.arange(1000) + 0.5) / 1000
         return (low,) if low == high else tuple((low + (high - low) * shares).tolist())
 
-    path, column, max_latencies = directory / config.file, "latency_ms", 100_000
-
-    def refusal(message: str) -> ConfigError:
-        return ConfigError(Problem(f"'{path}'{message}", key="latency.file"))
+    path, key, column, max_latencies = directory / config.file, "latency.file", "latency_ms", 100_000
 
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
             if column not in (table.fieldnames or ()):
-                raise refusal(f" has no column '{column}', which holds one latency a line [ms]")
+                message = f"'{path}' has no column '{column}', which holds one latency a line [ms]"
+                raise ConfigError(Problem(message, key=key))
             texts = [line[column] for line in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise refusal(f" cannot be read: {first_line(error)}") from error
+        raise ConfigError(Problem(f"'{path}' cannot be read: {first_line(error)}", key=key)) from error
     if not 1 <= len(texts) <= max_latencies:
-        raise refusal(f" has {len(texts)} latencies; 1 to {max_latencies} can be drawn from")
+        message = f"'{path}' has {len(texts)} latencies; 1 to {max_latencies} can be drawn from"
+        raise ConfigError(Problem(message, key=key))
     latencies = []
     for number, text in enumerate(texts, start=2):
         value = math.nan
         with suppress(ValueError):
             value = float(text or "")
         if not 0.0 <= value <= MAX_MS:
-            raise refusal(f": line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms")
+            message = f"'{path}': line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms"
+            raise ConfigError(Problem(message, key=key))
         latencies.append(value)
     return tuple(latencies)
 
@@ -112,56 +107,40 @@ class Answers:
 
     def __init__(self, policy: PolicyBase, *, waits: bool = False) -> None:
         # `waits`: no answer is late, so the policy may combine chunks itself.
-        self._policy, self._is_chunked = policy, False
+        self._policy, self.is_chunked = policy, False
         self._wide = policy if isinstance(policy, FixedBatchPolicy) else None
         self._asked = policy if self._wide is None else self._wide.asked
         self.traits = ONE_STEP
         if "chunks" in self._asked.offers:
             # `ConfigError`: the policy's options combine chunks in a way that only the policy itself can.
             try:
-                self.traits, self._is_chunked = self._asked.chunk_traits(), True
+                self.traits, self.is_chunked = self._asked.chunk_traits(), True
             except ConfigError:
                 if not waits:
                     raise
         # A policy that cannot act in some env slots alone is called every step for all of them.
-        self._acts_in_some = not waits and "act_in_some" in policy.offers
+        self.acts_in_some = not waits and "act_in_some" in policy.offers
         self._action = torch.zeros(0)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Take in the observation of some env slots, once in every control step."""
-        if self._is_chunked:
-            self._asked.look(*self._seen(env, observation), env_ids)
-        elif not self._acts_in_some:
+        if self.is_chunked:
+            seen = (env, observation) if self._wide is None else self._wide.seen(env, observation)
+            self._asked.look(*seen, env_ids)
+        elif not self.acts_in_some:
             self._action = checked_action(self._policy.get_action(env, observation), env)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None
     ) -> torch.Tensor:
         """Return chunks of some env slots, shape (n, predicted, action_dim); see `PolicyBase.chunks`."""
-        if self._is_chunked:
-            return self._asked.chunks(*self._seen(env, observation), env_ids, going_on)
-        if self._acts_in_some:
-            seen = shown_to(self._policy, env, observation)
-            self._action = action_tensor(self._policy.act_in_some(env, seen, env_ids))
+        if self.is_chunked:
+            seen = (env, observation) if self._wide is None else self._wide.seen(env, observation)
+            return self._asked.chunks(*seen, env_ids, going_on)
+        if self.acts_in_some:
+            shown = shown_to(self._policy, env, observation)
+            self._action = action_tensor(self._policy.act_in_some(env, shown, env_ids))
         return self._action[list(env_ids), None].to("cpu", torch.float32)
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int], asking: Sequence[int]) -> Sequence[int] | None:
-        """Return the env slots whose pictures the next call needs, None for all."""
-        # `starting`: env slots whose episode is about to begin. `asking`: env slots that query in their next step.
-        if self._is_chunked:
-            shown = {*self.traits.picture_steps}
-            # A query may show earlier steps, which are not known in advance.
-            return () if not shown else [*starting, *asking] if shown == {0} else None
-        wanted = announced_pictures(self._policy, env, starting)
-        if not self._acts_in_some:
-            return wanted
-        asking = [*starting, *asking]
-        return asking if wanted is None else [env_id for env_id in wanted if env_id in {*asking}]
-
-    def _seen(self, env: Environment, observation: Observation) -> tuple[Environment, Observation]:
-        if self._wide is None:
-            return env, observation
-        return self._wide.view_of(env), self._wide.seen(env, observation)
 
 
 # The actions that new chunks continue in real-time chunking.
@@ -353,7 +332,15 @@ class LatePolicy(PolicyWrapper):
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start or query next and whose pictures the other policy needs, None for all."""
-        return self._answers.pictures_to_see(env, starting, self._timelines_of(env).asking())
+        asking = [*starting, *self._timelines_of(env).asking()]
+        if self._answers.is_chunked:
+            shown = {*self._answers.traits.picture_steps}
+            # A query may show earlier steps, which are not known in advance.
+            return () if not shown else asking if shown == {0} else None
+        wanted = announced_pictures(self.asked, env, starting)
+        if not self._answers.acts_in_some:
+            return wanted
+        return asking if wanted is None else [env_id for env_id in wanted if env_id in {*asking}]
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Start the episodes of the other policy. Each begins with a query."""
@@ -421,19 +408,6 @@ class JobLatency:
     latencies_ms: tuple[float, ...] | None = None  # [ms], None if given in steps or measured
     delays: Delays | None = None  # in control steps, None while the control step or the measurement is missing
 
-    @property
-    def continues(self) -> bool:
-        """Whether new chunks continue planned actions (RTC); True if the delays are still unknown."""
-        return self.config.meanwhile is Meanwhile.RTC and (self.delays is None or self.delays.longest > 0)
-
-    def delays_in(self, environment: Environment) -> Delays:
-        """Return the delays in an environment. `ConfigError` if the measurement is missing."""
-        if self.delays is not None:
-            return self.delays
-        if self.latencies_ms is None:
-            raise ConfigError("its latency was to be measured when the run started, and was not")
-        return in_time(self.latencies_ms, environment.control_dt)
-
 
 def job_latency(
     config: LatencyConfig | None,
@@ -446,7 +420,10 @@ def job_latency(
     # Nothing is simulated here.
     if config is None:
         return None
-    delays = None if config.steps is None else in_steps(*config.steps)
+    # From the first to the last number of control steps, each is equally likely.
+    delays = None
+    if config.steps is not None:
+        delays = Delays(steps=tuple((number, 1) for number in range(config.steps[0], config.steps[1] + 1)))
     latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory), delays=delays)
     builder, environment_config = environment
     try:
@@ -459,7 +436,8 @@ def job_latency(
     # The chunk traits, as far as they matter and are known before the policy is built.
     policy_class, options = policy
     try:
-        delays, traits = latency.delays_in(sample), None
+        # Only a latency that is measured later has neither.
+        delays, traits = delays or in_time(latency.latencies_ms or (), sample.control_dt), None
         if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
         elif config.meanwhile is not Meanwhile.WAIT and "stated_chunks" in policy_class.offers:
@@ -478,7 +456,11 @@ def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: Q
         return groups
     late = []
     for group in groups:
-        delays = latency.delays_in(group.environment)
+        delays = latency.delays
+        if delays is None:
+            if latency.latencies_ms is None:
+                raise ConfigError("its latency was to be measured when the run started, and was not")
+            delays = in_time(latency.latencies_ms, group.environment.control_dt)
         policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
         policy.check_environment(group.environment)
         late.append(replace(group, policy=policy))

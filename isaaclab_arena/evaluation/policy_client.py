@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +311,8 @@ class ServedNetwork:
         )
         self._number = 0
         self.usage = ServerUsage()  # of all queries so far
-        self._seen: SoFar | None = None
+        # The server's work for all clients is counted from here; None: from the next answer.
+        self.seen: SoFar | None = None
         self.max_batch = 1
         self.about: Mapping[str, Any] = {}  # the network's description of itself
         self._exchange(None)
@@ -326,65 +328,60 @@ class ServedNetwork:
         self.usage += usage
         return answers
 
-    def look_away(self) -> None:
-        """Do not count the server's work for other clients until the next answer."""
-        self._seen = None
-
     def close(self) -> None:
         """Close the connection; a later query opens another."""
-        self.look_away()
+        self.seen = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _exchange(self, query: _Query | None) -> _Answer:
         """Return the usage and the answers of a query; with None only connect."""
-
-        def tried() -> _Answer:
-            try:
-                return self._ask_once(query)
-            except Exception:
-                # A late answer would be taken for that of the next query.
-                self.close()
-                raise
-
         try:
             return self._elsewhere.asked(
-                tried, (OSError, EOFError), comes_back=lambda error: not isinstance(error, TimeoutError)
+                partial(self._ask_once, query),
+                (OSError, EOFError),
+                comes_back=lambda error: not isinstance(error, TimeoutError),
             )
         except (program.FrameError, KeyError, TypeError) as error:
             raise PolicyError(f"{self._elsewhere.name} answered nonsense: {error}") from error
 
     def _ask_once(self, query: _Query | None) -> _Answer:
-        if self._connection is None:
-            try:
-                self._connection = self._address.connected(_CONNECT_TIMEOUT_S)
-            except OSError as error:
-                # The rank that started the server listens while it lives, also during a restart of the server. Its end
-                # is no error of the episodes under way: they stay missing, and a later attempt runs them.
-                message = f"the rank that ran the policy server at {self._address} is gone ({error.strerror or error})"
-                raise DistributedError(message) from error
-            # Name the network and receive its description; refuse another one than before.
-            send(self._connection, {"hello": VERSION, "token": self._address.token, "network": self._key})
-            said, _ = self._heard(self._connection, _LOAD_TIMEOUT_S)
-            self._elsewhere.meet(said["about"])
-            self.about, self.max_batch = said["about"] or {}, said["max_batch"]
-        if query is None:
-            return ServerUsage(), {}
-        send(self._connection, *query)
-        said, arrays = self._heard(self._connection, self._answer_timeout_s)
-        if said["number"] != query[0]["number"]:
-            raise program.FrameError(f"the answer to query {said['number']} came to query {query[0]['number']}")
+        try:
+            if self._connection is None:
+                try:
+                    self._connection = self._address.connected(_CONNECT_TIMEOUT_S)
+                except OSError as error:
+                    # The rank that started the server listens while it lives, also during a restart of the server. Its
+                    # end is no error of the episodes under way: they stay missing, and a later attempt runs them.
+                    gone = f"the rank that ran the policy server at {self._address} is gone"
+                    raise DistributedError(f"{gone} ({error.strerror or error})") from error
+                # Name the network and receive its description; refuse another one than before.
+                send(self._connection, {"hello": VERSION, "token": self._address.token, "network": self._key})
+                said, _ = self._heard(self._connection, _LOAD_TIMEOUT_S)
+                self._elsewhere.meet(said["about"])
+                self.about, self.max_batch = said["about"] or {}, said["max_batch"]
+            if query is None:
+                return ServerUsage(), {}
+            send(self._connection, *query)
+            said, arrays = self._heard(self._connection, self._answer_timeout_s)
+            if said["number"] != query[0]["number"]:
+                message = f"the answer to query {said['number']} came to query {query[0]['number']}"
+                raise program.FrameError(message)  # noqa: TRY301  the connection is closed, as after any error
 
-        # Add the server's work for all clients since the last answer.
-        usage, now = ServerUsage(**said["usage"]), SoFar(**said["so_far"])
-        before, self._seen = self._seen or now, now
-        seen = ServerUsage(
-            seen_s=now.at_s - before.at_s,
-            seen_busy_s=now.busy_s - before.busy_s,
-            seen_entries=now.entries - before.entries,
-        )
-        return usage + seen, arrays
+            # Add the server's work for all clients since the last answer.
+            usage, now = ServerUsage(**said["usage"]), SoFar(**said["so_far"])
+            before, self.seen = self.seen or now, now
+            seen = ServerUsage(
+                seen_s=now.at_s - before.at_s,
+                seen_busy_s=now.busy_s - before.busy_s,
+                seen_entries=now.entries - before.entries,
+            )
+            return usage + seen, arrays
+        except Exception:
+            # A late answer would be taken for that of the next query.
+            self.close()
+            raise
 
     def _heard(self, connection: socket.socket, limit_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         said, arrays = received(connection, timeout_s=patience_s(limit_s))

@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.vector_env import SingleEnv
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation import gym_ids
 from isaaclab_arena.evaluation.validation import recorded_environment_job
@@ -24,16 +23,18 @@ from isaaclab_arena.storage.ledger import read_run_plan
 
 
 class RobomimicEnv:
-    """Adapts an environment with one env slot to ``EnvGym``. It closes that environment."""
+    """Builds an environment with one env slot, and adapts it to ``EnvGym``; `options` as for `make_single_env`."""
 
     # `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation equals
     # ``obs/flat`` of an exported file, and actions have the scale of its ``actions``.
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
-    def __init__(self, env: SingleEnv) -> None:
-        self.env = env
+    def __init__(self, environment: str, *, lang: str | None = None, **options: Any) -> None:
+        # Robomimic 0.5 passes `lang` to every environment; this one has its own instruction.
+        del lang
+        self.env = gym_ids.make_single_env(environment, observations="nested", **options)
         self.spec: Any = None  # Gym's registry leaves it here.
-        arena = env.environment
+        arena = self.env.environment
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, arena.action_spec.shape, np.float32)
         self._scaler = ActionScaler(arena.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
         self._solved = False
@@ -69,13 +70,6 @@ class RobomimicEnv:
     def _check_success(self) -> dict[str, bool]:
         # EnvGym calls this name.
         return {"task": self._solved}
-
-
-def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: Any) -> RobomimicEnv:
-    """Build an environment with one env slot for robomimic; `kwargs` as for `make_single_env`."""
-    # Robomimic 0.5 passes `lang` to every environment; this one has its own instruction.
-    del lang
-    return RobomimicEnv(gym_ids.make_single_env(environment, observations="nested", **kwargs))
 
 
 _RUN, _JOB = "RUN", "--job"

@@ -1,5 +1,6 @@
 """The loop: reset, act, step, observe, end; for one environment, or for groups of env slots that take turns."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
@@ -19,11 +20,12 @@ from isaaclab_arena.evaluation import running_episodes
 from isaaclab_arena.evaluation.running_episodes import Phase, PolicyAnswer, RolloutLimits, RunningEpisodes, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background, background_of
-from isaaclab_arena.interfaces.episode import POLICY_LOST, Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, seen_by
 from isaaclab_arena.interfaces.specs import CAMERAS
+from isaaclab_arena.nested import with_leaves
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.
 
@@ -179,21 +181,28 @@ class PictureReaders:
         for start in starts if self._drawing is not None else ():
             self._after[:, start.env_id] = self._of_starting.pop(start.env_id)
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            for observer, after in zip(self._observers, self._after[1:], strict=True):
-                self._show(observer.on_episode_start, starts, _seen_by(observer, observation, after))
+            try:
+                for observer, after in zip(self._observers, self._after[1:], strict=True):
+                    observer.on_episode_start(self._environment, starts, _seen_by(observer, observation, after))
+            except AttributeError as error:
+                refuse_misread(error)
+                raise
 
     def show_step(self, transition: Transition) -> None:
         """Show the observers a control step."""
         with self._stopwatch.measure(Phase.RECORD, self._environment):
-            for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
-                seen = transition
-                if self._drawing is not None and not (before.all() and after.all()):
-                    step = transition.step
-                    step = replace(step, observation=_seen_by(observer, step.observation, after))
-                    seen = replace(
-                        transition, observation=_seen_by(observer, transition.observation, before), step=step
-                    )
-                self._show(observer.on_step, seen)
+            try:
+                for observer, before, after in zip(self._observers, self._before[1:], self._after[1:], strict=True):
+                    seen, step = transition, transition.step
+                    if self._drawing is not None and not (before.all() and after.all()):
+                        step = replace(step, observation=_seen_by(observer, step.observation, after))
+                        shown = _seen_by(observer, transition.observation, before)
+                        seen = replace(transition, observation=shown, step=step)
+                    observer.on_step(self._environment, seen)
+            # An observer may take announced pictures for those of all env slots, which is refused by its name.
+            except AttributeError as error:
+                refuse_misread(error)
+                raise
 
     def show_ends(self, records: Sequence[EpisodeRecord]) -> None:
         """Show the observers the episodes that ended, one after the other."""
@@ -201,14 +210,6 @@ class PictureReaders:
             with self._stopwatch.measure(Phase.RECORD, self._environment):
                 for observer in self._observers:
                     observer.on_episode_end(self._environment, record)
-
-    def _show(self, hook: Callable[..., None], *shown: object) -> None:
-        """Call an observer's hook, and name the observer that takes announced pictures for those of all env slots."""
-        try:
-            hook(self._environment, *shown)
-        except AttributeError as error:
-            refuse_misread(error)
-            raise
 
     def _announce(self, drawing: Environment, starts: Sequence[EpisodeStart]) -> np.ndarray:
         """Have the union of all announcements drawn. Return the mask of the env slots that are read, (num_envs,)."""
@@ -249,6 +250,8 @@ def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced:
 # Episodes are assigned to env slots before they start, and every episode that starts is finished and counted. An env
 # slot whose episode ends takes the next one. To stop at the first K episodes that finish would favour short episodes.
 
+_LOG = logging.getLogger(__name__)
+
 
 @torch.no_grad()
 def rollout(
@@ -279,17 +282,12 @@ def rollout(
                 loop.reset(loop.finish_step(answer, step))
         # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
-            loop.end_lost_episodes(error)
+            loop.pictures.show_ends(loop.episodes.lost(error))
             raise
-    return _counted([loop.episodes], interrupted=interrupted)
-
-
-def _counted(groups: Sequence[RunningEpisodes], *, interrupted: bool) -> running_episodes.RolloutResult:
-    """Return the counters of all groups; episodes under way count as cut."""
     return running_episodes.RolloutResult(
-        finished_episodes=sum(group.num_finished for group in groups),
-        cut_episodes=sum(group.num_running for group in groups),
-        env_steps=sum(group.env_steps for group in groups),
+        finished_episodes=loop.episodes.num_finished,
+        cut_episodes=loop.episodes.num_running,
+        env_steps=loop.episodes.env_steps,
         interrupted=interrupted,
     )
 
@@ -358,7 +356,31 @@ class EpisodeLoop:
                 self._policy.start_episodes(environment, starts)
             self.pictures.show_starts(starts, self._observation)
 
-            free = self._end(running_episodes.over_at_start(environment, starts, self._observation))
+            # Find episodes that are over at their start: solved, or spoiled by NaN, infinity or an error of the
+            # environment.
+            over, begun_ids = dict[int, running_episodes.Ending](), [start.env_id for start in starts]
+            for start, solved in zip(starts, environment.solved_at_start(begun_ids), strict=True):
+                if solved:
+                    error = (
+                        f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
+                        "anything; that is an error of the task, and says nothing of the policy"
+                    )
+                    over[start.env_id] = running_episodes.failed(SOLVED_AT_START, error)
+                    episode = start.episode
+                    message = "job '%s', episode %d, seed %d: %s"
+                    _LOG.error(message, episode.job, episode.episode_index, episode.seed, error)
+            unsound = running_episodes.unsound_slots(self._observation)
+            found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
+            bad = {
+                env_id: running_episodes.unsound_entry(self._observation, env_id)
+                for env_id in begun_ids
+                if env_id in found
+            }
+            bad |= environment.start_errors(begun_ids)
+            for env_id, error in bad.items():
+                over[env_id] = running_episodes.failed(running_episodes.BAD_START, f"at the reset, {error}")
+
+            free = self._end(over)
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > 1000 and self._limits.max_steps is not None:
@@ -368,7 +390,22 @@ class EpisodeLoop:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""
         shown = self._observation
         if self._unsound:
-            shown = running_episodes.without_unsound(shown, sorted(self._unsound))
+            # Show zeros in place of NaN and infinity in these env slots, which rest: the policy sees all env slots, and
+            # may refuse NaN even in those for which it need not act.
+            slots = torch.tensor(sorted(self._unsound))
+            shown = {
+                group: terms
+                if group == CAMERAS
+                else with_leaves(
+                    terms,
+                    lambda part: (
+                        part.index_put((slots,), part[slots].nan_to_num(0.0, 0.0, 0.0))
+                        if isinstance(part, torch.Tensor) and part.is_floating_point()
+                        else part
+                    ),
+                )
+                for group, terms in shown.items()
+            }
         answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.note(answer.action)
         background = self._steps_ahead
@@ -428,11 +465,6 @@ class EpisodeLoop:
             self._policy.end_episodes(self._environment, free)
         return free
 
-    def end_lost_episodes(self, error: PolicyLostError) -> None:
-        """End the episodes that lost their policy. One without a step was not tried, and stays missing."""
-        lost = running_episodes.failed(POLICY_LOST, f"the policy was lost: {error}")
-        self.pictures.show_ends(self.episodes.end(dict.fromkeys(self.episodes.tried(), lost)))
-
 
 # The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
 
@@ -491,9 +523,15 @@ def pipelined_rollout(
             interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
     except PolicyLostError as error:
         for group in taking_turns:
-            group.loop.end_lost_episodes(error)
+            group.loop.pictures.show_ends(group.loop.episodes.lost(error))
         raise
-    return _counted([group.loop.episodes for group in taking_turns], interrupted=interrupted)
+    counters = [group.loop.episodes for group in taking_turns]
+    return running_episodes.RolloutResult(
+        finished_episodes=sum(each.num_finished for each in counters),
+        cut_episodes=sum(each.num_running for each in counters),
+        env_steps=sum(each.env_steps for each in counters),
+        interrupted=interrupted,
+    )
 
 
 def _take_turns(

@@ -100,68 +100,60 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
     context, options = host.ranks.context, request.options
     started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
     directory, attempt = started.output_directory, started.attempt
-    try:
-        # Listen only now: while ranks wait for each other, a signal should end them at once.
-        with started.lock, host.listen() as interruption, ExitStack() as stack:
-            if attempt is None and not context.is_rank_zero:
-                return RunOutcome(exit_code=0, output_directory=directory)
-            # A policy may change the working directory before the end. `ConfigError` if the resumed run would overwrite
-            # a file of conditions that another run saved.
-            saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
-            if saved is not None and options.resume is not None:
-                condition_sets.check_saved_earlier(saved, directory)
-            if attempt is None:
-                if options.video_options().wanted:
-                    _LOG.warning("no episode runs, so none is filmed")
-                _LOG.info("%s is complete; there is nothing to do", directory)
-                code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
-                return RunOutcome(exit_code=code, output_directory=directory)
+    # Listen only now: while ranks wait for each other, a signal should end them at once.
+    with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
+        if attempt is None and not context.is_rank_zero:
+            return RunOutcome(exit_code=0, output_directory=directory)
+        # A policy may change the working directory before the end. `ConfigError` if the resumed run would overwrite a
+        # file of conditions that another run saved.
+        saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
+        if saved is not None and options.resume is not None:
+            condition_sets.check_saved_earlier(saved, directory)
+        if attempt is None:
+            video = options.video_options()
+            if video.camera or video.viewport:
+                _LOG.warning("no episode runs, so none is filmed")
+            _LOG.info("%s is complete; there is nothing to do", directory)
+            code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
+            return RunOutcome(exit_code=code, output_directory=directory)
 
-            request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
-            last_line = how_to_go_on(request, context, directory)
-            name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
-            stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+        last_line = how_to_go_on(request, context, directory)
+        name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
+        stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
-            # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the
-            # trackers.
-            missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
-            watch = heartbeat.RankWatch(
-                directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
-            )
-            if context.is_rank_zero and options.tracking:
-                # It loads pandas, which takes half a second.
-                live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
-                stack.enter_context(live_tracking(directory, started.plan, options.tracking))
-            begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
-            play = stack.enter_context(host.ready(begun))
-            with ExitStack() as shown:
-                if context.is_rank_zero:
-                    _LOG.info("writing to %s", directory)
-                    if host.shows_progress:
-                        shown.enter_context(heartbeat.shown(watch.look))
-                    if host.writes_report and not options.no_report:
-                        # The page links films, since embedding reads all of them again. It loads pandas, see
-                        # `merge_and_show`.
-                        writer = "isaaclab_arena.report.writing:write_report"
-                        on_page = {"embed_mb": 0.0, "running": True}
-                        keep = partial(
-                            heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page)
-                        )
-                        shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
-                played = play()
+        # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
+        missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
+        watch = heartbeat.RankWatch(
+            directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
+        )
+        if context.is_rank_zero and options.tracking:
+            # It loads pandas, which takes half a second.
+            live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
+            stack.enter_context(live_tracking(directory, started.plan, options.tracking))
+        begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
+        play = stack.enter_context(host.ready(begun))
+        with ExitStack() as shown:
+            if context.is_rank_zero:
+                _LOG.info("writing to %s", directory)
+                if host.shows_progress:
+                    shown.enter_context(heartbeat.shown(watch.look))
+                if host.writes_report and not options.no_report:
+                    # The page links films, since embedding reads all of them again. It loads pandas, see
+                    # `merge_and_show`.
+                    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+                    keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page))
+                    shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
+            played = play()
 
-            # Write the tables from the files of all ranks. A rank at work still writes to its files.
-            code = int(played.failed)
-            if played.merges:
-                if played.all_ended:
-                    consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
-                at_work = played.ranks_at_work
-                merged = merge_and_show(
-                    request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work
-                )
-                code = max(code, merged)
-    except DiskUnusableError as error:
-        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
+        # Write the tables from the files of all ranks. A rank at work still writes to its files.
+        code = int(played.failed)
+        if played.merges:
+            if played.all_ended:
+                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
+            at_work = played.ranks_at_work
+            merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
+            code = max(code, merged)
     return RunOutcome(
         exit_code=interruption.exit_code or code, output_directory=directory, signal_number=interruption.signal_number
     )
@@ -318,6 +310,15 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
 
 
 # Show a run while it goes on, and write its tables at the end.
+
+
+@contextmanager
+def full_disk_explained() -> Iterator[None]:
+    """Add the way out to the error of a full disk."""
+    try:
+        yield
+    except DiskUnusableError as error:
+        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
 
 def merge_and_show(

@@ -1,19 +1,17 @@
 """A control step around the simulation: the clock, the policy's answer and its checks, and the episodes under way."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import torch
 
 from isaaclab_arena.distributed.devices import on_cpu
-from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -41,27 +39,24 @@ class Stopwatch:
 
     pictures_looked_at: int = 0  # pictures that a policy or an observer announced to read
     seconds: dict[Phase, float] = field(default_factory=partial(dict.fromkeys, Phase, 0.0))
+    # Start of a rest while another job has its turn, `time.perf_counter` [s]; None while it runs. `go_on` ends a rest.
+    rests_since: float | None = None
     _started: float = field(default_factory=time.perf_counter)
-    _rests_since: float | None = None
 
     def measure(self, phase: Phase, environment: Environment | None = None) -> "_Block":
         """Count the time inside the `with` block towards a phase. Blocks must not be nested."""
         # The rendering of `environment` within the block counts as `Phase.RENDER` instead.
         return _Block(self, phase, environment)
 
-    def rest(self) -> None:
-        """Stop until `go_on`, because another job has its turn."""
-        self._rests_since = time.perf_counter()
-
     def go_on(self) -> None:
         """Continue as if no time had passed."""
-        if self._rests_since is not None:
-            self._started += time.perf_counter() - self._rests_since
-            self._rests_since = None
+        if self.rests_since is not None:
+            self._started += time.perf_counter() - self.rests_since
+            self.rests_since = None
 
     def elapsed_s(self) -> float:
         """Return the seconds since the stopwatch was made, without its rests."""
-        return (self._rests_since or time.perf_counter()) - self._started
+        return (self.rests_since or time.perf_counter()) - self._started
 
 
 @dataclass(eq=False)
@@ -287,7 +282,8 @@ def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) 
         if isinstance(terms, SideBySide):
             parts.append(terms.together)
         elif group != CAMERAS:
-            parts += [part for _, part in leaves(terms) if _is_number(part)]
+            tensors = (part for _, part in leaves(terms) if isinstance(part, torch.Tensor))
+            parts += [part for part in tensors if part.is_floating_point()]
     if not parts:
         return None
     # On a CPU NumPy takes a third of the time, but has no bfloat16.
@@ -306,29 +302,11 @@ def unsound_slots(observation: Observation, reward: torch.Tensor | None = None) 
 def unsound_entry(observation: Observation, env_id: int, reward: torch.Tensor | None = None) -> str:
     """Name the NaN or infinite observation or reward of an env slot that `unsound_slots` found."""
     for (group, *path), part in leaves(observation):
-        if group != CAMERAS and _is_number(part) and not bool(torch.isfinite(part[env_id]).all()):
+        is_number = group != CAMERAS and isinstance(part, torch.Tensor) and part.is_floating_point()
+        if is_number and not bool(torch.isfinite(part[env_id]).all()):
             name = ".".join(map(str, path if group == "policy" and path else (group, *path)))
             return f"observation '{name}' holds NaN or infinity"
     return "the observation is not finite" if reward is None else f"the reward is {float(reward[env_id])}"
-
-
-def without_unsound(observation: Observation, env_ids: Sequence[int]) -> Observation:
-    """Return the observation with zeros in place of NaN and infinity in the given env slots, which rest."""
-    # The policy sees all env slots, and may refuse NaN even in those for which it need not act.
-    slots = torch.tensor(env_ids)
-    return {
-        group: terms
-        if group == CAMERAS
-        else with_leaves(
-            terms,
-            lambda part: part.index_put((slots,), part[slots].nan_to_num(0.0, 0.0, 0.0)) if _is_number(part) else part,
-        )
-        for group, terms in observation.items()
-    }
-
-
-def _is_number(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.is_floating_point()
 
 
 # The episodes under way in the env slots of an environment: their lengths, their returns and their ends.
@@ -474,9 +452,11 @@ class RunningEpisodes:
         late = failed(OUT_OF_TIME, f"the episode took longer than {limit_s:g} s, its episode_timeout_s")
         return {env_id: late for env_id, started_s in sorted(self._started_s.items()) if now_s - started_s > limit_s}
 
-    def tried(self) -> list[int]:
-        """Return the env slots whose episode has made a step."""
-        return torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
+    def lost(self, error: PolicyLostError) -> list[EpisodeRecord]:
+        """End the episodes that lost their policy, and return their records."""
+        # An episode without a step was not tried, and stays missing.
+        tried = torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
+        return self.end(dict.fromkeys(tried, failed(POLICY_LOST, f"the policy was lost: {error}")))
 
     def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
         """End the episodes of these env slots after the last counted step, and return their records."""
@@ -515,30 +495,3 @@ class RunningEpisodes:
             )
             records.append(record)
         return records
-
-
-# Find episodes that are over at their start, solved or spoiled.
-
-_LOG = logging.getLogger(__name__)
-
-
-def over_at_start(
-    environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
-) -> dict[int, Ending]:
-    """Map env slots to the endings of episodes whose goal is met at their start, or whose reset gave no good one."""
-    over, env_ids = dict[int, Ending](), [start.env_id for start in starts]
-    for start, solved in zip(starts, environment.solved_at_start(env_ids), strict=True):
-        if solved:
-            error = (
-                f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
-                "anything; that is an error of the task, and says nothing of the policy"
-            )
-            over[start.env_id], episode = failed(SOLVED_AT_START, error), start.episode
-            _LOG.error("job '%s', episode %d, seed %d: %s", episode.job, episode.episode_index, episode.seed, error)
-
-    # NaN, infinity or an error of the environment.
-    unsound = unsound_slots(observation)
-    found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
-    errors = {env_id: unsound_entry(observation, env_id) for env_id in env_ids if env_id in found}
-    errors |= environment.start_errors(env_ids)
-    return over | {env_id: failed(BAD_START, f"at the reset, {error}") for env_id, error in errors.items()}

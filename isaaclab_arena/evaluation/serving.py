@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -231,21 +232,16 @@ class HostedPolicy:
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:
             # `shown` chooses the terms that clients send; it may refuse the environment.
-            terms = shown(real.observation_spec)
-
-            def build(num_envs: int) -> Built:
-                environment = ServedEnvironment(real, num_envs=num_envs, shown=terms)
-                return self._built(environment), environment
-
+            served = partial(ServedEnvironment, real, shown=shown(real.observation_spec))
             # Env slots of each call; None if the number varies with the clients that ask, or makes no difference.
             self.slots_per_call: int | None = 1
-            together = build(num_slots)
+            together = self._built(served(num_envs=num_slots))
             self.acts_together = "act_in_some" in together[0].offers
             if self.acts_together:
-                together, self.slots_per_call = settled(together, build)
+                together, self.slots_per_call = settled(together, lambda number: self._built(served(num_envs=number)))
             else:
                 together[0].close()
-                together = build(1)
+                together = self._built(served(num_envs=1))
             self.policy, self.environment = together
         finally:
             real.close()
@@ -295,7 +291,7 @@ class HostedPolicy:
         for policy in self._policies.values():
             policy.close()
 
-    def _built(self, environment: ServedEnvironment) -> PolicyBase:
+    def _built(self, environment: ServedEnvironment) -> Built:
         first = self._policies.get(0)
         sharing = None if first is None else first.with_own_memory()
         policy = sharing or self.job.with_num_envs(1, policy_num_envs=environment.num_envs).build_policy()
@@ -304,14 +300,14 @@ class HostedPolicy:
         if first is None:
             self.job.tell_connections(policy, environment)
         self._instruction = agreed_instruction(policy, environment, self.job.config.language_instruction)
-        return policy
+        return policy, environment
 
     def _place_of(self, env_id: int) -> tuple[PolicyBase, int]:
         """Return the policy of a client's env slot, and the env slot in its environment."""
         if self.acts_together:
             return self.policy, env_id
         if env_id not in self._policies:
-            self._policies[env_id] = self._built(self.environment)
+            self._policies[env_id], _ = self._built(self.environment)
         return self._policies[env_id], 0
 
     def _asked(
@@ -410,7 +406,7 @@ class PolicyHost:
         """Return a session in a free env slot; `HostFullError` if there is none."""
         with self._changed:
             self.check_room()
-            return HostSession(self, self._free.pop(0))
+            return HostSession(self, self._free.pop(0), looks_next=self.policy.looks_first)
 
     def statistics(self) -> HostStatistics:
         """Return the counters since the host was opened."""
@@ -517,35 +513,35 @@ class PolicyHost:
                 waiting.answer.set_exception(answer)
 
 
+@dataclass(eq=False)
 class HostSession:
     """A client's env slot in a served policy. It belongs to one thread."""
 
-    def __init__(self, host: PolicyHost, env_id: int) -> None:
-        self.env_id = env_id
-        self._host = host
-        self._begun: BegunEpisode | None = None
-        self._is_playing = False
-        self._is_open = True
-        self.looks_next = host.policy.looks_first
+    host: PolicyHost
+    env_id: int
+    looks_next: bool  # whether the policy reads the pictures of the next observation
+    _begun: BegunEpisode | None = field(default=None, init=False)
+    _is_playing: bool = field(default=False, init=False)
+    _is_open: bool = field(default=True, init=False)
 
     def start_episode(self, episode: Episode, instruction: str | None = None) -> None:
         """Begin an episode with the next query, and end the current one. `instruction` None: the job's or task's."""
         self.end_episode()
         self._begun = BegunEpisode(episode=episode, instruction=instruction)
         self._is_playing = True
-        self._host.begin(self.env_id)
-        self.looks_next = self._host.policy.looks_first
+        self.host.begin(self.env_id)
+        self.looks_next = self.host.policy.looks_first
 
     def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
         """Return the answer to an observation, see `checked_observation`. An error of the policy ends the episode."""
         if not self._is_playing:
             raise PolicyError("no episode is under way in this session; begin one first")
         # `ObservationRefusedError` leaves the episode under way: the client may send another observation.
-        spec = self._host.policy.environment.observation_spec
+        spec = self.host.policy.environment.observation_spec
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
             raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")
-        waiting = self._host.submit(self.env_id, self._begun, checked)
+        waiting = self.host.submit(self.env_id, self._begun, checked)
         self._begun = None
         try:
             answer = waiting.result()
@@ -559,10 +555,10 @@ class HostSession:
         """End the episode, if one is under way."""
         if self._is_playing:
             self._is_playing, self._begun = False, None
-            self._host.end(self.env_id, is_freed=False)
+            self.host.end(self.env_id, is_freed=False)
 
     def close(self) -> None:
         """End the session, and give its env slot back. May be called more than once."""
         if self._is_open:
             self._is_open, self._is_playing = False, False
-            self._host.end(self.env_id, is_freed=True)
+            self.host.end(self.env_id, is_freed=True)

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.interfaces.episode import Episode
-
 MAX_FPS = 1_000
 
 
@@ -16,12 +14,3 @@ class VideoOptions:
     first_episodes: int | None = None  # number of filmed episodes, from episode 0; None for all
     only_failures: bool = False  # True: only episodes that did not succeed are kept
     frames_per_second: float = 10.0  # of the robot's time; at most one frame per control step
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the options ask for any video."""
-        return self.camera or self.viewport
-
-    def films(self, episode: Episode) -> bool:
-        """Whether an episode is filmed."""
-        return self.first_episodes is None or episode.episode_index < self.first_episodes

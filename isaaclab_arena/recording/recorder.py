@@ -35,12 +35,6 @@ from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 # The arrays of the episodes under way, in a ring of memory.
 
 
-def first_slots(environments: Sequence[Environment]) -> dict[Environment, int]:
-    """Number the env slots of several environments consecutively: the number of the first one of each."""
-    sizes = accumulate((environment.num_envs for environment in environments), initial=0)
-    return dict(zip(environments, sizes, strict=False))
-
-
 class StepRing:
     """Ring buffer of the control steps of all env slots, back to the start of the oldest running episode."""
 
@@ -201,7 +195,7 @@ class EpisodeArrays:
             [parts] = on_cpu([torch.cat([part[started] for part in self._state_parts], dim=1)])
             states = {_PARTS: parts.numpy()}
         else:
-            whole = self._state(layout.INITIAL_STATE)
+            whole = dict(flatten(self._environment.state() or {}, layout.INITIAL_STATE))
             read = on_cpu([tensor[list(env_ids)] for tensor in whole.values()])
             states = {path: values.numpy() for path, values in zip(whole, read, strict=True)}
         simulator_states = self._environment.episode_states(env_ids)
@@ -280,9 +274,6 @@ class EpisodeArrays:
             self._ring.append(packs, num_steps)
         self._held.clear()
 
-    def _state(self, prefix: str) -> dict[str, torch.Tensor]:
-        return dict(flatten(self._environment.state() or {}, prefix))
-
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
         """Return the tensors to keep of a step, always in the same order; see `_lay_out`."""
         action = transition.action
@@ -301,7 +292,7 @@ class EpisodeArrays:
         if not self._host_parts and self._state_parts:
             tensors.append(torch.cat(self._state_parts, dim=1))
         elif not self._host_parts:
-            tensors += self._state(layout.STATES).values()
+            tensors += [tensor for _, tensor in flatten(self._environment.state() or {}, layout.STATES)]
         return tensors
 
     def _lay_out(self, transition: Transition) -> None:
@@ -329,37 +320,38 @@ class EpisodeArrays:
             named = {"/".join((above, *keys, name)): terms[name] for name in names}
             arrays_of += [named] if path in self._together else [{name: term} for name, term in named.items()]
         if not self._host_parts:
-            parts = {_PARTS: torch.cat(self._state_parts, dim=1)} if self._state_parts else self._state(layout.STATES)
-            arrays_of += [{name: part} for name, part in parts.items()]
+            parts = [(_PARTS, torch.cat(self._state_parts, dim=1))] if self._state_parts else []
+            parts = parts or flatten(self._environment.state() or {}, layout.STATES)
+            arrays_of += [{name: part} for name, part in parts]
 
+        # Each tensor's key of its pack, number, shapes by name and dtype.
         state = self._host_parts[0].dtype if self._host_parts else None
-        packs: dict[object, _TensorPack] = {}
+        keyed: list[tuple[object, Iterable[int], Mapping[str, tuple[int, ...]], np.dtype]] = []
+        for number, (tensor, arrays) in enumerate(zip(tensors, arrays_of, strict=True)):
+            dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+            # Vectors are stored in the dtype of the state if it represents the same values exactly.
+            is_exact = state is not None and dtype.kind == state.kind == "f" and np.can_cast(dtype, state)
+            key = (state if is_exact else dtype) if tensor.ndim <= 2 else number
+            keyed.append((key, [number], {name: tuple(array.shape[1:]) for name, array in arrays.items()}, dtype))
 
-        def add(
-            key: object, numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
-        ) -> tuple[int, slice]:
-            """Append arrays to a pack, and return the number of the pack and their columns."""
+        # The parts of the state are written after the tensors, into the pack of their dtype.
+        if self._host_parts:
+            own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
+            numbers = range(len(tensors), len(tensors) + len(self._host_parts))
+            keyed.append((own, numbers, {_PARTS: (width,)}, own))
+
+        # The arrays lie side by side in their packs.
+        packs: dict[object, _TensorPack] = {}
+        for key, numbers, shapes, dtype in keyed:
             pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
             begin = stop = pack.columns[-1].stop if pack.columns else 0
             pack.numbers += numbers
             for name, shape in shapes.items():
                 start, stop = stop, stop + math.prod(shape)
                 pack.columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
-            return list(packs).index(key), slice(begin, stop)
-
-        for number, (tensor, arrays) in enumerate(zip(tensors, arrays_of, strict=True)):
-            dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-            # Vectors are stored in the dtype of the state if it represents the same values exactly.
-            is_exact = state is not None and dtype.kind == state.kind == "f" and np.can_cast(dtype, state)
-            key = (state if is_exact else dtype) if tensor.ndim <= 2 else number
-            shapes = {name: tuple(array.shape[1:]) for name, array in arrays.items()}
-            self._places.append(add(key, [number], shapes, dtype))
-
-        # The parts of the state are written after the tensors, into the pack of their dtype.
+            self._places.append((list(packs).index(key), slice(begin, stop)))
         if self._host_parts:
-            own, width = self._host_parts[0].dtype, sum(part.shape[1] for part in self._host_parts)
-            numbers = range(len(tensors), len(tensors) + len(self._host_parts))
-            self._parts_pack, self._parts_columns = add(own, numbers, {_PARTS: (width,)}, own)
+            self._parts_pack, self._parts_columns = self._places.pop()
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
         self._packs = [tuple(pack.numbers) for pack in packs.values()]
         self._columns = [pack.columns for pack in packs.values()]
@@ -522,7 +514,8 @@ class EpisodeRecorder(Observer):
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
         """Release the previous environments, and number the env slots of the new ones consecutively."""
         self._underway.clear()
-        self._first_slots = first_slots(environments)
+        sizes = accumulate((environment.num_envs for environment in environments), initial=0)
+        self._first_slots = dict(zip(environments, sizes, strict=False))
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files into ``dataset_<job>….hdf5``, and remove them. They remain on a StorageError."""

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import partial
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, TypeAlias, cast
@@ -23,7 +24,6 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.recorder import first_slots
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.disk import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
@@ -397,7 +397,7 @@ class VideoRecorder(Observer):
     places: Mapping[int, FilmPlace] = field(default_factory=dict)
     _rebuild: int | None = None
     _first_slots: Mapping[Environment, int] = field(default_factory=dict)
-    _films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict)
+    films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict, init=False)  # of running episodes
     _sheet: list[Strip] = field(default_factory=list)
     _num_strips: int = 0
     _said_no_cameras: bool = False
@@ -406,9 +406,11 @@ class VideoRecorder(Observer):
         """Discard the videos of running episodes, and set the environments of the next ones, if any."""
         # `rebuild` is part of the names of films; None for a job with a single rebuild.
         self._rebuild = rebuild
-        self._first_slots = first_slots(environments)
-        while self._films:
-            _, films = self._films.popitem()
+        # The env slots of several environments are numbered consecutively.
+        sizes = accumulate((environment.num_envs for environment in environments), initial=0)
+        self._first_slots = dict(zip(environments, sizes, strict=False))
+        while self.films:
+            _, films = self.films.popitem()
             for film in films.values():
                 film.discard()
 
@@ -417,8 +419,9 @@ class VideoRecorder(Observer):
         # Any step may be the last, and the last one always has a frame, so these slots render after every step.
         if not self.options.camera or not environment.films_only_drawn:
             return ()
-        beginning = [start.env_id for start in starting if self.options.films(start.episode)]
-        return [*self._films.get(environment, ()), *beginning]
+        most = self.options.first_episodes
+        filmed = (start for start in starting if most is None or start.episode.episode_index < most)
+        return [*self.films.get(environment, ()), *(start.env_id for start in filmed)]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -434,7 +437,8 @@ class VideoRecorder(Observer):
             message = "job '%s' has no videos: its environment has no such cameras%s"
             _LOG.warning(message, self.job, environment.filming_hint)
 
-        filmed = [start for start in starts if cameras and self.options.films(start.episode)]
+        most = self.options.first_episodes
+        filmed = [start for start in starts if cameras and (most is None or start.episode.episode_index < most)]
         steps_per_frame = max(1, round(1 / (self.options.frames_per_second * environment.control_dt)))
         for start in filmed:
             index = start.episode.episode_index
@@ -457,7 +461,7 @@ class VideoRecorder(Observer):
                 do=self.threads.for_a_film(),
                 steps_per_frame=steps_per_frame,
             )
-            self._films.setdefault(environment, {})[start.env_id] = film
+            self.films.setdefault(environment, {})[start.env_id] = film
         self._film(environment, [start.env_id for start in filmed])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
@@ -465,7 +469,7 @@ class VideoRecorder(Observer):
         del transition
         self.threads.raise_failure()
         # A filmed slot is running, so no GPU synchronization is needed to find the running slots.
-        films = self._films.get(environment, {})
+        films = self.films.get(environment, {})
         for film in films.values():
             film.num_steps += 1
             film.shows_latest_step = film.num_steps % film.steps_per_frame == 0
@@ -474,7 +478,7 @@ class VideoRecorder(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or delete them if the options do not keep them."""
         self.threads.raise_failure()
-        films = self._films.get(environment, {})
+        films = self.films.get(environment, {})
         film = films.get(record.env_id)
         if film is None:
             return
@@ -487,17 +491,6 @@ class VideoRecorder(Observer):
             return
         self._num_strips += 1
         film.queue(film.finish, record, self._sheet if self._num_strips <= MAX_EPISODES else None)
-
-    def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
-        """Return the final paths of the videos in an env slot, none if it is not filmed."""
-        film = self._films.get(environment, {}).get(env_id)
-        return () if film is None else tuple(file.path for file in film.files.values())
-
-    def discard(self, environment: Environment, env_id: int) -> None:
-        """Delete the videos of the running episode in an env slot, if it is filmed."""
-        film = self._films.get(environment, {}).pop(env_id, None)
-        if film is not None:
-            film.discard()
 
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""
@@ -529,7 +522,7 @@ class VideoRecorder(Observer):
         """Queue the current frames of env slots, which are drawn later if the environment can do so."""
         if not env_ids:
             return
-        films = self._films[environment]
+        films = self.films[environment]
         cameras = tuple(films[env_ids[0]].files)
         for env_id, draw in zip(env_ids, environment.film_later(env_ids, cameras), strict=True):
             films[env_id].queue(films[env_id].add, draw)

@@ -16,7 +16,6 @@ from isaaclab_arena.evaluation.latency import (
     QueryTimes,
     continuation,
     held,
-    in_steps,
     in_time,
     late_groups,
     latencies_of,
@@ -47,7 +46,10 @@ def test_times_are_rounded_up_to_control_steps():
 
 def test_each_delay_of_a_range_is_as_likely_and_each_measured_one_as_often_as_it_was_measured():
     generator = np.random.default_rng(0)
-    drawn = [in_steps(1, 4).draw(generator) for _ in range(4000)]
+    resolved = job({"steps": [1, 4]})
+    assert resolved.latency is not None
+    assert resolved.latency.delays is not None
+    drawn = [resolved.latency.delays.draw(generator) for _ in range(4000)]
     assert all(abs(drawn.count(number) / 4000 - 0.25) < 0.03 for number in (1, 2, 3, 4))
     measured = in_time([10.0] * 9 + [90.0], 0.05)
     assert abs([measured.draw(generator) for _ in range(4000)].count(2) / 4000 - 0.1) < 0.02
@@ -367,8 +369,6 @@ def test_what_a_policys_options_allow_is_not_refused():
     said = {"steps": 8, "meanwhile": "rtc"}
     resolved = job(said, "lift_object", "gr00t_closedloop", options, camera_size=64, enable_cameras=True)
     assert resolved.latency is not None
-    assert resolved.latency.continues
-    assert not JobLatency(config=resolved.latency.config, delays=in_steps(0, 0)).continues
 
 
 class BuiltItsOwnWay(ConstantChunks):
@@ -413,14 +413,16 @@ def test_a_latency_that_cannot_work_is_refused_before_anything_is_built(latency,
 def test_what_environment_and_policy_cannot_do_is_refused_when_they_are_built(
     steps, meanwhile, environment, policy, why
 ):
-    latency = JobLatency(config=LatencyConfig(steps=steps, meanwhile=Meanwhile(meanwhile)), delays=in_steps(*steps))
+    delays = Delays(steps=tuple((number, 1) for number in range(steps[0], steps[1] + 1)))
+    latency = JobLatency(config=LatencyConfig(steps=steps, meanwhile=Meanwhile(meanwhile)), delays=delays)
     with pytest.raises(ConfigError) as refused:
         late_groups([EnvGroup(environment=environment, policy=policy)], latency, QueryTimes())
     assert why in str(refused.value)
 
 
 def test_what_is_possible_is_not_refused():
-    latency = JobLatency(config=LatencyConfig(steps=(4, 4), meanwhile=Meanwhile.CHUNK), delays=in_steps(4, 4))
+    delays = Delays(steps=((4, 1),))
+    latency = JobLatency(config=LatencyConfig(steps=(4, 4), meanwhile=Meanwhile.CHUNK), delays=delays)
     group = EnvGroup(environment=ScriptedEnvironment(1), policy=NoisyChunks())
     assert isinstance(late_groups([group], latency, QueryTimes())[0].policy, LatePolicy)
 

@@ -21,7 +21,6 @@ from isaaclab_arena.recording.recorder import (
     HELD_STEPS,
     EpisodeRecorder,
     RecordedObservations,
-    first_slots,
 )
 from isaaclab_arena.results.stopping import alike_starts
 from isaaclab_arena.storage.episode_file import Compression
@@ -29,7 +28,6 @@ from isaaclab_arena.storage.episodes import list_episodes, read_attributes, read
 from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.environments.building import build, episode
-from tests.fakes import CoinConfig, CoinEnvironment
 from tests.fakes_environment import (
     ActionLog,
     PartsEnvironment,
@@ -375,9 +373,14 @@ def test_nothing_is_said_of_starts_that_are_told_or_that_only_pictures_may_show(
     assert {line.start for line in read_commits(tmp_path, "push").lines} == {None}
 
 
-def test_env_slots_are_numbered_through_the_environments_of_a_job():
-    first, second = (CoinEnvironment(CoinConfig(), size) for size in (3, 2))
-    assert first_slots([first, second]) == {first: 0, second: 3}
+def test_env_slots_are_numbered_through_the_environments_of_a_job(tmp_path):
+    recorder = EpisodeRecorder(tmp_path, **JOB)
+    first, second = ScriptedEnvironment(3), ScriptedEnvironment(2)
+    recorder.begin_rebuild([first, second])
+    rollout(first, PushPolicy(), episodes(3), [recorder])
+    rollout(second, PushPolicy(), episodes(5)[3:], [recorder])
+    recorder.close()
+    assert sorted(line.env_id for line in read_commits(tmp_path, "push").lines) == [0, 1, 2, 3, 4]
 
 
 # How often the CPU waits for a GPU while a job is recorded, counted with a pretended one.

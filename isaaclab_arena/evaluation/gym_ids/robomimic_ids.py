@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.gym_ids import ROBOMIMIC_ID
 # interface.
 importlib.import_module("gym").register(
     ROBOMIMIC_ID,
-    entry_point="isaaclab_arena.evaluation.robomimic:make_robomimic_env",
+    entry_point="isaaclab_arena.evaluation.robomimic:RobomimicEnv",
     kwargs={},
     disable_env_checker=True,
     order_enforce=False,

@@ -9,7 +9,7 @@ import torch
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, batch_of, on_fixed_batch, padded
-from isaaclab_arena.evaluation.latency import QUERIES_PER_S, STALE_SHARE, LatePolicy, QueryTimes, in_steps
+from isaaclab_arena.evaluation.latency import QUERIES_PER_S, STALE_SHARE, LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -157,7 +157,7 @@ def test_a_policys_numbers_of_an_episode_are_recorded():
 
 
 def waiting(policy):
-    return LatePolicy(policy, in_steps(1, 1), Meanwhile.WAIT, QueryTimes())
+    return LatePolicy(policy, Delays(steps=((1, 1),)), Meanwhile.WAIT, QueryTimes())
 
 
 def test_what_the_policy_says_of_itself_is_passed_on():

@@ -50,7 +50,7 @@ def test_a_rank_sees_what_the_server_does_for_others_while_it_asks_and_nothing_o
     usage = network.usage
     assert (usage.queries, usage.entries, usage.seen_entries) == (2, 6, 6)
     assert 0 < usage.seen_busy_s <= usage.seen_s
-    network.look_away()
+    network.seen = None
     answer_of(network)
     assert network.usage.seen_entries == 6
     for each in (network, other):

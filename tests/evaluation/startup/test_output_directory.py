@@ -1,6 +1,7 @@
 """The directory of a run, and the contents it was planned with."""
 
 import dataclasses
+import functools
 import importlib
 import re
 import sys
@@ -135,7 +136,7 @@ def test_a_file_that_many_jobs_share_is_read_once(tmp_path):
         read.append(path)
         return content_hash(path)
 
-    reader = ContentReader(noted)
+    reader = ContentReader(functools.cache(noted))
     jobs = [
         dataclasses.replace(
             coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
