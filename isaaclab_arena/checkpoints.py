@@ -11,7 +11,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -236,27 +236,28 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(sorted(stats)).encode()).hexdigest() if stats else ""
 
 
+@dataclass(eq=False)
 class Readiness:
     """Remembers earlier looks at checkpoints, because some formats show only by time that they are complete."""
 
-    def __init__(self, quiet_s: float, *, now: Callable[[], float] = time.monotonic) -> None:
-        # A checkpoint whose writer leaves no sign is complete if its files have not changed for this time [s].
-        self._quiet_s = quiet_s
-        self._now = now
-        self._since: dict[Path, tuple[Look, float]] = {}
+    # A checkpoint whose writer leaves no sign is complete if its files have not changed for this time [s].
+    quiet_s: float
+    _: KW_ONLY
+    now: Callable[[], float] = time.monotonic
+    _since: dict[Path, tuple[Look, float]] = field(default_factory=dict, init=False)
 
     def why_not(self, path: Path) -> str | None:
         """Return the reason why a checkpoint cannot be loaded yet, None if it can."""
-        look, now = look_at(path), self._now()
+        look, now = look_at(path), self.now()
         before, since = self._since.get(path, (None, now))
         if before is None or before.fingerprint != look.fingerprint:
             since = now
         self._since[path] = (look, since)
         if look.missing is not None:
             return look.missing
-        if look.is_finished or now - since >= self._quiet_s:
+        if look.is_finished or now - since >= self.quiet_s:
             return None
-        return f"it has not changed for {now - since:.0f} s of {self._quiet_s:.0f} s"
+        return f"it has not changed for {now - since:.0f} s of {self.quiet_s:.0f} s"
 
     def fingerprint(self, path: Path) -> str:
         """Return the fingerprint of the last look at a checkpoint; see `Look`."""
@@ -287,20 +288,26 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
     # transformers.
     checkpoints: list[Checkpoint] = []
-    if pattern is not None:
-        wild = [any(sign in part for sign in "*?[") for part in Path(pattern).parts]
-        for path in _there(directory, pattern):
+    wild = [any(sign in part for sign in "*?[") for part in Path(pattern or "").parts]
+    for names, spelling in _NAMES if pattern is None else ((pattern, None),):
+        # Entries may disappear during a search; it is repeated, and finds none if they keep disappearing.
+        paths: list[Path] = []
+        for _ in range(5):
+            with suppress(FileNotFoundError):
+                paths = list(directory.glob(names))
+                break
+        for path in paths:
             parts = path.relative_to(directory).parts
-            matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
-            if len(parts) != len(wild) or not matched:
-                # With ``**`` the parts that the wildcards match are unknown; take all parts from the first wildcard on.
-                matched = parts[wild.index(True) if True in wild else 0 :]
-            match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
+            if spelling is not None:
+                match = spelling.fullmatch("/".join(parts))
+            else:
+                matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
+                if len(parts) != len(wild) or not matched:
+                    # With ``**`` the parts that the wildcards match are unknown; take all from the first wildcard on.
+                    matched = parts[wild.index(True) if True in wild else 0 :]
+                match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
             if match is not None:
                 checkpoints.append(Checkpoint(step=int(match[1]), path=path))
-    for names, spelling in _NAMES if pattern is None else ():
-        found = {path: spelling.fullmatch(path.relative_to(directory).as_posix()) for path in _there(directory, names)}
-        checkpoints = [Checkpoint(step=int(match[1]), path=path) for path, match in found.items() if match is not None]
         if checkpoints:
             break
 
@@ -309,14 +316,6 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     for checkpoint in sorted(checkpoints):
         by_step.setdefault(checkpoint.step, checkpoint)
     return tuple(by_step.values())
-
-
-def _there(directory: Path, names: str) -> list[Path]:
-    """Return the paths below a directory that match, none if entries keep disappearing during the search."""
-    for _ in range(5):
-        with suppress(FileNotFoundError):
-            return list(directory.glob(names))
-    return []
 
 
 # Find the last checkpoint of a training, and the one that it names as its best, by its own files.
@@ -337,7 +336,17 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
     # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
     # `model_1000.pt`.
     settings, steps = newest.path.parent / "params", [each.step for each in found]
-    iterations, interval = (_setting(settings / "agent.yaml", key) for key in ("max_iterations", "save_interval"))
+    numbers: list[int | None] = []
+    for key in ("max_iterations", "save_interval"):
+        # Each is a positive number at the top of the file, once; Python objects beside it stay text.
+        file, values = settings / "agent.yaml", list[Any]()
+        with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+            root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
+            pairs = root.value if isinstance(root, yaml.MappingNode) else ()
+            integers = [each for name, each in pairs if name.value == key and each.tag.endswith(":int")]
+            values = [yaml.safe_load(each.value) for each in integers]
+        numbers.append(values[0] if len(values) == 1 and type(values[0]) is int and values[0] > 0 else None)
+    iterations, interval = numbers
     if (settings / "train.yaml").is_file():
         is_last = iterations is not None and newest.step >= iterations
     elif interval is None or iterations is None:
@@ -347,16 +356,6 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
         # A resumed run ends later, and only its last checkpoint is not a multiple of the save interval.
         is_last = (steps[0] == 0 and newest.step + 1 >= iterations) or newest.step % interval != 0
     return newest if is_last else None
-
-
-def _setting(file: Path, key: str) -> int | None:
-    """Return a positive number at the top of a YAML file, None if there is none; Python objects beside it stay text."""
-    found: list[Any] = []
-    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
-        pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-        found = [yaml.safe_load(each.value) for name, each in pairs if name.value == key and each.tag.endswith(":int")]
-    return found[0] if len(found) == 1 and type(found[0]) is int and found[0] > 0 else None
 
 
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:

@@ -189,18 +189,14 @@ class Schedule:
     save_every: int
     evaluate_every: int | None  # steps between evaluations, None for the one after the last step only
 
-    def is_last(self, num_steps: int) -> bool:
-        """True if the run ends after `num_steps` steps."""
-        return num_steps == self.max_steps
-
     def is_saved_after(self, num_steps: int) -> bool:
         """True if a checkpoint is due after `num_steps` steps, apart from those for evaluations."""
-        return self.is_last(num_steps) or num_steps % self.save_every == 0
+        return num_steps == self.max_steps or num_steps % self.save_every == 0
 
     def is_evaluated_after(self, num_steps: int) -> bool:
         """True if an evaluation is due after `num_steps` steps, in a run that evaluates."""
         every = self.evaluate_every
-        return num_steps > 0 and (self.is_last(num_steps) or (every is not None and num_steps % every == 0))
+        return num_steps > 0 and (num_steps == self.max_steps or (every is not None and num_steps % every == 0))
 
 
 class Training(Protocol):
@@ -258,7 +254,7 @@ def run_loop(
     while not is_last:
         training.step(progress)
         num_steps = training.num_steps
-        is_last = schedule.is_last(num_steps)
+        is_last = num_steps == schedule.max_steps
         if not is_last and stop_file is not None and highest_of_ranks(int(stop_file.exists())):
             is_last = True
             if progress.is_writer:

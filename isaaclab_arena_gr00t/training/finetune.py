@@ -291,7 +291,7 @@ class TrainingRun:
         options = self._options
         self._losses.append(self._trainer.step())
         num_steps = self.num_steps
-        if num_steps % options.log_every == 0 or self._schedule.is_last(num_steps):
+        if num_steps % options.log_every == 0 or num_steps == options.max_steps:
             steps_per_s = len(self._losses) / (time.perf_counter() - self._began)
             measures = {
                 "loss": sum(self._losses) / len(self._losses),
