@@ -211,8 +211,22 @@ class TrainingRun:
             save_every=options.save_every,
             evaluate_every=options.eval_every or options.save_every,
         )
-        if context.is_rank_zero:
-            _check_directory(options, self._asked)
+        directory = options.output_dir
+        path = directory / _TRAINING_FILE
+        # Rank 0 refuses a resume with other settings, and a new run in a directory that is not empty.
+        if context.is_rank_zero and options.resume:
+            if not path.is_file():
+                raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
+            before = json.loads(path.read_text(encoding="utf-8"))
+            changed = [
+                Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
+                for key, value in self._asked.items()
+                if before.get(key) != value
+            ]
+            refuse(changed)
+        elif context.is_rank_zero and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
+            raise ConfigError(message, key="--output_dir")
 
         # Refuse ranks that differ in software, options or data before any of them trains.
         start_up.agree_on_versions(ranks, training_versions())
@@ -229,7 +243,22 @@ class TrainingRun:
         digests = {name: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for name, value in contents.items()}
         ranks.agree_on("data", digests)
 
-        self._evaluation = _evaluation(options, ranks, model, self._processor)
+        # The jobs are checked with an untrained checkpoint now, not after hours of training.
+        def save_untrained(directory: Path) -> Path:
+            checkpoint.save_checkpoint(directory, model, self._processor)
+            return directory
+
+        self._evaluation: loop.ClosedLoopEvaluation | None = None
+        if options.eval_jobs_config is not None:
+            self._evaluation = loop.ClosedLoopEvaluation(
+                load_jobs_file(options.eval_jobs_config, suites=SUITES),
+                checkpoint_option="model_path",
+                policy_type="gr00t_closedloop",
+                output_directory=options.output_dir,
+                ranks=ranks,
+                device=options.device,
+            )
+            self._evaluation.check(save_untrained)
         self._trainer = trainer.Trainer(model, self._processor, config.embodiment_tag, data, options, context)
         # Losses and time since the last line of the log.
         self._losses: list[float] = []
@@ -378,30 +407,6 @@ def _model_and_demonstrations(
     return model, processor, learned, held_out
 
 
-def _evaluation(
-    options: FinetuneOptions, ranks: Ranks, model: Gr00tSmall, processor: Gr00tSmallProcessor
-) -> loop.ClosedLoopEvaluation | None:
-    """Return the evaluation of checkpoints, None without `eval_jobs_config`."""
-    if options.eval_jobs_config is None:
-        return None
-    evaluation = loop.ClosedLoopEvaluation(
-        load_jobs_file(options.eval_jobs_config, suites=SUITES),
-        checkpoint_option="model_path",
-        policy_type="gr00t_closedloop",
-        output_directory=options.output_dir,
-        ranks=ranks,
-        device=options.device,
-    )
-
-    # The jobs are checked with an untrained checkpoint now, not after hours of training.
-    def save_untrained(directory: Path) -> Path:
-        checkpoint.save_checkpoint(directory, model, processor)
-        return directory
-
-    evaluation.check(save_untrained)
-    return evaluation
-
-
 def _checkpoints(output_directory: Path) -> list[Path]:
     """Return the checkpoints of a training run, the newest last."""
     found = {
@@ -410,25 +415,6 @@ def _checkpoints(output_directory: Path) -> list[Path]:
         if (match := re.fullmatch(r"checkpoint-(\d{1,12})", path.name))
     }
     return [found[number] for number in sorted(found)]
-
-
-def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
-    """Refuse a resume with other settings, and a new run in a directory that is not empty."""
-    directory = options.output_dir
-    if options.resume:
-        path = directory / _TRAINING_FILE
-        if not path.is_file():
-            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [
-            Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
-            for key, value in asked.items()
-            if before.get(key) != value
-        ]
-        refuse(changed)
-    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(message, key="--output_dir")
 
 
 # The program.
