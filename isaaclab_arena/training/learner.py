@@ -262,7 +262,8 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
         return
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
-    names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
+    of_names = int.from_bytes(hashlib.sha256(" ".join(digests).encode()).digest()[:8], "big") >> 1
+    names = torch.stack(gather_from_ranks(torch.tensor([of_names], dtype=torch.int64)))
     if others := differences(["names"], names).get("names"):
         raise OutOfSyncError(
             f"the ranks do not learn with the same tensors: rank {others} has other ones than most, as if it had begun "
@@ -280,11 +281,16 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
 
 def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
     """Return a 63-bit digest of each tensor and number of a state, by its dotted name."""
-    return {
-        ".".join(map(str, path)): _digest(value)
-        for path, value in leaves(state, into_lists=True)
-        if isinstance(value, torch.Tensor | int | float)
-    }
+    digests = {}
+    for path, value in leaves(state, into_lists=True):
+        if isinstance(value, torch.Tensor):
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        elif isinstance(value, int | float):
+            content = repr(value).encode()
+        else:
+            continue
+        digests[".".join(map(str, path))] = int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+    return digests
 
 
 def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
@@ -296,15 +302,6 @@ def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
         if ranks := [str(rank) for rank, digest in enumerate(digests) if digest != common]:
             found[name] = ", ".join(ranks)
     return found
-
-
-def _digest(value: torch.Tensor | float | str) -> int:
-    content = (
-        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        if isinstance(value, torch.Tensor)
-        else repr(value).encode()
-    )
-    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
 # Check the settings of rsl_rl's algorithm and networks, and build them.

@@ -235,7 +235,36 @@ class TrainingRun:
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
         config = policies.read_policy_config(options.policy_config_yaml_path)
-        model, self._processor, data, self._validation = _model_and_demonstrations(options, config)
+
+        # Read the demonstrations to learn from, and those held out. Several entries of `dataset` (files, patterns, job
+        # or run directories) may name the same recording.
+        steps, files = episodes.RecordedSteps(), policies.read_joint_files(config)
+        interface = interface_of(config, files)
+        recordings = dict.fromkeys(
+            path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
+        )
+        found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
+        file = str(options.policy_config_yaml_path)
+        wiring = wire_recordings(found, interface, config, files, file=file, steps=steps)
+        data, self._validation = (
+            trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
+            for part in trainer.split(found, share=options.validation_share, seed=options.seed)
+        )
+        if base is None:
+            model, self._processor = new_model(data, found, interface, config, seed=options.seed)
+        else:
+            # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
+            try:
+                model, self._processor = building.add_embodiment(
+                    checkpoint.load_model(base, device="cpu", dtype=torch.float32),
+                    checkpoint.load_processor(base),
+                    config.embodiment_tag,
+                    *_robot(interface, data),
+                    seed=options.seed,
+                )
+            except Gr00tError as error:
+                raise ConfigError(str(error), key="--base_model_path") from error
+
         contents = {
             "the demonstrations": [data.demonstrations, self._validation.demonstrations],
             "the model's inputs, outputs and their statistics": self._processor.embodiments,
@@ -320,7 +349,8 @@ class TrainingRun:
         options = self._options
         self._losses.append(self._trainer.step())
         num_steps = self.num_steps
-        if num_steps % options.log_every == 0 or num_steps == options.max_steps:
+        is_last = num_steps == options.max_steps
+        if num_steps % options.log_every == 0 or is_last:
             steps_per_s = len(self._losses) / (time.perf_counter() - self._began)
             measures = {
                 "loss": sum(self._losses) / len(self._losses),
@@ -330,8 +360,8 @@ class TrainingRun:
             progress.write(num_steps, measures)
             self._losses, self._began = [], time.perf_counter()
 
-        is_validated = self._schedule.is_saved_after(num_steps) and self._context.is_rank_zero
-        if is_validated and len(self._validation):
+        is_validated = (is_last or num_steps % options.save_every == 0) and len(self._validation) > 0
+        if is_validated and self._context.is_rank_zero:
             progress.write(num_steps, {"validation_loss": self._trainer.validation_loss(self._validation)})
 
     def checkpoint(self, num_steps: int) -> Path:
@@ -371,40 +401,6 @@ class TrainingRun:
         progress.write(self._trainer.num_steps, rates)
         # The speed of training leaves out the evaluation.
         self._losses, self._began = [], time.perf_counter()
-
-
-def _model_and_demonstrations(
-    options: FinetuneOptions, config: policies.Gr00tClosedloopPolicyConfig
-) -> tuple[Gr00tSmall, Gr00tSmallProcessor, trainer.DemonstrationSteps, trainer.DemonstrationSteps]:
-    """Return the model before its first step, its processor, the training data, and the held-out data."""
-    steps = episodes.RecordedSteps()
-    files = policies.read_joint_files(config)
-    interface = interface_of(config, files)
-    # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
-    recordings = dict.fromkeys(
-        path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
-    )
-    found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
-    wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)
-    learned, held_out = (
-        trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
-        for part in trainer.split(found, share=options.validation_share, seed=options.seed)
-    )
-    if options.base_model_path is None:
-        return *new_model(learned, found, interface, config, seed=options.seed), learned, held_out
-
-    # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
-    try:
-        model, processor = building.add_embodiment(
-            checkpoint.load_model(options.base_model_path, device="cpu", dtype=torch.float32),
-            checkpoint.load_processor(options.base_model_path),
-            config.embodiment_tag,
-            *_robot(interface, learned),
-            seed=options.seed,
-        )
-    except Gr00tError as error:
-        raise ConfigError(str(error), key="--base_model_path") from error
-    return model, processor, learned, held_out
 
 
 def _checkpoints(output_directory: Path) -> list[Path]:
