@@ -11,7 +11,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -231,27 +231,28 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(sorted(stats)).encode()).hexdigest() if stats else ""
 
 
+@dataclass(eq=False)
 class Readiness:
     """Remembers earlier looks at checkpoints, because some formats show only by time that they are complete."""
 
-    def __init__(self, quiet_s: float, *, now: Callable[[], float] = time.monotonic) -> None:
-        # A checkpoint whose writer leaves no sign is complete if its files have not changed for this time [s].
-        self._quiet_s = quiet_s
-        self._now = now
-        self._since: dict[Path, tuple[Look, float]] = {}
+    # A checkpoint whose writer leaves no sign is complete if its files have not changed for this time [s].
+    quiet_s: float
+    _: KW_ONLY
+    now: Callable[[], float] = time.monotonic
+    _since: dict[Path, tuple[Look, float]] = field(default_factory=dict, init=False)
 
     def why_not(self, path: Path) -> str | None:
         """Return the reason why a checkpoint cannot be loaded yet, None if it can."""
-        look, now = look_at(path), self._now()
+        look, now = look_at(path), self.now()
         before, since = self._since.get(path, (None, now))
         if before is None or before.fingerprint != look.fingerprint:
             since = now
         self._since[path] = (look, since)
         if look.missing is not None:
             return look.missing
-        if look.is_finished or now - since >= self._quiet_s:
+        if look.is_finished or now - since >= self.quiet_s:
             return None
-        return f"it has not changed for {now - since:.0f} s of {self._quiet_s:.0f} s"
+        return f"it has not changed for {now - since:.0f} s of {self.quiet_s:.0f} s"
 
     def fingerprint(self, path: Path) -> str:
         """Return the fingerprint of the last look at a checkpoint; see `Look`."""
@@ -284,7 +285,7 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     checkpoints: list[Checkpoint] = []
     wild = [any(sign in part for sign in "*?[") for part in Path(pattern or "").parts]
     for names, spelling in _NAMES if pattern is None else ((pattern, None),):
-        # Entries may disappear during a search, which then begins again.
+        # Entries may disappear during a search; it is repeated, and finds none if they keep disappearing.
         paths: list[Path] = []
         for _ in range(5):
             with suppress(FileNotFoundError):
@@ -297,7 +298,7 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
             else:
                 matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
                 if len(parts) != len(wild) or not matched:
-                    # With ``**`` the parts that the wildcards match are unknown; all from the first wildcard on count.
+                    # With ``**`` the parts that the wildcards match are unknown; take all from the first wildcard on.
                     matched = parts[wild.index(True) if True in wild else 0 :]
                 match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
             if match is not None:
@@ -330,18 +331,17 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
     # rsl_rl counts iterations from 0: after 1,000 of them its last checkpoint is `model_999.pt`. This package writes
     # `model_1000.pt`.
     settings, steps = newest.path.parent / "params", [each.step for each in found]
-    numbers: dict[str, int | None] = {}
+    numbers: list[int | None] = []
     for key in ("max_iterations", "save_interval"):
-        values: list[Any] = []
-        # Of the file only positive numbers at its top count; Python objects beside them stay text.
+        # Each is a positive number at the top of the file, once; Python objects beside it stay text.
+        file, values = settings / "agent.yaml", list[Any]()
         with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-            file = settings / "agent.yaml"
             root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
             pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-            nodes = [each for name, each in pairs if name.value == key and each.tag.endswith(":int")]
-            values = [yaml.safe_load(each.value) for each in nodes]
-        numbers[key] = values[0] if len(values) == 1 and type(values[0]) is int and values[0] > 0 else None
-    iterations, interval = numbers["max_iterations"], numbers["save_interval"]
+            integers = [each for name, each in pairs if name.value == key and each.tag.endswith(":int")]
+            values = [yaml.safe_load(each.value) for each in integers]
+        numbers.append(values[0] if len(values) == 1 and type(values[0]) is int and values[0] > 0 else None)
+    iterations, interval = numbers
     if (settings / "train.yaml").is_file():
         is_last = iterations is not None and newest.step >= iterations
     elif interval is None or iterations is None:

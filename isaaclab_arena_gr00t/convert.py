@@ -59,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if isinstance(command, FromLeRobot):
             for recording in write_recordings(command.dataset, command.output_dir, _say_progress):
-                _say(f"recording in {recording}")
+                print(plain_text(f"recording in {recording}", keep_lines=True), flush=True)
         else:
             written = write_lerobot_dataset(command.dataset, command.output_dir, command, _say_progress)
             counts = ", ".join(f"{count} {name}" for name, count in written.items())
-            _say(f"{counts} in {command.output_dir}")
+            print(plain_text(f"{counts} in {command.output_dir}", keep_lines=True), flush=True)
     except KeyboardInterrupt:
         return 130
     except ArenaError as error:
@@ -75,11 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _say_progress(done: int, due: int) -> None:
     """Print the progress at every tenth."""
     if done * 10 // due > (done - 1) * 10 // due:
-        _say(f"{done} of {due} episodes")
-
-
-def _say(text: str) -> None:
-    print(plain_text(text, keep_lines=True), flush=True)
+        print(f"{done} of {due} episodes", flush=True)
 
 
 if __name__ == "__main__":

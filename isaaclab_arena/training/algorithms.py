@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, Self
@@ -22,18 +22,18 @@ from isaaclab_arena.distributed.ranks import average_over_ranks_, gather_from_ra
 # The exchange of gradients and of the statistics of samples between ranks.
 
 
+@dataclass(eq=False, kw_only=True)
 class GradientExchange:
     """Averages gradients over ranks after every `period` mini-batches; bounds each message to `bucket_mb` [MB]."""
 
-    def __init__(self, *, period: int, bucket_mb: float = 25.0) -> None:
-        # Period 1: all ranks make the same optimiser step on the mean of their gradients. A longer period lets each
-        # rank continue by itself, and averages weights and optimiser state at the boundary (local SGD,
-        # arXiv:1805.09767).
-        # A boundary then sends four times as many bytes in one message. So a longer period saves messages, and saves
-        # bytes from a period of 5 on.
-        self._period = period
-        self._bucket_mb = bucket_mb
-        self._left = self._done = 0
+    # Period 1: all ranks make the same optimiser step on the mean of their gradients. A longer period lets each rank
+    # continue by itself, and averages weights and optimiser state at the boundary (local SGD, arXiv:1805.09767).
+    # A boundary then sends four times as many bytes in one message. So a longer period saves messages, and saves bytes
+    # from a period of 5 on.
+    period: int
+    bucket_mb: float = 25.0
+    _left: int = field(default=0, init=False)
+    _done: int = field(default=0, init=False)
 
     def begin_update(self, num_mini_batches: int) -> None:
         """Set the number of mini-batches of the update that begins now."""
@@ -51,12 +51,12 @@ class GradientExchange:
         # ``beside`` is averaged after every mini-batch, boundary or not; at a boundary it shares the message.
         together = list(beside)
         # The last mini-batch of an update is always a boundary, so that all ranks act with the same policy.
-        is_boundary = self._left <= 0 or self._done % self._period == 0
+        is_boundary = self._left <= 0 or self._done % self.period == 0
         for parameter in parameters if is_boundary else ():
             if parameter.grad is not None:
                 together.append(parameter.grad)
             # Since the last boundary, ranks that step alone have drifted apart in weights and moments too.
-            if self._period != 1:
+            if self.period != 1:
                 together.append(parameter.data)
                 together += [
                     value
@@ -70,7 +70,7 @@ class GradientExchange:
         # All ranks pack the tensors in the same order, and send them in messages of limited size.
         with torch.no_grad():
             packed = torch.cat([tensor.reshape(-1) for tensor in together])
-            for message in packed.split(max(1, int(self._bucket_mb * 1024 * 1024) // packed.element_size())):
+            for message in packed.split(max(1, int(self.bucket_mb * 1024 * 1024) // packed.element_size())):
                 average_over_ranks_(message)
             for tensor, averaged in zip(together, packed.split([tensor.numel() for tensor in together]), strict=True):
                 tensor.copy_(averaged.view_as(tensor))
@@ -79,26 +79,20 @@ class GradientExchange:
 EPSILON = 1e-8
 
 
-def message_of(values: torch.Tensor) -> torch.Tensor:
-    """Return number, sum and squared deviations of samples (samples, features). Shape: (3, features), float64."""
+def moments_over_ranks(
+    values: torch.Tensor, *, gather: Callable[[torch.Tensor], list[torch.Tensor]] = gather_from_ranks
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return number (), mean and squared deviations (features,) of all ranks' samples, each of (>= 1, features)."""
+    # Each rank sends number, sum and squared deviations of its samples. Shape: (3, features), float64.
     own = values.to(torch.float64)
     total = own.sum(dim=0)
     squares = ((own - total / len(own)) ** 2).sum(dim=0)
-    return torch.stack((torch.full_like(total, len(own)), total, squares))
-
-
-def moments_of(messages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return number (), mean and squared deviations (features,) of samples from messages (n, 3, features)."""
+    message = torch.stack((torch.full_like(total, len(own)), total, squares))
     # Chan et al.'s parallel variance: squares around each rank's mean, plus the shift of that mean to the common one.
-    counts, totals, squares = messages.unbind(dim=1)
+    counts, totals, squares = torch.stack(gather(message)).to(values.device).unbind(dim=1)
     mean = totals.sum(dim=0) / counts.sum(dim=0)
     around_mean = squares + counts * (totals / counts - mean) ** 2
     return counts[:, 0].sum(), mean, around_mean.sum(dim=0)
-
-
-def moments_over_ranks(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the same `moments_of` all ranks' samples on each, from each rank's samples (>= 1, features)."""
-    return moments_of(torch.stack(gather_from_ranks(message_of(values))).to(values.device))
 
 
 def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:

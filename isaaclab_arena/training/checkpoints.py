@@ -344,8 +344,11 @@ def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dic
     )
     for name in sorted({*shapes, *needed}):
         if shapes.get(name) != needed.get(name):
-            found = f"has '{name}' of {_in_words(shapes[name])}" if name in shapes else f"has no '{name}'"
-            misfits.append(f"{found}, and {_in_words(needed[name]) if name in needed else 'none'} is needed")
+            there, due = (
+                (" x ".join(map(str, each[name])) or "1") if name in each else None for each in (shapes, needed)
+            )
+            found = f"has no '{name}'" if there is None else f"has '{name}' of {there}"
+            misfits.append(f"{found}, and {due or 'none'} is needed")
     normalisers = [name for name in wanted if name in fitted and name not in needed]
     if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
         misfits.append("has a normaliser for another number of observations")
@@ -363,10 +366,6 @@ def _layers(state: State) -> list[int]:
         return []
     ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
     return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
-
-
-def _in_words(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "1"
 
 
 def _moments(

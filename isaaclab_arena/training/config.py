@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from isaaclab_arena.distributed import context, devices, launch
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_at, problems_into, refuse
 from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
-from isaaclab_arena.nested import overlaid, set_at, value_at, without_none
+from isaaclab_arena.nested import overlaid, set_at, without_none
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage import contents, disk
 from isaaclab_arena.training import TASKS
@@ -328,14 +329,8 @@ OWN_INFOS = "isaaclab_arena"
 """Key of this trainer's metadata below rsl_rl's key ``infos`` of a checkpoint."""
 
 
-def recorded_in(learned: Mapping[str, Any], *path: str) -> Any:
-    """Return an entry of a checkpoint's own metadata, None if it has none."""
-    return value_at(learned, ("infos", OWN_INFOS, *path))
-
-
-def training_versions() -> dict[str, str]:
-    """Return the versions of all software that can influence training."""
-    return contents.versions(more=("rsl-rl-lib", "tensordict"))
+training_versions = partial(contents.versions, more=("rsl-rl-lib", "tensordict"))
+"""Return the versions of all software that can influence training."""
 
 
 # Translate command lines of mjlab, Isaac Lab and rsl_rl's examples into this trainer's.

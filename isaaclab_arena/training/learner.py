@@ -27,11 +27,11 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.models.network import ActionScaler
-from isaaclab_arena.nested import leaves
+from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.policy.rsl_rl import flattened
 from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate
 from isaaclab_arena.training.checkpoints import networks_of
-from isaaclab_arena.training.config import TrainingConfig, recorded_in
+from isaaclab_arena.training.config import OWN_INFOS, TrainingConfig
 
 # The environment under training as rsl_rl expects it, with the starts of its episodes and their measures.
 
@@ -262,7 +262,8 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
         return
     digests = named_digests(state)
     # Compare names first: digests of different tensors cannot be compared.
-    names = torch.stack(gather_from_ranks(torch.tensor([_digest(" ".join(digests))], dtype=torch.int64)))
+    of_names = int.from_bytes(hashlib.sha256(" ".join(digests).encode()).digest()[:8], "big") >> 1
+    names = torch.stack(gather_from_ranks(torch.tensor([of_names], dtype=torch.int64)))
     if others := differences(["names"], names).get("names"):
         raise OutOfSyncError(
             f"the ranks do not learn with the same tensors: rank {others} has other ones than most, as if it had begun "
@@ -280,11 +281,16 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
 
 def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
     """Return a 63-bit digest of each tensor and number of a state, by its dotted name."""
-    return {
-        ".".join(map(str, path)): _digest(value)
-        for path, value in leaves(state, into_lists=True)
-        if isinstance(value, torch.Tensor | int | float)
-    }
+    digests = {}
+    for path, value in leaves(state, into_lists=True):
+        if isinstance(value, torch.Tensor):
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        elif isinstance(value, int | float):
+            content = repr(value).encode()
+        else:
+            continue
+        digests[".".join(map(str, path))] = int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+    return digests
 
 
 def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
@@ -296,15 +302,6 @@ def differences(names: list[str], held: torch.Tensor) -> dict[str, str]:
         if ranks := [str(rank) for rank, digest in enumerate(digests) if digest != common]:
             found[name] = ", ".join(ranks)
     return found
-
-
-def _digest(value: torch.Tensor | float | str) -> int:
-    content = (
-        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        if isinstance(value, torch.Tensor)
-        else repr(value).encode()
-    )
-    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
 # Check the settings of rsl_rl's algorithm and networks, and build them.
@@ -579,6 +576,8 @@ class Learner:
         """Collect samples on all ranks and learn; return the measures, without NaN. DivergedError on NaN."""
         # Every rank calls it, and all get the same but for the times, which are each rank's own [s].
         algorithm = self.algorithm
+        way_out = "go on from the last checkpoint with --resume and a smaller agent.learning_rate or agent.clip_actions"
+        diverged = f"iteration {{}}: {{}}; {way_out}".format
         if isinstance(algorithm, PPO | GRPO) and algorithm.schedule == "linear":
             # The learning rate falls from iteration to iteration, to zero after the last.
             share = max(0.0, 1 - self.iterations / max(1, self._config.agent.max_iterations))
@@ -596,7 +595,7 @@ class Learner:
             # Messages of rsl_rl and torch about NaN or a negative deviation.
             if not any(words in str(error) for words in ("NaN values", "normal expects", "Expected parameter")):
                 raise
-            raise self._diverged(first_line(error)) from error
+            raise DivergedError(diverged(self.iterations, first_line(error))) from error
         means = total[: len(own_losses)] / self._context.world_size
         losses = dict(zip(own_losses, means.tolist(), strict=True))
         self.iterations += 1
@@ -605,7 +604,7 @@ class Learner:
 
         # Losses are means over all ranks, so all ranks stop at the same NaN.
         if wrong := [name for name, value in losses.items() if math.isnan(value)]:
-            raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
+            raise DivergedError(diverged(self.iterations, f"the loss {' and '.join(wrong)} is NaN"))
         policy = algorithm.get_policy()
         has_std = getattr(policy, "distribution", None) is not None
         measures = {
@@ -653,9 +652,10 @@ class Learner:
         # Skip the episode starts that were drawn before, so that they do not repeat.
         self.environment.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
         # Checkpoints of other trainers do not record these.
-        self.env_steps = int(recorded_in(learned, "env_steps") or self.iterations * self._env_steps)
+        own = value_at(learned, ("infos", OWN_INFOS))
+        self.env_steps = int(value_at(own, ("env_steps",)) or self.iterations * self._env_steps)
         # Use the configured learning rate if it differs from the one that the checkpoint began with.
-        before = recorded_in(learned, "config", "agent", "algorithm", "learning_rate")
+        before = value_at(own, ("config", "agent", "algorithm", "learning_rate"))
         now = self._config.agent.algorithm.get("learning_rate")
         if isinstance(before, float) and now is not None and now != before:
             set_learning_rate(self.algorithm, now)
@@ -694,9 +694,3 @@ class Learner:
             observation = observation.to(device)
             algorithm.process_env_step(observation, rewards.to(device), dones.to(device), extras)
         algorithm.compute_returns(observation)
-
-    def _diverged(self, what: str) -> DivergedError:
-        return DivergedError(
-            f"iteration {self.iterations}: {what}; go on from the last checkpoint with --resume and a smaller "
-            "agent.learning_rate or agent.clip_actions"
-        )

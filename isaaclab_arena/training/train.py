@@ -38,57 +38,57 @@ def main(
     arguments = tuple(typed_words(argv))
     with program() as ended:
         this_process.take_rank_of_scheduler()
-        ended.code = _run(arguments, launch, typed_as)
-    return ended.code
-
-
-def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
-    options: TrainOptions
-    options, task, words = settings.read_train_options(arguments, program=typed_as)
-    options.check()
-    # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
-    options = settings.with_chosen_checkpoint(options, task, words)
-    if options.gpu_ids is not None or options.nproc_per_node is not None:
-        # The launcher starts the ranks in one new directory.
-        passed_on = arguments
-        config = settings.training_config(options, task, words, world_size=1)
-        if options.resume is not None:
-            run_directory = settings.run_to_resume(options, config.task, words)
-        elif options.run_directory is not None:
-            run_directory = options.run_directory
-        else:
-            run_directory = settings.new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
-            options = replace(options, run_directory=run_directory)
-            passed_on = (*passed_on, "--run_directory", str(run_directory))
-        if options.load_checkpoint is not None:
-            # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
-            passed_on = (*passed_on, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
-        try:
-            launched = launch(
-                options, module=PROGRAM, arguments=passed_on, log_directory=run_directory / settings.LAUNCHER
+        options: TrainOptions
+        options, task, words = settings.read_train_options(arguments, program=typed_as)
+        options.check()
+        # Decide first whether the run resumes: the launcher's log directory and the configuration depend on it.
+        options = settings.with_chosen_checkpoint(options, task, words)
+        if options.gpu_ids is not None or options.nproc_per_node is not None:
+            # The launcher starts the ranks in one new directory.
+            passed_on = arguments
+            config = settings.training_config(options, task, words, world_size=1)
+            if options.resume is not None:
+                run_directory = settings.run_to_resume(options, config.task, words)
+            elif options.run_directory is not None:
+                run_directory = options.run_directory
+            else:
+                run_directory = settings.new_run_directory(
+                    options.log_root, config.experiment_name, config.agent.run_name
+                )
+                options = replace(options, run_directory=run_directory)
+                passed_on = (*passed_on, "--run_directory", str(run_directory))
+            if options.load_checkpoint is not None:
+                # Name the file itself, and no run: its newest checkpoint may have changed by the time the ranks look.
+                passed_on += ("--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
+            try:
+                launched = launch(
+                    options, module=PROGRAM, arguments=passed_on, log_directory=run_directory / settings.LAUNCHER
+                )
+            except ConfigError:
+                # No rank was started. A directory that is not empty was not made here, and stays.
+                with suppress(OSError):
+                    run_directory.rmdir()
+                raise
+            if launched is not None:
+                return launched
+        context = this_process.DistributedContext.from_environment(device=options.device)
+        config = settings.training_config(options, task, words, world_size=context.world_size)
+        if context.launched_by_torchrun:
+            this_process.die_with_parent()
+        num_threads = options.num_threads or default_num_threads(context.local_world_size)
+        set_up_torch(options.torch_threads)
+        join_freed_memory_at_once()
+        if importlib.util.find_spec("rsl_rl") is None:
+            raise ConfigError(
+                "training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'"
             )
-        except ConfigError:
-            # No rank was started. A directory that is not empty was not made here, and stays.
-            with suppress(OSError):
-                run_directory.rmdir()
-            raise
-        if launched is not None:
-            return launched
-    context = this_process.DistributedContext.from_environment(device=options.device)
-    config = settings.training_config(options, task, words, world_size=context.world_size)
-    if context.launched_by_torchrun:
-        this_process.die_with_parent()
-    num_threads = options.num_threads or default_num_threads(context.local_world_size)
-    set_up_torch(options.torch_threads)
-    join_freed_memory_at_once()
-    if importlib.util.find_spec("rsl_rl") is None:
-        raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
-    from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
+        from isaaclab_arena.training.training_run import train_rank  # noqa: PLC0415  rsl_rl takes seconds to load
 
-    collect_from_now_on()
-    timeout_s = config.distributed.timeout_s
-    with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
-        return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
+        collect_from_now_on()
+        timeout_s = config.distributed.timeout_s
+        with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
+            return train_rank(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
+    return ended.code
 
 
 if __name__ == "__main__":

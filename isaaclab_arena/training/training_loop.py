@@ -189,19 +189,6 @@ class Schedule:
     save_every: int
     evaluate_every: int | None  # steps between evaluations, None for the one after the last step only
 
-    def is_last(self, num_steps: int) -> bool:
-        """True if the run ends after `num_steps` steps."""
-        return num_steps == self.max_steps
-
-    def is_saved_after(self, num_steps: int) -> bool:
-        """True if a checkpoint is due after `num_steps` steps, apart from those for evaluations."""
-        return self.is_last(num_steps) or num_steps % self.save_every == 0
-
-    def is_evaluated_after(self, num_steps: int) -> bool:
-        """True if an evaluation is due after `num_steps` steps, in a run that evaluates."""
-        every = self.evaluate_every
-        return num_steps > 0 and (self.is_last(num_steps) or (every is not None and num_steps % every == 0))
-
 
 class Training(Protocol):
     """One rank of one kind of training: its steps and its checkpoints."""
@@ -242,8 +229,9 @@ def run_loop(
     # All ranks make the same decisions after each step. A signal to any rank stops all of them after the same step,
     # with a checkpoint to resume from. So does ``stop_file``, which must be None on all ranks or on none. Without
     # evaluations ``evaluation`` is None.
-    num_steps = training.num_steps
-    if evaluation is not None and schedule.is_evaluated_after(num_steps):
+    num_steps, every = training.num_steps, schedule.evaluate_every
+    is_evaluated = num_steps == schedule.max_steps or (every is not None and num_steps % every == 0)
+    if evaluation is not None and num_steps > 0 and is_evaluated:
         # The run resumes from an evaluated checkpoint: complete the part that an interruption left out.
         # All ranks look before any rank evaluates, because the evaluation writes the file that they look at.
         if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
@@ -258,13 +246,13 @@ def run_loop(
     while not is_last:
         training.step(progress)
         num_steps = training.num_steps
-        is_last = schedule.is_last(num_steps)
+        is_last = num_steps == schedule.max_steps
         if not is_last and stop_file is not None and highest_of_ranks(int(stop_file.exists())):
             is_last = True
             if progress.is_writer:
                 _LOG.info("ending after %d steps, because %s is there", num_steps, stop_file)
-        is_evaluated = evaluation is not None and (is_last or schedule.is_evaluated_after(num_steps))
-        if is_evaluated or is_last or schedule.is_saved_after(num_steps):
+        is_evaluated = evaluation is not None and (is_last or (every is not None and num_steps % every == 0))
+        if is_evaluated or is_last or num_steps % schedule.save_every == 0:
             training.save()
         code = _evaluate(training, evaluation, progress) if evaluation is not None and is_evaluated else 0
         # All ranks exchange codes here, so that all stop after the same step.

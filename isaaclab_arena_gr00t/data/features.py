@@ -40,11 +40,12 @@ class VideoWriter:
         self._stream: VideoStream | None = None
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
-        """Append an episode's frames, each (height, width, 3) uint8 of one size; see `stored_size`."""
+        """Append an episode's frames, each (height, width, 3) uint8 of one size."""
         for position, frame in enumerate(frames):
             height, width = frame.shape[:2]
-            even_height, even_width = (height, width) if self._lossless else stored_size(height, width)
-            even = np.pad(frame, ((0, even_height - height), (0, even_width - width), (0, 0)), mode="edge")
+            # A lossy video stores colours for pairs of pixels, so frames are padded to even sizes.
+            more_rows, more_columns = (0, 0) if self._lossless else (height % 2, width % 2)
+            even = np.pad(frame, ((0, more_rows), (0, more_columns), (0, 0)), mode="edge")
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
             picture.pts = self.num_frames
             picture.time_base = Fraction(1, self._fps)
@@ -78,11 +79,6 @@ class VideoWriter:
             if self._stream is not None:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
-
-
-def stored_size(height: int, width: int) -> tuple[int, int]:
-    """Return the even height and width to which a frame is padded; colours are stored for pairs of pixels."""
-    return height + height % 2, width + width % 2
 
 
 def read_frames(
@@ -134,7 +130,7 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
         raise StorageError(f"cannot {doing} {path}: {plain_text(words or type(error).__name__)}") from error
 
 
-# Read and write pictures in a dataset's tables, as PNG or JPEG, which LeRobot allows instead of videos.
+# Read pictures in a dataset's tables, PNG or JPEG, which LeRobot allows instead of videos.
 
 
 def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]) -> Iterator[np.ndarray]:
@@ -159,13 +155,6 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
         yield frame
     if found < rows.num_rows:
         raise StorageError(f"{path}: '{name}' has {found} pictures; {rows.num_rows} are due")
-
-
-def png_bytes(frame: np.ndarray) -> bytes:
-    """Return a picture (height, width, 3) uint8 as a PNG file."""
-    file = BytesIO()
-    Image.fromarray(frame).save(file, format="PNG")
-    return file.getvalue()
 
 
 # Convert between recorded arrays and a dataset's column, which regroups several arrays side by side for a model.
@@ -267,7 +256,7 @@ class DatasetFeatures:
             height, width = camera.height, camera.width
             # A lossy video pads frames to even sizes.
             if not (lossless or png):
-                height, width = stored_size(height, width)
+                height, width = height + height % 2, width + width % 2
             feature: dict[str, Any] = {
                 "dtype": "image" if png else "video",
                 "shape": [height, width, 3],

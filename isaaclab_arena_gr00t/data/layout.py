@@ -74,12 +74,6 @@ VIDEO_PATHS = {
 }
 
 
-def of_number(template: str, number: int, sizes: FileSizes, video_key: str = "") -> str:
-    """Return the path of file `number`, counted over all chunks, version 3.0."""
-    chunk, file = divmod(number, sizes.chunk)
-    return template.format(chunk_index=chunk, file_index=file, video_key=video_key)
-
-
 # Check foreign files field by field; every error names file, key and value.
 
 

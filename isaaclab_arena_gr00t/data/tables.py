@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -14,7 +14,7 @@ from pyarrow import parquet
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.disk import storage_error
-from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes, of_number
+from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes
 
 # Read the decompressed sizes of a Parquet file's pages from their headers, before decompressing anything.
 #
@@ -179,15 +179,8 @@ def array_statistics(values: np.ndarray) -> Statistics:
     }
 
 
-def intensity_counts(frames: np.ndarray) -> np.ndarray:
-    """Count each intensity in each channel; (n, height, width, channels) uint8 to (channels, 256)."""
-    return np.stack(
-        [np.bincount(frames[..., channel].reshape(-1), minlength=256) for channel in range(frames.shape[-1])]
-    )
-
-
 def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
-    """Return LeRobot's statistics of intensities in [0, 1], each (channels, 1, 1), from (summed) `intensity_counts`."""
+    """Return LeRobot's statistics of intensities in [0, 1], each (channels, 1, 1), from counts: (channels, 256)."""
     levels = np.arange(256, dtype=np.float64)
     channels: list[dict[str, float]] = []
     for channel in counts:
@@ -231,20 +224,20 @@ def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequenc
     return pa.table(arrays)
 
 
+@dataclass(eq=False)
 class TableFiles:
     """Writes tables of one kind one after the other, and begins a new file if the present one is large enough."""
 
-    def __init__(self, root: Path, template: str, sizes: FileSizes) -> None:
-        self._root = root
-        self._template = template  # path in `root`; see `layout.of_number`
-        self._sizes = sizes
-        self._number = -1
-        self._path = root
-        self._writer: parquet.ParquetWriter | None = None
+    root: Path
+    template: str  # path in `root`, by chunk and file
+    sizes: FileSizes
+    _number: int = field(default=-1, init=False)  # of the present file, counted over all chunks
+    _path: Path = field(default=Path(), init=False)
+    _writer: parquet.ParquetWriter | None = field(default=None, init=False)
 
     def next_number(self) -> int:
         """Return the number of the file for the next table."""
-        if self._writer is None or self._path.stat().st_size >= self._sizes.data_mb * MEGABYTE:
+        if self._writer is None or self._path.stat().st_size >= self.sizes.data_mb * MEGABYTE:
             return self._number + 1
         return self._number
 
@@ -254,7 +247,8 @@ class TableFiles:
         if number != self._number:
             self.close()
             self._number = number
-            self._path = self._root / of_number(self._template, number, self._sizes)
+            chunk, file = divmod(number, self.sizes.chunk)
+            self._path = self.root / self.template.format(chunk_index=chunk, file_index=file)
         with parquet_errors("write", self._path):
             if self._writer is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -306,7 +300,25 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
                 )
             parts.append(part)
         table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
-    return {name: _numbers(table[name], f"column '{name}' of {path}") for name in names}
+
+    columns: dict[str, np.ndarray] = {}
+    for name in names:
+        array: Any = table[name].combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0) if array.num_chunks else pa.array([], type=table[name].type)
+        flat = array.flatten() if pa.types.is_nested(array.type) else array
+        # Refuse missing values, which would become NaN unnoticed.
+        if array.null_count or flat.null_count:
+            raise StorageError(f"column '{name}' of {path} has empty places")
+        size = 1
+        if pa.types.is_nested(array.type):
+            # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
+            size = len(flat) // max(1, len(array))
+            lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
+            if lengths.tolist() != [size]:
+                raise StorageError(f"column '{name}' of {path} is no list of equally many numbers per row")
+        columns[name] = flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,26 +476,6 @@ def _check_type(kind: pa.DataType, what: str) -> None:
     inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
     if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
         raise StorageError(f"{what} holds {plain_text(kind)}, and should hold numbers or lists of numbers")
-
-
-def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
-    # Refuse missing values, which would become NaN unnoticed.
-    if array.null_count:
-        raise StorageError(f"{what} has empty places")
-    if not pa.types.is_nested(array.type):
-        return array.to_numpy(zero_copy_only=False).reshape(-1, 1)
-    flat = array.flatten()
-    if flat.null_count:
-        raise StorageError(f"{what} has empty places")
-    # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
-    size = len(flat) // max(1, len(array))
-    lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
-    if lengths.tolist() != [size]:
-        raise StorageError(f"{what} is no list of equally many numbers per row")
-    return flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from PIL import Image
 from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
@@ -19,7 +21,7 @@ from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files, read_policy_config
 from isaaclab_arena_gr00t.data import layout, tables
-from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, VideoWriter, png_bytes, whole_arrays
+from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, VideoWriter, whole_arrays
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
@@ -194,7 +196,9 @@ class EpisodeWriterV30:
                 if video is not None:
                     video.close()
                 number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
-                path = self.root / layout.of_number(layout.VIDEO_PATHS[DatasetVersion.V30], number, self.sizes, key)
+                chunk, file = divmod(number, self.sizes.chunk)
+                template = layout.VIDEO_PATHS[DatasetVersion.V30]
+                path = self.root / template.format(chunk_index=chunk, file_index=file, video_key=key)
                 video = self._videos[key] = VideoWriter(path, fps=self.fps, lossless=self.lossless)
             first_frame = video.num_frames
             video.add(frames)
@@ -305,6 +309,7 @@ def plan_features(
     has_joints = policy is not None and policy.policy_joints_config_path is not None
     files = read_joint_files(policy) if has_joints else JointFiles()
     vectors: dict[str, Column] = {}
+    whole: dict[str, Sequence[str]] = {}  # by column, observations that are a group each
     problems = [
         Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
         for name in names
@@ -313,21 +318,24 @@ def plan_features(
     refuse(problems)
     if names and files.policy is None:
         # Without joint files each observation is a group of its own.
-        vectors[layout.STATE] = _whole({name: observed[name] for name in names})
+        whole[layout.STATE] = names
     elif names and files.policy is not None:
         specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
-        terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
+        wired_terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
         refuse(problems)
         vectors[layout.STATE] = Column(
-            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
+            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in wired_terms},
             groups=groups,
             names=tuple(joint for joints in files.policy.state.values() for joint in joints),
         )
 
     # `environment_state` stores the other observations in a column of their own, which a policy should not see.
-    others = {name: size for name, size in observed.items() if name not in names}
+    others = [name for name in observed if name not in names]
     if options.environment_state and others:
-        vectors[layout.ENVIRONMENT_STATE] = _whole(others)
+        whole[layout.ENVIRONMENT_STATE] = others
+    for column, of_column in whole.items():
+        terms = {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", observed[name]) for name in of_column}
+        vectors[column] = whole_arrays(terms)
 
     # Without joint files the action is one group.
     action_dim = shapes[recorded.ACTIONS][1]
@@ -338,47 +346,36 @@ def plan_features(
         refuse(problems)
         joints = tuple(joint for group in files.policy.action.values() for joint in group)
         vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
-    cameras = {} if options.no_videos else _cameras(arrays, policy)
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
 
-
-def _whole(sizes: Mapping[str, int]) -> Column:
-    return whole_arrays(
-        {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
-    )
-
-
-def _cameras(
-    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None
-) -> dict[str, Camera]:
+    # Depth and segmentation are no pictures in bytes.
     prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
-    found: dict[str, Camera] = {}
+    cameras: dict[str, Camera] = {}
     unclear: dict[str, str] = {}
-    for path, array in arrays.items():
-        # Depth and segmentation are no pictures in bytes.
+    for path, array in arrays.items() if not options.no_videos else ():
         if path.startswith(prefix) and array.dtype == np.uint8:
             name = path.removeprefix(prefix)
             try:
                 lies = picture_layout(array.shape[1:], array.dtype)
-                found[name] = Camera(path=path, height=lies.height, width=lies.width)
+                cameras[name] = Camera(path=path, height=lies.height, width=lies.width)
             except ValueError as reason:
                 unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
     if policy is None:
         refuse([Problem(reason, key="--dataset") for reason in unclear.values()])
-        return {name.replace("/", "."): camera for name, camera in found.items()}
-    wanted = policy.cameras
-    problems = [
-        Problem(
-            unclear.get(name)
-            or f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with "
-            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
-            key="pov_cam_name_sim",
-        )
-        for name in wanted.values()
-        if name not in found
-    ]
-    refuse(problems)
-    return {key: found[name] for key, name in wanted.items()}
+        cameras = {name.replace("/", "."): camera for name, camera in cameras.items()}
+    elif not options.no_videos:
+        problems = [
+            Problem(
+                unclear.get(name)
+                or f"the recording has no pictures of '{name}'{did_you_mean(name, cameras)}; record them with "
+                "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
+                key="pov_cam_name_sim",
+            )
+            for name in policy.cameras.values()
+            if name not in cameras
+        ]
+        refuse(problems)
+        cameras = {key: cameras[name] for key, name in policy.cameras.items()}
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
 
 
 def write_lerobot_dataset(
@@ -482,7 +479,13 @@ class _Conversion:
             for key, camera in self._features.cameras.items()
         }
         png = self._options.png
-        encoded = {name: list(map(png_bytes, shown)) for name, shown in pictures.items()} if png else {}
+        encoded: dict[str, list[bytes]] = {}
+        for name, shown in pictures.items() if png else ():
+            encoded[name] = []
+            for frame in shown:
+                file = BytesIO()
+                Image.fromarray(frame).save(file, format="PNG")
+                encoded[name].append(file.getvalue())
 
         # Statistics of this episode, and the values for those of the whole dataset.
         statistics: dict[str, tables.Statistics] = {}
@@ -493,7 +496,12 @@ class _Conversion:
             self._spools[name].append(flat)
             statistics[name] = tables.array_statistics(flat)
         for name, shown in pictures.items():
-            counts = sum((tables.intensity_counts(frame[None]) for frame in shown), np.zeros((3, 256), np.int64))
+            # The number of pixels of each intensity in each channel.
+            counts = np.zeros((3, 256), np.int64)
+            for frame in shown:
+                counts += np.stack(
+                    [np.bincount(frame[..., channel].reshape(-1), minlength=256) for channel in range(3)]
+                )
             self._counts[name] = self._counts.get(name, 0) + counts
             statistics[name] = tables.picture_statistics(counts, num_steps)
         self._writer.add(

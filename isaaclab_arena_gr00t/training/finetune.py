@@ -211,8 +211,22 @@ class TrainingRun:
             save_every=options.save_every,
             evaluate_every=options.eval_every or options.save_every,
         )
-        if context.is_rank_zero:
-            _check_directory(options, self._asked)
+        directory = options.output_dir
+        path = directory / _TRAINING_FILE
+        # Rank 0 refuses a resume with other settings, and a new run in a directory that is not empty.
+        if context.is_rank_zero and options.resume:
+            if not path.is_file():
+                raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
+            before = json.loads(path.read_text(encoding="utf-8"))
+            changed = [
+                Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
+                for key, value in self._asked.items()
+                if before.get(key) != value
+            ]
+            refuse(changed)
+        elif context.is_rank_zero and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
+            raise ConfigError(message, key="--output_dir")
 
         # Refuse ranks that differ in software, options or data before any of them trains.
         start_up.agree_on_versions(ranks, training_versions())
@@ -221,7 +235,36 @@ class TrainingRun:
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
         config = policies.read_policy_config(options.policy_config_yaml_path)
-        model, self._processor, data, self._validation = _model_and_demonstrations(options, config)
+
+        # Read the demonstrations to learn from, and those held out. Several entries of `dataset` (files, patterns, job
+        # or run directories) may name the same recording.
+        steps, files = episodes.RecordedSteps(), policies.read_joint_files(config)
+        interface = interface_of(config, files)
+        recordings = dict.fromkeys(
+            path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
+        )
+        found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
+        file = str(options.policy_config_yaml_path)
+        wiring = wire_recordings(found, interface, config, files, file=file, steps=steps)
+        data, self._validation = (
+            trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
+            for part in trainer.split(found, share=options.validation_share, seed=options.seed)
+        )
+        if base is None:
+            model, self._processor = new_model(data, found, interface, config, seed=options.seed)
+        else:
+            # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
+            try:
+                model, self._processor = building.add_embodiment(
+                    checkpoint.load_model(base, device="cpu", dtype=torch.float32),
+                    checkpoint.load_processor(base),
+                    config.embodiment_tag,
+                    *_robot(interface, data),
+                    seed=options.seed,
+                )
+            except Gr00tError as error:
+                raise ConfigError(str(error), key="--base_model_path") from error
+
         contents = {
             "the demonstrations": [data.demonstrations, self._validation.demonstrations],
             "the model's inputs, outputs and their statistics": self._processor.embodiments,
@@ -229,7 +272,22 @@ class TrainingRun:
         digests = {name: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for name, value in contents.items()}
         ranks.agree_on("data", digests)
 
-        self._evaluation = _evaluation(options, ranks, model, self._processor)
+        # The jobs are checked with an untrained checkpoint now, not after hours of training.
+        def save_untrained(directory: Path) -> Path:
+            checkpoint.save_checkpoint(directory, model, self._processor)
+            return directory
+
+        self._evaluation: loop.ClosedLoopEvaluation | None = None
+        if options.eval_jobs_config is not None:
+            self._evaluation = loop.ClosedLoopEvaluation(
+                load_jobs_file(options.eval_jobs_config, suites=SUITES),
+                checkpoint_option="model_path",
+                policy_type="gr00t_closedloop",
+                output_directory=options.output_dir,
+                ranks=ranks,
+                device=options.device,
+            )
+            self._evaluation.check(save_untrained)
         self._trainer = trainer.Trainer(model, self._processor, config.embodiment_tag, data, options, context)
         # Losses and time since the last line of the log.
         self._losses: list[float] = []
@@ -291,7 +349,8 @@ class TrainingRun:
         options = self._options
         self._losses.append(self._trainer.step())
         num_steps = self.num_steps
-        if num_steps % options.log_every == 0 or self._schedule.is_last(num_steps):
+        is_last = num_steps == options.max_steps
+        if num_steps % options.log_every == 0 or is_last:
             steps_per_s = len(self._losses) / (time.perf_counter() - self._began)
             measures = {
                 "loss": sum(self._losses) / len(self._losses),
@@ -301,8 +360,8 @@ class TrainingRun:
             progress.write(num_steps, measures)
             self._losses, self._began = [], time.perf_counter()
 
-        is_validated = self._schedule.is_saved_after(num_steps) and self._context.is_rank_zero
-        if is_validated and len(self._validation):
+        is_validated = (is_last or num_steps % options.save_every == 0) and len(self._validation) > 0
+        if is_validated and self._context.is_rank_zero:
             progress.write(num_steps, {"validation_loss": self._trainer.validation_loss(self._validation)})
 
     def checkpoint(self, num_steps: int) -> Path:
@@ -344,64 +403,6 @@ class TrainingRun:
         self._losses, self._began = [], time.perf_counter()
 
 
-def _model_and_demonstrations(
-    options: FinetuneOptions, config: policies.Gr00tClosedloopPolicyConfig
-) -> tuple[Gr00tSmall, Gr00tSmallProcessor, trainer.DemonstrationSteps, trainer.DemonstrationSteps]:
-    """Return the model before its first step, its processor, the training data, and the held-out data."""
-    steps = episodes.RecordedSteps()
-    files = policies.read_joint_files(config)
-    interface = interface_of(config, files)
-    # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
-    recordings = dict.fromkeys(
-        path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
-    )
-    found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
-    wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)
-    learned, held_out = (
-        trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
-        for part in trainer.split(found, share=options.validation_share, seed=options.seed)
-    )
-    if options.base_model_path is None:
-        return *new_model(learned, found, interface, config, seed=options.seed), learned, held_out
-
-    # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
-    try:
-        model, processor = building.add_embodiment(
-            checkpoint.load_model(options.base_model_path, device="cpu", dtype=torch.float32),
-            checkpoint.load_processor(options.base_model_path),
-            config.embodiment_tag,
-            *_robot(interface, learned),
-            seed=options.seed,
-        )
-    except Gr00tError as error:
-        raise ConfigError(str(error), key="--base_model_path") from error
-    return model, processor, learned, held_out
-
-
-def _evaluation(
-    options: FinetuneOptions, ranks: Ranks, model: Gr00tSmall, processor: Gr00tSmallProcessor
-) -> loop.ClosedLoopEvaluation | None:
-    """Return the evaluation of checkpoints, None without `eval_jobs_config`."""
-    if options.eval_jobs_config is None:
-        return None
-    evaluation = loop.ClosedLoopEvaluation(
-        load_jobs_file(options.eval_jobs_config, suites=SUITES),
-        checkpoint_option="model_path",
-        policy_type="gr00t_closedloop",
-        output_directory=options.output_dir,
-        ranks=ranks,
-        device=options.device,
-    )
-
-    # The jobs are checked with an untrained checkpoint now, not after hours of training.
-    def save_untrained(directory: Path) -> Path:
-        checkpoint.save_checkpoint(directory, model, processor)
-        return directory
-
-    evaluation.check(save_untrained)
-    return evaluation
-
-
 def _checkpoints(output_directory: Path) -> list[Path]:
     """Return the checkpoints of a training run, the newest last."""
     found = {
@@ -410,25 +411,6 @@ def _checkpoints(output_directory: Path) -> list[Path]:
         if (match := re.fullmatch(r"checkpoint-(\d{1,12})", path.name))
     }
     return [found[number] for number in sorted(found)]
-
-
-def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
-    """Refuse a resume with other settings, and a new run in a directory that is not empty."""
-    directory = options.output_dir
-    if options.resume:
-        path = directory / _TRAINING_FILE
-        if not path.is_file():
-            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [
-            Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
-            for key, value in asked.items()
-            if before.get(key) != value
-        ]
-        refuse(changed)
-    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-        raise ConfigError(message, key="--output_dir")
 
 
 # The program.

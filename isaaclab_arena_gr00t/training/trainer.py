@@ -136,12 +136,15 @@ class DemonstrationSteps:
             places.append((self.demonstrations[episode], number - int(self._starts[episode])))
 
         # Use the functions of an evaluation, so that the model sees the same inputs in training.
-        observed = {
-            CAMERA_GROUP: {
-                camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in wiring.cameras.values()
-            },
-            STATE_GROUP: {term: self._gather(places, f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
+        names = {
+            CAMERA_GROUP: {camera: f"{CAMERA_GROUP}/{camera}" for camera in wiring.cameras.values()},
+            STATE_GROUP: {term: f"{layout.OBSERVATIONS}/{term}" for term in wiring.state_terms},
         }
+        observed: dict[str, dict[str, torch.Tensor]] = {group: {} for group in names}
+        for group, of_group in names.items():
+            for key, name in of_group.items():
+                parts = [self._steps.array(_place(demonstration, name))[step] for demonstration, step in places]
+                observed[group][key] = torch.from_numpy(np.stack(parts))
         rows = list(range(len(places)))
         state = state_values(observed, wiring, rows)
         observation = model_observation(
@@ -179,11 +182,6 @@ class DemonstrationSteps:
         """Return the action at every step, by key. Shape of each: (num_steps, size), float32."""
         actions = self._all(layout.ACTIONS)
         return {key: actions[:, list(columns)] for key, columns in self._wiring.action.items()}
-
-    def _gather(self, places: Sequence[tuple[Demonstration, int]], name: str) -> torch.Tensor:
-        return torch.from_numpy(
-            np.stack([self._steps.array(_place(demonstration, name))[step] for demonstration, step in places])
-        )
 
     def _all(self, name: str) -> np.ndarray:
         arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self.demonstrations)

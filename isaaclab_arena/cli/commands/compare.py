@@ -343,13 +343,12 @@ def plan(argv: Sequence[str]) -> int:
     rates = f"{100 * baseline:.1f} % against {100 * candidate:.1f} %"
     console.print(Text(f"{rates}, to be found in {100 * options.power:g} % of tries:"))
     said = {0.0: "nothing to do with each other", 0.5: "half as alike as they can be", 1.0: "as alike as they can be"}
-    rows = [(said[each["agreement"]], _shown(each["pairs"]), _shown(each["until_stopped"])) for each in planned]
+    too_many = f"more than {_MOST_PAIRS:,}"
+    numbers = [[each["pairs"], each["until_stopped"]] for each in planned]
+    told = [[too_many if number is None else f"{number:,.0f}" for number in row] for row in numbers]
+    rows = [(said[each["agreement"]], *row) for each, row in zip(planned, told, strict=True)]
     headings = ["the same conditions; outcomes", "pairs (McNemar's mid-p)", "on average, stopped as soon as decided"]
     console.print(drawn(pd.DataFrame(rows, columns=headings)))
     number = f"more than {most_independent}" if independent is None else str(independent)
     console.print(Text(f"other conditions for each policy: {number} episodes of either (Boschloo's test)"))
     return 0
-
-
-def _shown(number: float | None) -> str:
-    return f"more than {_MOST_PAIRS:,}" if number is None else f"{number:,.0f}"

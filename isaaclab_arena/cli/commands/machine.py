@@ -22,7 +22,6 @@ import torch
 import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from isaaclab_arena.cli.main import COMMANDS, commands_of_others, print_json
@@ -44,19 +43,6 @@ from isaaclab_arena.storage.episode_file import Compression, check_compression
 from isaaclab_arena.training import TASKS
 
 # The parts of this machine, and a trial of each.
-
-
-def show_views(views: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Show one line per rank, and the backend that the ranks would use."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0]["variables"], "cores"):
-        table.add_column(heading, overflow="fold")
-    for view in views:
-        facts = [view[name] for name in ("rank", "local_rank", "host", "device", "reason", "gpu")]
-        table.add_row(*map(str, (*facts, *view["variables"].values(), view["cores"])))
-    console.print(table)
-    backend, reason = choose_backend([view["gpu_key"] for view in views])
-    console.print(f"{len(views)} ranks talk over {backend}: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +117,16 @@ def doctor(argv: Sequence[str]) -> int:
         else:
             print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
         if views and not options.json:
-            show_results(lambda console: show_views(views, console))
+            # One line per rank, and the backend that the ranks would use.
+            table = Table(box=None, pad_edge=False)
+            for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0]["variables"], "cores"):
+                table.add_column(heading, overflow="fold")
+            for view in views:
+                facts = [view[name] for name in ("rank", "local_rank", "host", "device", "reason", "gpu")]
+                table.add_row(*map(str, (*facts, *view["variables"].values(), view["cores"])))
+            backend, reason = choose_backend([view["gpu_key"] for view in views])
+            told = f"{len(views)} ranks talk over {backend}: {reason}"
+            show_results(lambda console: console.print(table, told))
     return 1 if broken else 0
 
 

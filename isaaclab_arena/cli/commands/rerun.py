@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import tyro
 from pydantic import Field
@@ -29,6 +29,8 @@ from isaaclab_arena.storage.episodes import find_recordings, in_words, index_epi
 if TYPE_CHECKING:
     from isaaclab_arena.evaluation.filming import FilmedEpisode
     from isaaclab_arena.evaluation.verification import Sample, VerifiedEpisode
+
+_NUM_BITWISE = "{} of {} episodes bitwise ({} control steps)".format
 
 # Verify a run: check its files, run a sample of its episodes again, end to end, and compare every step.
 
@@ -102,7 +104,19 @@ def verify(argv: Sequence[str]) -> int:
         verified: list[VerifiedEpisode] = []
         if sample:
             verified += _run_again(options, merged.plan, sample)
-            _say(_summary(verified))
+            # One paragraph with the verdict on all episodes.
+            same = [episode for episode in verified if episode.is_same]
+            bitwise = [episode for episode in same if episode.compares_arrays]
+            text = _NUM_BITWISE(len(bitwise), len(verified), sum(each.num_steps for each in bitwise))
+            if other := sorted({episode.job for episode in verified if episode.contents}):
+                jobs = ", ".join(f"'{job}'" for job in other)
+                text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
+            if len(same) > len(bitwise):
+                text += (
+                    f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, "
+                    "return and metrics can be compared"
+                )
+            _say(text)
             is_sound = not problems and all(each.is_same and not each.contents for each in verified)
         else:
             nothing = "no episode was run again"
@@ -192,26 +206,6 @@ def _verdict(episode: "VerifiedEpisode") -> str:
     return verdict
 
 
-def _summary(verified: Sequence["VerifiedEpisode"]) -> str:
-    """Return one paragraph with the verdict on all episodes."""
-    same = [episode for episode in verified if episode.is_same]
-    bitwise = [episode for episode in same if episode.compares_arrays]
-    text = _num_bitwise(bitwise, verified)
-    if other := sorted({episode.job for episode in verified if episode.contents}):
-        jobs = ", ".join(f"'{job}'" for job in other)
-        text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
-    if len(same) > len(bitwise):
-        text += (
-            f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, return "
-            "and metrics can be compared"
-        )
-    return text
-
-
-def _num_bitwise(bitwise: Sequence[Any], of: Sequence[Any]) -> str:
-    return f"{len(bitwise)} of {len(of)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
-
-
 def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) -> None:
     """Print a text for people, `unless` this set holds it already; the surroundings of many episodes are the same."""
     if unless is not None:
@@ -288,7 +282,7 @@ def replay(argv: Sequence[str]) -> int:
         rerun(files, settings, show)
         bitwise = [episode for episode in replayed if episode.difference is None and not episode.is_damaged]
         sound = [episode for episode in replayed if not episode.is_damaged]
-        text = _num_bitwise(bitwise, replayed)
+        text = _NUM_BITWISE(len(bitwise), len(replayed), sum(each.num_steps for each in bitwise))
         if sound:
             text += f"; compared: {', '.join(sound[0].compared)} and how it ended"
         if any(not episode.from_exact_state for episode in sound):

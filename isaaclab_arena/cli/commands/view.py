@@ -14,7 +14,7 @@ from isaaclab_arena.config import loading, schema
 from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.robots.lookup import Finding, findings, known_embodiment, measured_motions
+from isaaclab_arena.environments.robots.lookup import findings, known_embodiment, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -132,8 +132,9 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
         np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[specs.VIEWPORT]])
         for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
     ]
-    charts = [
-        _chart(
+    # Each chart has a title, the targets of the two phases, the motion, and the findings about it.
+    drawn = [
+        (
             f"{joint.removeprefix('robot/')} [rad]",
             motions.asked[:, index],
             motions.moved[:, index],
@@ -144,7 +145,15 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     if motions.tips.size:
         width = np.linalg.norm(motions.tips[1, :, 0] - motions.tips[1, :, 1], axis=-1)
         of_gripper = [each for each in found if each.key.startswith("gripper")]
-        charts.append(_chart("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
+        drawn.append(("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
+    charts = []
+    for title, asked, measured, of_chart in drawn:
+        # Red for a motion that fails, orange for a doubtful one, green for a sound one.
+        fails = any(each.fails for each in of_chart)
+        colour = (250, 120, 110) if fails else (250, 190, 90) if of_chart else (120, 220, 120)
+        moved = np.nan_to_num(measured)
+        lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
+        charts.append(line_chart(_PICTURE[0], 120, title, lines, colour=colour))
     blank = np.zeros_like(charts[0])
     rows = [
         np.concatenate([*row, *[blank] * (3 - len(row))], axis=1)
@@ -161,16 +170,6 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     if not found:
         print(plain_text(f"'{robot.name}' moves as its description says"))
     return 0
-
-
-def _chart(title: str, asked: np.ndarray, moved: np.ndarray, found: Sequence[Finding]) -> np.ndarray:
-    """Draw the targets of the two phases and the motion. Shapes: (2,), (t,) -> (height, width, 3), uint8."""
-    # Red for a motion that fails, orange for a doubtful one, green for a sound one.
-    fails = any(each.fails for each in found)
-    colour = (250, 120, 110) if fails else (250, 190, 90) if found else (120, 220, 120)
-    moved = np.nan_to_num(moved)
-    lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
-    return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
 
 
 def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> None:
@@ -205,24 +204,25 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
     print(plain_text(f"wrote {output}: episode {options.episode}, {''.join(endings)}"))
 
 
+@dataclass(eq=False)
 class _EachStep(observer.Observer):
     """Shows the start of an episode and each of its steps, and tells its end in words."""
 
     sees_pictures = False
 
-    def __init__(self, show: Callable[[], None], tell: Callable[[int, str], None]) -> None:
-        self._show, self._tell = show, tell
+    show: Callable[[], None]
+    tell: Callable[[int, str], None]
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[observer.EpisodeStart], observation: Observation
     ) -> None:
         del environment, starts, observation
-        self._show()
+        self.show()
 
     def on_step(self, environment: Environment, transition: observer.Transition) -> None:
         del environment, transition
-        self._show()
+        self.show()
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         del environment
-        self._tell(record.episode.episode_index, f"{record.outcome} after {record.length} steps")
+        self.tell(record.episode.episode_index, f"{record.outcome} after {record.length} steps")

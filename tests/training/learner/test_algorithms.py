@@ -17,8 +17,7 @@ from isaaclab_arena.training.algorithms import (
     GradientExchange,
     RanksNormalization,
     group_advantages,
-    message_of,
-    moments_of,
+    moments_over_ranks,
     normalised_over_ranks,
     returns_of_first_episode,
 )
@@ -332,8 +331,10 @@ def test_equal_advantages_are_nothing_and_no_nan():
 
 def test_what_ranks_tell_of_their_samples_gives_the_moments_of_all_samples():
     """Ranks of unlike size and unlike means: 1, 2 and 3, and 11."""
-    told = [message_of(torch.tensor([[1.0], [2.0], [3.0]])), message_of(torch.tensor([[11.0]]))]
-    count, mean, squares = moments_of(torch.stack(told))
+    # The other rank's message: number, sum and squared deviations.
+    other = torch.tensor([[1.0], [11.0], [0.0]], dtype=torch.float64)
+    values = torch.tensor([[1.0], [2.0], [3.0]])
+    count, mean, squares = moments_over_ranks(values, gather=lambda own: [own, other])
     assert count.item() == 4
     assert mean.tolist() == [17 / 4]
     assert squares.tolist() == pytest.approx([1 + 4 + 9 + 121 - 17**2 / 4])
