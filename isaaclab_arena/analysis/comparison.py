@@ -114,11 +114,6 @@ class JobComparison:
     metrics: Mapping[str, MeanDifference]
     events: tuple[EventDifference, ...] = ()  # if the task reports events; the smallest p-value first
 
-    @property
-    def progress(self) -> MeanDifference | None:
-        """The difference of the completed share of the task, None if the task does not measure it."""
-        return self.metrics.get("progress")
-
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
     """Compare a candidate with its baseline over their pairs, as a family of one. ValueError if none has a result."""
@@ -533,11 +528,45 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
         replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
         for each, p_value in zip(compared, statistics.holm([each.mid_p for each in compared]), strict=True)
     )
+
+    together = None
+    if len(tasks) > 1:
+        # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
+        each_counts = [vars(each.counts) for each in tasks]
+        counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
+        pairs = [each.matched.without_errors() for each in tasks]
+        conditions = [condition for each in pairs for condition in each.conditions]
+        values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
+        confidence = 1.0 - question.alpha
+        effect = statistics.design_effect(values, conditions)
+        interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+
+        # Resample the pairs of each task for the mean of the tasks.
+        strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
+        differences = {
+            str(number): [1.0] * own["only_first"]
+            + [-1.0] * own["only_second"]
+            + [0.0] * (own["both"] + own["neither"])
+            for number, own in enumerate(each_counts)
+        }
+        of_mean = statistics.design_effect(values, conditions, strata=strata)
+        stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
+        if interval is None or counts.difference is None or stratified is None:
+            raise ValueError("no pair tells a success from a failure")
+        together = Together(
+            counts=counts,
+            distinct=len({*draws.tolist()}),
+            difference=counts.difference,
+            interval=interval,
+            mid_p=statistics.sign_flip_p(values, draws)[1],
+            mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
+            mean_of_tasks_interval=stratified,
+        )
     return ComparisonReport(
         question=question,
         tasks=tasks,
         family=family,
-        together=_together(tasks, question) if len(tasks) > 1 else None,
+        together=together,
         refused=tuple(refused),
         notes=tuple(dict.fromkeys(_notes(tasks))),
     )
@@ -556,39 +585,6 @@ def _reason_against(first: Arm, second: Arm, *, partial: bool) -> str | None:
         if not arm.measures_success:
             return f"{arm.label} does not measure success"
     return None
-
-
-def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
-    """Compare all tasks together: their pooled pairs, and the mean of their differences."""
-    each_counts = [vars(each.counts) for each in tasks]
-    counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
-    # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
-    pairs = [each.matched.without_errors() for each in tasks]
-    conditions = [condition for each in pairs for condition in each.conditions]
-    values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
-    confidence = 1.0 - question.alpha
-    effect = statistics.design_effect(values, conditions)
-    interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
-
-    # Resample the pairs of each task for the mean of the tasks.
-    strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
-    differences = {
-        str(number): [1.0] * own["only_first"] + [-1.0] * own["only_second"] + [0.0] * (own["both"] + own["neither"])
-        for number, own in enumerate(each_counts)
-    }
-    of_mean = statistics.design_effect(values, conditions, strata=strata)
-    stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
-    if interval is None or counts.difference is None or stratified is None:
-        raise ValueError("no pair tells a success from a failure")
-    return Together(
-        counts=counts,
-        distinct=len({*draws.tolist()}),
-        difference=counts.difference,
-        interval=interval,
-        mid_p=statistics.sign_flip_p(values, draws)[1],
-        mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
-        mean_of_tasks_interval=stratified,
-    )
 
 
 def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:

@@ -190,12 +190,13 @@ class RunFiles:
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
         first = attempts[0] if attempts and attempts[0].number == 1 else self._plan
+        began = Provenance.of(first.versions, first.machine)
         changes = [
             f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
             "results may differ in their last digits"
             for later in attempts
             if later.number > 1
-            for change in first.provenance.differences(later.provenance)
+            for change in began.differences(Provenance.of(later.versions, later.machine))
         ]
         # If no attempt has a file, the version of the program wrote none.
         known, named = {1, *(each.number for each in attempts)}, set(ledger.attempt_numbers(self._directory))
@@ -237,8 +238,9 @@ class RunFiles:
                 if recorded is None:
                     unknown.append(number)
                     continue
-                provenance = Provenance(facts=recorded.provenance)
-                same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+                planned, provenance = self._plan, Provenance(facts=recorded.provenance)
+                told = Provenance.of(planned.versions, planned.machine).told_differences(provenance)
+                same_conditions = same_conditions and not told
                 contents[name] = recorded.contents or contents[name]
             evidence = JobEvidence(
                 job=job,

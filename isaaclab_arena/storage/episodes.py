@@ -186,11 +186,6 @@ class OpenRecording:
                 found[index] = name
         return found
 
-    def env_args(self) -> Mapping[str, Any]:
-        """Return the description of the environment."""
-        text = self.attributes(self.data).get("env_args", "{}")
-        return episode_file.parsed_mapping(text, f"{self.path}: env_args")
-
     def _spend_members(self, number: int, place: str) -> None:
         """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
         self._members -= number
@@ -265,7 +260,8 @@ class OpenRecording:
             # Files with Zstandard need an optional plugin, which is loaded only on demand.
             if h5py.h5z.filter_avail(episode_file.ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
                 raise
-            episode_file.load_zstd()
+            import hdf5plugin  # noqa: F401, PLC0415  optional package, whose import only registers the filter
+
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         return array
 
@@ -456,7 +452,9 @@ def read_episode(path: Path, episode_index: int) -> episode_file.RecordedEpisode
             episode_index=episode_index,
             arrays={name: recording.array(dataset) for name, dataset in recording.datasets(group)},
             attributes=recording.attributes(group),
-            env_args=recording.env_args(),
+            env_args=episode_file.parsed_mapping(
+                recording.attributes(recording.data).get("env_args", "{}"), f"{path}: env_args"
+            ),
         )
     for name in (name for name in episode_file.JSON_ATTRIBUTES if name in episode.attributes):
         what = f"{path}: the attribute '{name}' of {demo_name(episode_index)}"
@@ -467,7 +465,8 @@ def read_episode(path: Path, episode_index: int) -> episode_file.RecordedEpisode
 def read_env_args(path: Path) -> Mapping[str, Any]:
     """Return the environment's description in a recording; see `RecordedEpisode`. StorageError if it is not JSON."""
     with opened(path) as recording:
-        return recording.env_args()
+        text = recording.attributes(recording.data).get("env_args", "{}")
+        return episode_file.parsed_mapping(text, f"{path}: env_args")
 
 
 @dataclass(frozen=True, kw_only=True)
