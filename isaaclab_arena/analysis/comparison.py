@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,32 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         )
         if (found := _mean_difference(one, other, draws)) is not None:
             metrics[name] = found
+
+    # Events, the smallest p-value first. Only pairs with a report on both sides count: a missing report is not an
+    # episode without events.
+    reports = [*zip(pairs.first.events, pairs.second.events, strict=True)]
+    both = np.array([isinstance(mine, str) and isinstance(its, str) for mine, its in reports], bool)
+    told = [(json.loads(mine), json.loads(its)) for mine, its in compress(reports, both)]
+    occurred = {name: Counter((name in mine, name in its) for mine, its in told) for name in EVENTS}
+    # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
+    happened = {name: count for name, count in occurred.items() if count[False, False] < len(told)}
+    p_values = [
+        statistics.sign_flip_p(np.array([(name in mine) - (name in its) for mine, its in told]), draws[both])[1]
+        for name in happened
+    ]
+    events = [
+        EventDifference(
+            event=name,
+            num_pairs=len(told),
+            first=count[True, False] + count[True, True],
+            second=count[False, True] + count[True, True],
+            only_first=count[True, False],
+            only_second=count[False, True],
+            mid_p=p_value,
+            adjusted_p=adjusted,
+        )
+        for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
+    ]
     return JobComparison(
         first=first,
         second=second,
@@ -167,36 +194,8 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         ),
         episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
         metrics=metrics,
-        events=event_differences(pairs.first.events, pairs.second.events, draws),
+        events=tuple(sorted(events, key=lambda each: each.mid_p)),
     )
-
-
-def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> tuple[EventDifference, ...]:
-    """Compare the events of pairs, smallest p-value first. Arrays have shape (num_pairs,); None if not reported."""
-    # Only pairs with a report on both sides count: a missing report is not an episode without events.
-    both = np.array([isinstance(a, str) and isinstance(b, str) for a, b in zip(first, second, strict=True)], bool)
-    told = [(json.loads(a), json.loads(b)) for a, b in zip(first[both], second[both], strict=True)]
-    counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
-    # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
-    happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
-    p_values = [
-        statistics.sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
-        for name in happened
-    ]
-    found = (
-        EventDifference(
-            event=name,
-            num_pairs=len(told),
-            first=count[True, False] + count[True, True],
-            second=count[False, True] + count[True, True],
-            only_first=count[True, False],
-            only_second=count[False, True],
-            mid_p=p_value,
-            adjusted_p=adjusted,
-        )
-        for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
-    )
-    return tuple(sorted(found, key=lambda each: each.mid_p))
 
 
 def verdict_of(difference: float, interval: statistics.Interval, p_value: float, question: Question) -> Verdict:

@@ -119,12 +119,8 @@ class PooledRate:
     distinct: int  # distinct draws of conditions
     rate: float
     interval: Interval  # Wilson interval of the rate
+    repeats: str  # a note on the number of distinct conditions, empty if no condition repeats
     address: str | None = None  # link to the job's section; None for several jobs
-
-    @property
-    def repeats(self) -> str:
-        """A note on the number of distinct conditions, empty if no condition repeats."""
-        return of_conditions(self.distinct, self.scored)
 
 
 def pooled_rate(
@@ -142,6 +138,7 @@ def pooled_rate(
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
+        repeats=of_conditions(scored.num_distinct, len(scored)),
         address=address,
     )
 
@@ -191,10 +188,32 @@ def telling_conditions(
         return ()
     told = []
     for name, values in columns.items():
-        # A condition that does not vary has no groups.
-        if (found := _groups(values[scored])) is None:
-            continue
-        groups, labels, middles, (low, high) = found
+        # The group of each value (-1 for none), labels and middles of the groups, and the ends of the axis. A condition
+        # that does not vary has no groups.
+        own = values[scored]
+        if own.dtype != float:
+            groups, texts = pd.factorize(pd.array(own, dtype="string"), sort=True)
+            if not 2 <= len(texts) <= 16:
+                continue
+            labels, middles, (low, high) = map(str, texts), np.arange(len(texts)), (-0.5, len(texts) - 0.5)
+        else:
+            finite = np.isfinite(own)
+            distinct = np.unique(own[finite])
+            if len(distinct) < 2:
+                continue
+            # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
+            count = int(min(8, max(2, finite.sum() // 10)))
+            if len(distinct) <= count:
+                groups = np.where(finite, np.searchsorted(distinct, own), -1)
+                labels, middles, (low, high) = (f"{value:.4g}" for value in distinct), distinct, distinct[[0, -1]]
+            else:
+                edges = np.unique(np.quantile(own[finite], np.linspace(0, 1, count + 1)))
+                if len(edges) < 3:
+                    continue
+                at = np.clip(np.searchsorted(edges, own, side="right") - 1, 0, len(edges) - 2)
+                groups = np.where(finite, at, -1)
+                labels = (f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(edges))
+                middles, (low, high) = (edges[:-1] + edges[1:]) / 2, edges[[0, -1]]
         bins = []
         for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
             members = np.flatnonzero(groups == number)
@@ -219,30 +238,6 @@ def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
     # Miller and Madow's correction for a table of two columns.
     bias = (np.count_nonzero(table.sum(1)) - 1) / (2.0 * table.sum() * np.log(2.0))
     return max(0.0, bits - bias)
-
-
-def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
-    """Return the group of each value (-1 for none), labels and middles of the groups, and the ends of the axis."""
-    if values.dtype != float:
-        codes, texts = pd.factorize(pd.array(values, dtype="string"), sort=True)
-        if not 2 <= len(texts) <= 16:
-            return None
-        return codes, [str(text) for text in texts], np.arange(len(texts)), (-0.5, len(texts) - 0.5)
-    finite = np.isfinite(values)
-    distinct = np.unique(values[finite])
-    if len(distinct) < 2:
-        return None
-    # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
-    count = int(min(8, max(2, finite.sum() // 10)))
-    if len(distinct) <= count:
-        groups = np.where(finite, np.searchsorted(distinct, values), -1)
-        return groups, [f"{value:.4g}" for value in distinct], distinct, (distinct[0], distinct[-1])
-    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, count + 1)))
-    if len(edges) < 3:
-        return None
-    groups = np.where(finite, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2), -1)
-    labels = [f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(edges)]
-    return groups, labels, (edges[:-1] + edges[1:]) / 2, (edges[0], edges[-1])
 
 
 # The content of the page for each job, from the tables of its run.

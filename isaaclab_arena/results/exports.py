@@ -5,6 +5,7 @@ import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,16 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
             notes.append(f"job '{job.name}': {repeated}")
         if not scored:
             continue
+        # The largest reward of a step in each episode, NaN without a recording.
         recordings, _ = locate_episodes(directory, job.name)
+        largest = dict.fromkeys((int(row["episode_index"]) for row in scored), math.nan)
+        for index in largest:
+            for file in recordings.get(index, ()):
+                with suppress(StorageError):
+                    rewards = read_array(file, index, layout.REWARDS)
+                    if rewards.size:
+                        largest[index] = float(rewards.max())
+                        break
         tasks[job.name] = EvaluatedTask(
             group=group,
             task_id=sizes[group],
@@ -191,7 +201,7 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
                 {
                     "episode_ix": row["episode_index"],
                     "sum_reward": math.nan if row["return"] is None else row["return"],
-                    "max_reward": _largest_reward(recordings.get(row["episode_index"], ()), row["episode_index"]),
+                    "max_reward": largest[row["episode_index"]],
                     "success": row["success"],
                     "seed": row["episode_seed"],
                 }
@@ -245,18 +255,6 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
             "video_paths": list(tasks[0].video_paths),
         }
     return info
-
-
-def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
-    """Return the largest reward of a step, NaN without a recording."""
-    for file in files:
-        try:
-            rewards = read_array(file, episode_index, layout.REWARDS)
-        except StorageError:
-            continue
-        if rewards.size:
-            return float(rewards.max())
-    return math.nan
 
 
 def _summary(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:

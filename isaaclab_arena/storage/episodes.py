@@ -506,12 +506,6 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
             recording.verified_attributes(index)
 
 
-def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, episode_file.AttributeValue]]:
-    """Return the attributes of several episodes' groups; see `read_attributes`."""
-    with opened(path) as recording:
-        return [recording.attributes(recording.group(index)) for index in episode_indices]
-
-
 def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[episode_file.AttributeValue | None]:
     """Return the stored checksum of each episode, None if it has none."""
     found = []
@@ -580,23 +574,6 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 def in_words(indices: Iterable[int]) -> str:
     """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
     return named_in_words(indices, layout.demo_name)
-
-
-def recorded_without_arrays(
-    job_directory: Path, job: str, checksums: Mapping[int, int | None]
-) -> episode_file.RecordedEpisode | None:
-    """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
-    found, _ = locate_episodes(job_directory, job)
-    for index, checksum in checksums.items():
-        for path in found.get(index, ()):
-            with suppress(StorageError):
-                attributes = read_attributes(path, index)
-                episode = episode_file.RecordedEpisode(
-                    episode_index=index, arrays={}, attributes=attributes, env_args={}
-                )
-                if attributes.get("checksum") == checksum and episode.provenance:
-                    return episode
-    return None
 
 
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
