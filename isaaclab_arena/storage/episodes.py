@@ -186,16 +186,13 @@ class OpenRecording:
                 found[index] = name
         return found
 
-    def _spend_members(self, number: int, place: str) -> None:
-        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
-        self._members -= number
-        if self._members < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
-
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, episode_file.AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
+        # Attributes and objects are counted before they are read: the file cannot hold more distinct ones.
         number = h5py.h5a.get_num_attrs(group)
-        self._spend_members(number, place(group))
+        self._members -= number
+        if self._members < 0:
+            raise DamagedFileError(f"{place(group)} {_MANY_AND_TOO_BIG}: its groups hold each other")
         values = {}
         for index in range(number):
             attribute = h5py.h5a.open(group, index=index)
@@ -233,7 +230,9 @@ class OpenRecording:
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in group.__iter__() or ():
-            self._spend_members(1, str(self.path))
+            self._members -= 1
+            if self._members < 0:
+                raise DamagedFileError(f"{self.path} {_MANY_AND_TOO_BIG}: its groups hold each other")
             item = member(group, name)
             path = prefix + name.decode(errors="replace")
             if isinstance(item, h5py.h5d.DatasetID):
