@@ -143,7 +143,7 @@ def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables 
             directory=directory,
             entry=entry,
             contents=contents[entry.name],
-            provenance=tables.plan.provenance,
+            provenance=Provenance.of(tables.plan.versions, tables.plan.machine),
             episodes=by_job.get(entry.name, columns.at(np.zeros(0, np.intp))),
             planned=planned[entry.name],
             metrics=metrics.get(entry.name, ()),
@@ -201,8 +201,10 @@ class MatchedEpisodes:
 
     @property
     def conditions(self) -> list[str]:
-        """The conditions of each pair, see `conditions_of_pairs`."""
-        return conditions_of_pairs(self.first, self.second)
+        """The conditions of each pair; also equal if both episodes share start and result with another pair's."""
+        first, second = self.first, self.second
+        alike = (first.began != first.drawn) & (second.began != second.drawn)
+        return np.where(alike, first.began + "|" + second.began, first.drawn).tolist()
 
     @property
     def differences(self) -> np.ndarray:
@@ -240,11 +242,14 @@ def differences_of_tasks(first: Arm, second: Arm) -> tuple[str, ...]:
     before, now = one.config.environment_args, other.config.environment_args
     names = sorted((before.keys() | now.keys()) - {"object", "embodiment", "backend"})
     facts += [(name, before.get(name), now.get(name)) for name in names]
-
-    def shown(value: Any) -> str:
-        return "none" if value is None else f"'{value}'" if isinstance(value, str) else json.dumps(value)
-
-    return tuple(f"{name} {shown(was)} and {shown(is_now)}" for name, was, is_now in facts if was != is_now)
+    found = []
+    for name, *sides in facts:
+        if sides[0] != sides[1]:
+            was, is_now = (
+                "none" if side is None else f"'{side}'" if isinstance(side, str) else json.dumps(side) for side in sides
+            )
+            found.append(f"{name} {was} and {is_now}")
+    return tuple(found)
 
 
 def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpisodes:
@@ -265,12 +270,6 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
         only_first=len(first.episodes) - len(one),
         only_second=len(second.episodes) - len(one),
     )
-
-
-def conditions_of_pairs(first: EpisodeColumns, second: EpisodeColumns) -> list[str]:
-    """Return the conditions of each pair; also equal if both episodes share start and result with another pair's."""
-    alike = (first.began != first.drawn) & (second.began != second.drawn)
-    return np.where(alike, first.began + "|" + second.began, first.drawn).tolist()
 
 
 def same_tasks(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -114,11 +115,6 @@ class JobComparison:
     metrics: Mapping[str, MeanDifference]
     events: tuple[EventDifference, ...] = ()  # if the task reports events; the smallest p-value first
 
-    @property
-    def progress(self) -> MeanDifference | None:
-        """The difference of the completed share of the task, None if the task does not measure it."""
-        return self.metrics.get("progress")
-
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
     """Compare a candidate with its baseline over their pairs, as a family of one. ValueError if none has a result."""
@@ -148,6 +144,32 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         )
         if (found := _mean_difference(one, other, draws)) is not None:
             metrics[name] = found
+
+    # Events, the smallest p-value first. Only pairs with a report on both sides count: a missing report is not an
+    # episode without events.
+    reports = [*zip(pairs.first.events, pairs.second.events, strict=True)]
+    both = np.array([isinstance(mine, str) and isinstance(its, str) for mine, its in reports], bool)
+    told = [(json.loads(mine), json.loads(its)) for mine, its in compress(reports, both)]
+    occurred = {name: Counter((name in mine, name in its) for mine, its in told) for name in EVENTS}
+    # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
+    happened = {name: count for name, count in occurred.items() if count[False, False] < len(told)}
+    p_values = [
+        statistics.sign_flip_p(np.array([(name in mine) - (name in its) for mine, its in told]), draws[both])[1]
+        for name in happened
+    ]
+    events = [
+        EventDifference(
+            event=name,
+            num_pairs=len(told),
+            first=count[True, False] + count[True, True],
+            second=count[False, True] + count[True, True],
+            only_first=count[True, False],
+            only_second=count[False, True],
+            mid_p=p_value,
+            adjusted_p=adjusted,
+        )
+        for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
+    ]
     return JobComparison(
         first=first,
         second=second,
@@ -172,36 +194,8 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         ),
         episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
         metrics=metrics,
-        events=event_differences(pairs.first.events, pairs.second.events, draws),
+        events=tuple(sorted(events, key=lambda each: each.mid_p)),
     )
-
-
-def event_differences(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> tuple[EventDifference, ...]:
-    """Compare the events of pairs, smallest p-value first. Arrays have shape (num_pairs,); None if not reported."""
-    # Only pairs with a report on both sides count: a missing report is not an episode without events.
-    both = np.array([isinstance(a, str) and isinstance(b, str) for a, b in zip(first, second, strict=True)], bool)
-    told = [(json.loads(a), json.loads(b)) for a, b in zip(first[both], second[both], strict=True)]
-    counts = {name: Counter((name in mine, name in other) for mine, other in told) for name in EVENTS}
-    # An event that never occurred is not tested, so it does not weaken the adjustment of the others.
-    happened = {name: count for name, count in counts.items() if count[False, False] < len(told)}
-    p_values = [
-        statistics.sign_flip_p(np.array([(name in mine) - (name in other) for mine, other in told]), draws[both])[1]
-        for name in happened
-    ]
-    found = (
-        EventDifference(
-            event=name,
-            num_pairs=len(told),
-            first=count[True, False] + count[True, True],
-            second=count[False, True] + count[True, True],
-            only_first=count[True, False],
-            only_second=count[False, True],
-            mid_p=p_value,
-            adjusted_p=adjusted,
-        )
-        for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
-    )
-    return tuple(sorted(found, key=lambda each: each.mid_p))
 
 
 def verdict_of(difference: float, interval: statistics.Interval, p_value: float, question: Question) -> Verdict:
@@ -533,11 +527,45 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
         replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
         for each, p_value in zip(compared, statistics.holm([each.mid_p for each in compared]), strict=True)
     )
+
+    together = None
+    if len(tasks) > 1:
+        # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
+        each_counts = [vars(each.counts) for each in tasks]
+        counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
+        pairs = [each.matched.without_errors() for each in tasks]
+        conditions = [condition for each in pairs for condition in each.conditions]
+        values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
+        confidence = 1.0 - question.alpha
+        effect = statistics.design_effect(values, conditions)
+        interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+
+        # Resample the pairs of each task for the mean of the tasks.
+        strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
+        differences = {
+            str(number): [1.0] * own["only_first"]
+            + [-1.0] * own["only_second"]
+            + [0.0] * (own["both"] + own["neither"])
+            for number, own in enumerate(each_counts)
+        }
+        of_mean = statistics.design_effect(values, conditions, strata=strata)
+        stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
+        if interval is None or counts.difference is None or stratified is None:
+            raise ValueError("no pair tells a success from a failure")
+        together = Together(
+            counts=counts,
+            distinct=len({*draws.tolist()}),
+            difference=counts.difference,
+            interval=interval,
+            mid_p=statistics.sign_flip_p(values, draws)[1],
+            mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
+            mean_of_tasks_interval=stratified,
+        )
     return ComparisonReport(
         question=question,
         tasks=tasks,
         family=family,
-        together=_together(tasks, question) if len(tasks) > 1 else None,
+        together=together,
         refused=tuple(refused),
         notes=tuple(dict.fromkeys(_notes(tasks))),
     )
@@ -556,39 +584,6 @@ def _reason_against(first: Arm, second: Arm, *, partial: bool) -> str | None:
         if not arm.measures_success:
             return f"{arm.label} does not measure success"
     return None
-
-
-def _together(tasks: Sequence[JobComparison], question: Question) -> Together:
-    """Compare all tasks together: their pooled pairs, and the mean of their differences."""
-    each_counts = [vars(each.counts) for each in tasks]
-    counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
-    # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
-    pairs = [each.matched.without_errors() for each in tasks]
-    conditions = [condition for each in pairs for condition in each.conditions]
-    values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
-    confidence = 1.0 - question.alpha
-    effect = statistics.design_effect(values, conditions)
-    interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
-
-    # Resample the pairs of each task for the mean of the tasks.
-    strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
-    differences = {
-        str(number): [1.0] * own["only_first"] + [-1.0] * own["only_second"] + [0.0] * (own["both"] + own["neither"])
-        for number, own in enumerate(each_counts)
-    }
-    of_mean = statistics.design_effect(values, conditions, strata=strata)
-    stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
-    if interval is None or counts.difference is None or stratified is None:
-        raise ValueError("no pair tells a success from a failure")
-    return Together(
-        counts=counts,
-        distinct=len({*draws.tolist()}),
-        difference=counts.difference,
-        interval=interval,
-        mid_p=statistics.sign_flip_p(values, draws)[1],
-        mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
-        mean_of_tasks_interval=stratified,
-    )
 
 
 def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:

@@ -132,6 +132,9 @@ class JobKeywords(RunKeywords, total=False):
 
 # The request for an evaluation from Python: the jobs of a file, or one policy in one environment.
 
+_NAME_THE_DIRECTORY = ("output_dir", "output_base_dir", "resume")
+"""Options that name the run's directory. Without them it is a temporary one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -153,7 +156,11 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
         options_class, given = EvalOptions, {**given, "eval_jobs_config": asked.jobs_file}
     known = {option.name for option in fields(options_class)}
     refuse_unknown([f"--{name}" for name in given if name not in known], options_class)
-    plain = {name: plain_value(value) for name, value in given.items() if value is not None}
+    plain = {
+        name: fspath(value) if isinstance(value, PathLike) else value
+        for name, value in given.items()
+        if value is not None
+    }
     if isinstance(plain.get("resume"), bool):
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
@@ -208,11 +215,6 @@ def as_arguments(options: RunOptions) -> list[str]:
     return arguments
 
 
-def plain_value(value: Any) -> Any:
-    """Return a path object as text, and any other value unchanged."""
-    return fspath(value) if isinstance(value, PathLike) else value
-
-
 def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, num_ranks: int | None) -> Asked:
     """Return the request of `evaluate`'s arguments; ConfigError unless it is a job file or environment and policy."""
     given = {name: value if name == "policy" else expanded(value) for name, value in given.items()}
@@ -254,19 +256,16 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     block |= {name: value for name, value in given.items() if name in of_job - of_run and value is not None}
     if "conditions" in block:
         block["conditions"] = str(Path(block["conditions"]).absolute())
-    block["arena_env_args"] = {name: plain_value(value) for name, value in arguments.items()}
-    block["policy_type"] = policy_type
-    block["policy_config_dict"] = {name: plain_value(value) for name, value in policy_config.items()}
+    block |= {"arena_env_args": arguments, "policy_type": policy_type, "policy_config_dict": policy_config}
+    # Path objects as text.
+    for key in ("arena_env_args", "policy_config_dict"):
+        items = block[key].items()
+        block[key] = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in items}
     options = {name: value for name, value in given.items() if name in of_run}
     return Asked(block=block, given=options, policy=lent, only_here=only_here)
 
 
 # The ranks of an evaluation called from Python: this process alone, a process group, or started processes.
-
-
-def group_size() -> int | None:
-    """Return the number of ranks of this process's group, None if there is no group."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
 
 
 @overload
@@ -336,7 +335,8 @@ def evaluate(
     asked = asked_for(jobs, {**options, "output_dir": output_dir}, num_ranks=num_ranks)
     if num_ranks is not None and num_ranks > 1:
         return _on_ranks(asked, num_ranks, shows_progress=show_progress)
-    size, of_run = group_size() or 1, run_options(asked, is_guest=True)
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    of_run = run_options(asked, is_guest=True)
     device, is_alone = of_run.device, num_ranks == 1 or size == 1
     with left_alone(), ExitStack() as stack:
         # ``device`` is None for the rank's own choice. A process that already uses a GPU simulates there.
@@ -347,7 +347,9 @@ def evaluate(
         ranks = ranks_of_one(own) if is_alone else stack.enter_context(initialise(own))
         if show_progress:
             set_up_console_logging(own.rank)
-        owned = _temporary_directory(asked) if own.is_rank_zero else None
+        owned = None
+        if own.is_rank_zero and not any(asked.given.get(name) is not None for name in _NAME_THE_DIRECTORY):
+            owned = tempfile.TemporaryDirectory(prefix="isaaclab_arena_run_")
         chosen = ranks.share_from_rank_zero("directory of the run", owned.name if owned else "")
         of_run = replace(of_run, output_dir=chosen) if chosen else of_run
         request = request_of(asked, of_run, world_size=own.world_size)
@@ -375,9 +377,10 @@ def evaluate(
 def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
     """Run the evaluation runner on ranks in new processes and wait; ConfigError or ArenaError with its reason."""
     options = run_options(asked, is_guest=False)
-    owned = _temporary_directory(asked)
+    owned = None
     named = options.output_dir or options.resume
-    if owned is not None:
+    if all(asked.given.get(name) is None for name in _NAME_THE_DIRECTORY):
+        owned = tempfile.TemporaryDirectory(prefix="isaaclab_arena_run_")
         path = Path(owned.name)
     elif named:
         path = Path(named).absolute()
@@ -400,7 +403,7 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         request_of(asked, options, world_size=num_ranks)
         if options.output_dir is None and options.resume is None:
             arguments += ["--output_dir", str(path)]
-        if context.is_a_rank() or group_size() is not None:
+        if context.is_a_rank() or (dist.is_available() and dist.is_initialized()):
             message = "this process is one of several ranks already; leave num_ranks out, and all of them take part"
             raise ConfigError(message, key="num_ranks")
         # Each rank gets a GPU, if this machine has any and the options allow it.
@@ -431,10 +434,3 @@ def _on_ranks(asked: Asked, num_ranks: int, *, shows_progress: bool) -> Results:
         if code != 0 and not (path / RESULTS_FILE).is_file():
             raise ArenaError(f"the ranks ended with exit code {code}: {reason}")
         return Results(read(path), path, owned=owned)
-
-
-def _temporary_directory(asked: Asked) -> "tempfile.TemporaryDirectory[str] | None":
-    """Return a temporary directory, None if the options name the run's directory."""
-    if any(asked.given.get(name) is not None for name in ("output_dir", "output_base_dir", "resume")):
-        return None
-    return tempfile.TemporaryDirectory(prefix="isaaclab_arena_run_")

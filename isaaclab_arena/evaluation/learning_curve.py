@@ -290,6 +290,7 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
                 distinct=point.distinct,
                 rate=point.success_rate,
                 interval=point.interval,
+                repeats=rows.of_conditions(point.distinct, point.scored),
                 address=address(directory / f"step_{point.step}"),
             )
             for point in sorted(points, key=lambda point: point.step)

@@ -106,7 +106,8 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         sound: dict[int, Path] = {}
         for file in dict.fromkeys(files.values()):
             indices = [index for index, place in files.items() if place == file]
-            attributes = episodes.read_all_attributes(file, indices)
+            with episodes.opened(file) as recording:
+                attributes = [recording.attributes(recording.group(index)) for index in indices]
             sound |= {
                 index: file
                 for index, own in zip(indices, attributes, strict=True)

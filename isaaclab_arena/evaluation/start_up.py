@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import disk, layout, ledger, recovery, reports
-from isaaclab_arena.storage.contents import Contents, changes, differences_of_contents, versions
+from isaaclab_arena.storage.contents import Contents, changes, versions
 from isaaclab_arena.storage.episodes import locate_episodes
 
 
@@ -93,7 +93,7 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
         message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
         if not path.is_dir():
             message = f"there is no directory '{path}'"
-        elif ledger.plan_copy_path(path).is_file():
+        elif (path / layout.PLAN_COPY_FILE).is_file():
             message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
         raise ConfigError(message, key=option)
 
@@ -185,8 +185,9 @@ def jobs_to_run_anew(
         )
     changed: dict[str, list[Problem]] = {}
     for name, job in wanted.items():
-        known = before[name]
-        found = [] if known is None or job.contents is None else differences_of_contents(known, job.contents)
+        known, now, found = before[name], job.contents, []
+        if known is not None and now is not None:
+            found = [*changes(known.policy, now.policy), *changes(known.environment, now.environment)]
         if problems := [Problem(how, job=name, key=what) for what, how in found]:
             changed[name] = problems
 
@@ -259,7 +260,7 @@ def take_up(
     watch = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
     for each in found.jobs:
         if each.reports:
-            watch.suspect(each.job.name)
+            watch.suspects[each.job.name] += 1
     left = found.left(watch.needed)
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.

@@ -368,7 +368,10 @@ class _RecordedJob:
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
-        return contents.Provenance(facts={**self.ran(line.attempt).provenance.facts, **kind, **said})
+        start = self.ran(line.attempt)
+        return contents.Provenance(
+            facts={**contents.Provenance.of(start.versions, start.machine).facts, **kind, **said}
+        )
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -403,9 +406,11 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_deterministic: bool) -> VerifiedEpisode:
     line = before.lines[index]
     changed: tuple[str, ...] = ()
-    if before.evaluated is not None and now.evaluated is not None:
+    was, is_now = before.evaluated, now.evaluated
+    if was is not None and is_now is not None:
         # A sample takes its conditions from the run itself.
-        differences = contents.differences_of_contents(before.evaluated, now.evaluated)
+        of_policy = contents.changes(was.policy, is_now.policy)
+        differences = (*of_policy, *contents.changes(was.environment, is_now.environment))
         changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
     name, num_steps = before.job.name, line.episode_length
     verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)

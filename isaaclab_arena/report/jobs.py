@@ -20,7 +20,6 @@ from isaaclab_arena.results.rows import (
     percent_text,
     scored_episodes,
     short_policy_name,
-    simulation_in_words,
 )
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 
@@ -120,12 +119,8 @@ class PooledRate:
     distinct: int  # distinct draws of conditions
     rate: float
     interval: Interval  # Wilson interval of the rate
+    repeats: str  # a note on the number of distinct conditions, empty if no condition repeats
     address: str | None = None  # link to the job's section; None for several jobs
-
-    @property
-    def repeats(self) -> str:
-        """A note on the number of distinct conditions, empty if no condition repeats."""
-        return of_conditions(self.distinct, self.scored)
 
 
 def pooled_rate(
@@ -143,6 +138,7 @@ def pooled_rate(
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
+        repeats=of_conditions(scored.num_distinct, len(scored)),
         address=address,
     )
 
@@ -192,10 +188,32 @@ def telling_conditions(
         return ()
     told = []
     for name, values in columns.items():
-        # A condition that does not vary has no groups.
-        if (found := _groups(values[scored])) is None:
-            continue
-        groups, labels, middles, (low, high) = found
+        # The group of each value (-1 for none), labels and middles of the groups, and the ends of the axis. A condition
+        # that does not vary has no groups.
+        own = values[scored]
+        if own.dtype != float:
+            groups, texts = pd.factorize(pd.array(own, dtype="string"), sort=True)
+            if not 2 <= len(texts) <= 16:
+                continue
+            labels, middles, (low, high) = map(str, texts), np.arange(len(texts)), (-0.5, len(texts) - 0.5)
+        else:
+            finite = np.isfinite(own)
+            distinct = np.unique(own[finite])
+            if len(distinct) < 2:
+                continue
+            # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
+            count = int(min(8, max(2, finite.sum() // 10)))
+            if len(distinct) <= count:
+                groups = np.where(finite, np.searchsorted(distinct, own), -1)
+                labels, middles, (low, high) = (f"{value:.4g}" for value in distinct), distinct, distinct[[0, -1]]
+            else:
+                edges = np.unique(np.quantile(own[finite], np.linspace(0, 1, count + 1)))
+                if len(edges) < 3:
+                    continue
+                at = np.clip(np.searchsorted(edges, own, side="right") - 1, 0, len(edges) - 2)
+                groups = np.where(finite, at, -1)
+                labels = (f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(edges))
+                middles, (low, high) = (edges[:-1] + edges[1:]) / 2, edges[[0, -1]]
         bins = []
         for number, (label, middle) in enumerate(zip(labels, middles, strict=True)):
             members = np.flatnonzero(groups == number)
@@ -220,30 +238,6 @@ def mutual_information_bits(groups: np.ndarray, won: np.ndarray) -> float:
     # Miller and Madow's correction for a table of two columns.
     bias = (np.count_nonzero(table.sum(1)) - 1) / (2.0 * table.sum() * np.log(2.0))
     return max(0.0, bits - bias)
-
-
-def _groups(values: np.ndarray) -> tuple[np.ndarray, list[str], np.ndarray, tuple[float, float]] | None:
-    """Return the group of each value (-1 for none), labels and middles of the groups, and the ends of the axis."""
-    if values.dtype != float:
-        codes, texts = pd.factorize(pd.array(values, dtype="string"), sort=True)
-        if not 2 <= len(texts) <= 16:
-            return None
-        return codes, [str(text) for text in texts], np.arange(len(texts)), (-0.5, len(texts) - 0.5)
-    finite = np.isfinite(values)
-    distinct = np.unique(values[finite])
-    if len(distinct) < 2:
-        return None
-    # Few distinct values get a group each; otherwise quantiles give groups of about equal size.
-    count = int(min(8, max(2, finite.sum() // 10)))
-    if len(distinct) <= count:
-        groups = np.where(finite, np.searchsorted(distinct, values), -1)
-        return groups, [f"{value:.4g}" for value in distinct], distinct, (distinct[0], distinct[-1])
-    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, count + 1)))
-    if len(edges) < 3:
-        return None
-    groups = np.where(finite, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2), -1)
-    labels = [f"{low:.3g} to {high:.3g}" for low, high in itertools.pairwise(edges)]
-    return groups, labels, (edges[:-1] + edges[1:]) / 2, (edges[0], edges[-1])
 
 
 # The content of the page for each job, from the tables of its run.
@@ -351,6 +345,28 @@ def job_on_page(
         )
         for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
+
+    # The episodes as columns for the page's script. The most informative conditions come first, because `most_values`
+    # may cut the rest.
+    names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
+    in_room = set(names[: most_values // max(len(episodes), 1)])
+    index = episodes["episode_index"].to_numpy(float)
+    packed: dict[str, Any] = {
+        "count": len(episodes),
+        "index": None if np.array_equal(index, np.arange(len(episodes))) else packed_numbers(index),
+        "outcome": packed_texts(outcome),
+        "conditions": {
+            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
+            for name, values in columns.items()
+            if name in in_room
+        },
+        "conditions_left_out": len(names) - len(in_room),
+    }
+    for name in ("length", "return", "rank"):
+        packed[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
+    for name in ("termination", "language_instruction", "error", "decisive_event"):
+        if name in episodes:
+            packed[name] = packed_texts(episodes[name].to_numpy(object))
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
@@ -368,7 +384,7 @@ def job_on_page(
         returns=histogram(total[kept], won[kept]),
         conditions=telling[:MOST_CHARTS],
         num_conditions=len(telling),
-        episodes=_for_script(episodes, columns, telling, most_values=most_values),
+        episodes=packed,
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
         scored=scored_in(counted),
         reasons=tuple(explained),
@@ -380,37 +396,6 @@ def uncounted(row: Mapping[str, Any]) -> list[str]:
     """Return the numbers of errors and of missing episodes of a job or suite in words, without zeros."""
     errors = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
     return errors + ([f"{row['missing']} missing"] if row["missing"] else [])
-
-
-def _for_script(
-    episodes: pd.DataFrame,
-    columns: Mapping[str, np.ndarray],
-    telling: tuple[ConditionRates, ...],
-    *,
-    most_values: int,
-) -> dict[str, Any]:
-    """Return a job's episodes as columns; if room is short, only the most informative conditions."""
-    count = len(episodes)
-    # The most informative conditions come first, because `most_values` may cut the rest.
-    names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
-    kept = set(names[: most_values // max(count, 1)])
-    index = episodes["episode_index"].to_numpy(float)
-    document = {
-        "count": count,
-        "index": None if np.array_equal(index, np.arange(count)) else packed_numbers(index),
-        "outcome": packed_texts(episodes["outcome"].fillna("not measured").to_numpy(object)),
-        "conditions": {
-            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
-            for name, values in columns.items()
-            if name in kept
-        },
-        "conditions_left_out": len(names) - len(kept),
-    }
-    for name in ("length", "return", "rank"):
-        document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
-    possible = ("termination", "language_instruction", "error", "decisive_event")
-    texts = [name for name in possible if name in episodes]
-    return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
 
 
 # Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
@@ -432,22 +417,6 @@ class SuiteOnPage:
     mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
     pooled: str  # the rate over all episodes with its interval, or a dash without one
     sentence: str  # quotable: the task, both rates, and uncounted episodes
-
-
-def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
-    """Return the content of the page for a suite."""
-    mean, pooled = (
-        percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
-        for kind in ("mean", "pooled")
-    )
-    said = "success not measured"
-    if row["successes"] is not None:
-        repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
-        said = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
-    played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
-    what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
-    sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
-    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun, conditions_of_pairs, differences_of_tasks, match, read_run
+from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes, ReadRun, differences_of_tasks, match, read_run
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.config.schema import Question
@@ -32,7 +32,13 @@ from isaaclab_arena.report import jobs as sections
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
-from isaaclab_arena.results.rows import metric_in_words
+from isaaclab_arena.results.rows import (
+    metric_in_words,
+    of_conditions,
+    percent_text,
+    short_policy_name,
+    simulation_in_words,
+)
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
 from isaaclab_arena.results.stopping import (
     Answer,
@@ -88,8 +94,11 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     finished = (int((arm.episodes.index == np.arange(len(arm.episodes))).sum()) for arm in sides)
     numbers = np.arange(min(question.max_episodes, *finished))
     new, old = (arm.episodes.at(numbers) for arm in sides)
-    known = np.flatnonzero(np.isfinite(new.success) & np.isfinite(old.success) & (new.drawn == old.drawn))
-    _, once = np.unique(draws_of(conditions_of_pairs(new, old))[known], return_index=True)
+    is_pair = np.isfinite(new.success) & np.isfinite(old.success) & (new.drawn == old.drawn)
+    pairs = MatchedEpisodes(
+        first=new.at(is_pair), second=old.at(is_pair), unequal_sides=(new.at(~is_pair), old.at(~is_pair))
+    )
+    known, (_, once) = np.flatnonzero(is_pair), np.unique(draws_of(pairs.conditions), return_index=True)
     counts = np.isin(np.arange(len(new)), known[once])
     wins, losses, alike = (
         np.cumsum(counts & which)
@@ -98,11 +107,11 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     # At most 240 points are kept.
     points = [(0, 0.0)]
     for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
-        pairs = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
+        counted = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
         evidence = (
-            log_e_value_of_equality(pairs)
+            log_e_value_of_equality(counted)
             if question.margin is None
-            else log_e_value_of_difference(pairs, -question.margin)
+            else log_e_value_of_difference(counted, -question.margin)
         )
         points.append((at + 1, evidence / math.log(10.0)))
     decisive, (most, last) = math.log(num_questions / question.alpha) / math.log(10.0), points[-1]
@@ -402,7 +411,22 @@ def page_of(
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
-        suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        for row in records(merged.suites):
+            # One sentence to quote: the task, the mean rate of the tasks, the rate over all episodes, the uncounted.
+            mean, pooled = (
+                percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
+                for kind in ("mean", "pooled")
+            )
+            told = "success not measured"
+            if row["successes"] is not None:
+                repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
+                told = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
+            label = f"{prefix}{row['name']}"
+            played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
+            what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
+            sentence = f"{what}: {'; '.join([told, *sections.uncounted(row)])}"
+            suite = sections.SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
+            suites.append(suite)
         metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))

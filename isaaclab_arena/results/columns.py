@@ -141,10 +141,6 @@ def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:
     return [*(each.name for each in columns if each.when is None), *(n for n in there if n.startswith(PREFIX)), *rest]
 
 
-def _policy(row: Mapping[str, Any]) -> str:
-    return short_policy_name(row["policy"])
-
-
 def _of_planned(row: Mapping[str, Any]) -> str:
     return f"{row['episodes']}" if row["planned"] in (None, row["episodes"]) else f"{row['episodes']}/{row['planned']}"
 
@@ -179,7 +175,8 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("task", "string", lambda job: job.job.task),
     Column("embodiment", "string", lambda job: job.job.embodiment),
     Column("object", "string", lambda job: job.job.object),
-    Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE | Show.COPY, cell=_policy),
+    Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE | Show.COPY,
+           cell=lambda row: short_policy_name(row["policy"])),
     Column("checkpoint", "string", lambda job: job.checkpoint,
            "the file or directory of the policy's checkpoint; empty for a policy without one"),
     Column("policy_sha256", "string", lambda job: job.policy_sha256,
@@ -360,7 +357,7 @@ SUITES: tuple[Column[SuiteEvidence], ...] = (
            "the registered name of the suite", title="of", show=Show.CONSOLE | Show.COPY),
     Column("policy", "string", lambda suite: suite.config.policy_type,
            "as in the table of jobs; `unknown` where tasks were evaluated with different contents", show=Show.COPY,
-           cell=_policy),
+           cell=lambda row: short_policy_name(row["policy"])),
     Column("checkpoint", "string", lambda suite: suite.common("checkpoint")),
     Column("policy_sha256", "string", lambda suite: suite.common("policy_sha256", otherwise=UNKNOWN)),
     Column("seed", "Int64", lambda suite: suite.config.seed),

@@ -23,7 +23,9 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.ledger import CommitLine, counts_before, fresh_lines
+from isaaclab_arena.storage.disk import check_plain, storage_errors
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN
+from isaaclab_arena.storage.ledger import CommitLine, counts_before, parse_line
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2
@@ -44,11 +46,12 @@ class AnswerWatch(Observer):
     runs_again: Callable[[CommitLine], bool] = lambda _: False
     max_equal_errors: int = 0  # equal errors in a row before the job ends; 0 for no limit
     clock: Callable[[], float] = time.monotonic  # monotonic [s]
+    # By job, how many of its last episodes ended in an error, or may have: its committed lines are checked soon.
+    suspects: Counter[str] = field(default_factory=Counter, init=False)
     _read_bytes: dict[Path, int] = field(default_factory=dict, init=False)
     _lines: dict[str, dict[int, CommitLine]] = field(default_factory=lambda: defaultdict(dict), init=False)
     _looked_at: dict[str, float] = field(default_factory=dict, init=False)
     _begun: set[str] = field(default_factory=set, init=False)
-    _suspects: Counter[str] = field(default_factory=Counter, init=False)
     _over: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +82,7 @@ class AnswerWatch(Observer):
         """Whether a job needs no further episode, or more of them would end in the same error; see `look`."""
         if job in self._asked and needed_episodes(job, self.look(now=now)) is not None:
             return True
-        most, in_a_row = self.max_equal_errors, self._suspects[job]
+        most, in_a_row = self.max_equal_errors, self.suspects[job]
         may_end = most > 0 and in_a_row > 0 and job not in self._over
         # Unequal errors may continue for long, and are not urgent.
         if may_end and self._is_time(job, now=now or most <= in_a_row <= 2 * most):
@@ -93,7 +96,7 @@ class AnswerWatch(Observer):
 
     def fails(self, job: str, num_episodes: int | None) -> bool:
         """Whether a job that a rank has left fails by its errors. `num_episodes` is None if unknown."""
-        if not self._suspects[job]:
+        if not self.suspects[job]:
             return False
         # All episodes must be in before "nothing but errors" is certain.
         self.is_over(job, now=True)
@@ -102,24 +105,20 @@ class AnswerWatch(Observer):
         has_all = num_episodes is None or len(lines) == num_episodes
         return job in self._over or (has_all and nothing_but_errors(lines) is not None)
 
-    def suspect(self, job: str) -> None:
-        """Check the committed lines of a job soon, because its last episode ended in an error, or may have."""
-        self._suspects[job] += 1
-
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Suspect the job after an error; any other end clears the suspicion."""
         del environment
         if record.outcome is Outcome.ERROR:
-            self.suspect(record.episode.job)
+            self.suspects[record.episode.job] += 1
         else:
-            self._suspects[record.episode.job] = 0
+            self.suspects[record.episode.job] = 0
 
     def lets_stop(self, job: str) -> bool:
         """Return `is_over`, asked before an episode begins. ConfigError if the job does not measure success."""
         if job not in self._begun:
             # Earlier attempts may have left the lines that end the job.
             self._begun.add(job)
-            self.suspect(job)
+            self.suspects[job] += 1
         is_over = self.is_over(job)
         if job not in self._asked:
             return is_over
@@ -140,15 +139,28 @@ class AnswerWatch(Observer):
     def _read(self, job: str) -> None:
         """Read the lines of a job that its ranks have appended since the last read."""
         lines = self._lines[job]
-        for line in fresh_lines(self.output_directory / job, job, self._read_bytes):
-            known = lines.get(line.episode_index)
-            is_older = known is not None and not counts_before(line, known)
-            if self.runs_again(line) or is_older:
-                continue
-            lines[line.episode_index] = line
-            if job not in self._asked:
-                continue
-            self._finished[job][line.episode_index] = finished_episode(line)
-            if known is not None:
-                # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]
+        for path in sorted((self.output_directory / job).glob(COMMIT_FILE_PATTERN)):
+            check_plain(path)
+            with storage_errors("read", path), path.open("rb") as file:
+                file.seek(self._read_bytes.get(path, 0))
+                content = file.read()
+            # The part after the last newline is still being written.
+            whole = content[: content.rfind(b"\n") + 1]
+            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
+            for text in whole.splitlines():
+                try:
+                    line = parse_line(text)
+                except ValueError:
+                    # The merge reports a line that is no episode.
+                    continue
+                known = lines.get(line.episode_index)
+                is_older = known is not None and not counts_before(line, known)
+                if line.job_name != job or self.runs_again(line) or is_older:
+                    continue
+                lines[line.episode_index] = line
+                if job not in self._asked:
+                    continue
+                self._finished[job][line.episode_index] = finished_episode(line)
+                if known is not None:
+                    # A later attempt replaced an error, which may change earlier answers, so all of them start again.
+                    self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]

@@ -316,7 +316,23 @@ def caveats(merged: Tables) -> list[str]:
     # Caveats: uncounted episodes with bounds, repeated conditions, saturated actions, episodes that end before the
     # policy can act, and remarks of the ranks.
     lines = [f"* {line}" for answer in merged.answers if (line := what_does_not_count(answer)) is not None]
-    lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged), *_successes_of_nothing(merged))]
+    lines += [f"* {line}" for line in (*merged.remarks, *_early_ends(merged))]
+    # Environments in which a policy without actions succeeds. Jobs are grouped by environment and arguments, to name
+    # those whose rates this puts into perspective.
+    rows, alike = {row["name"]: row for row in merged.rows}, defaultdict[str, list[JobConfig]](list)
+    for config in (entry.config for entry in merged.plan.jobs):
+        alike[json_line((config.environment, config.environment_args))].append(config)
+    for configs in alike.values():
+        does_nothing = {each.name: each.policy_type.endswith(("zero_action", "ZeroActionPolicy")) for each in configs}
+        others = [plain(name) for name, is_idle in does_nothing.items() if not is_idle]
+        more = f" and {len(others) - _MAX_OTHERS_SHOWN} others" if len(others) > _MAX_OTHERS_SHOWN else ""
+        beside = f"; read the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} beside that" if others else ""
+        lines += [
+            f"* job '{plain(name)}': a policy that does nothing succeeds in {rows[name]['successes']} of "
+            f"{rows[name]['episodes']} episodes of its environment{beside}"
+            for name, is_idle in does_nothing.items()
+            if is_idle and rows[name]["successes"]
+        ]
     lines += _caveats_of_suites(merged)
     # Jobs with many action entries at or beyond their bounds, the largest share first.
     shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in merged.rows]
@@ -379,22 +395,6 @@ def _early_ends(merged: Tables) -> Iterator[str]:
             )
         if first >= MANY_EARLY_ENDS * number:
             yield f"job '{plain(job)}': {first} of {number} episodes ended in their first step"
-
-
-def _successes_of_nothing(merged: Tables) -> Iterator[str]:
-    """Yield the environments in which a policy without actions succeeds, if one was run."""
-    rows, alike = {row["name"]: row for row in merged.rows}, defaultdict[str, list[JobConfig]](list)
-    # Jobs are grouped by environment and arguments, to name the jobs whose rates this puts into perspective.
-    for config in (entry.config for entry in merged.plan.jobs):
-        alike[json_line((config.environment, config.environment_args))].append(config)
-    for configs in alike.values():
-        does_nothing = {each.name: each.policy_type.endswith(("zero_action", "ZeroActionPolicy")) for each in configs}
-        others = [plain(name) for name, is_idle in does_nothing.items() if not is_idle]
-        more = f" and {len(others) - _MAX_OTHERS_SHOWN} others" if len(others) > _MAX_OTHERS_SHOWN else ""
-        beside = f"; read the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} beside that" if others else ""
-        for name in (name for name, is_idle in does_nothing.items() if is_idle and rows[name]["successes"]):
-            successes = f"{rows[name]['successes']} of {rows[name]['episodes']} episodes of its environment"
-            yield f"job '{plain(name)}': a policy that does nothing succeeds in {successes}{beside}"
 
 
 def _caveats_of_suites(merged: Tables) -> Iterator[str]:

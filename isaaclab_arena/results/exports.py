@@ -5,6 +5,7 @@ import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,16 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
             notes.append(f"job '{job.name}': {repeated}")
         if not scored:
             continue
+        # The largest reward of a step in each episode, NaN without a recording.
         recordings, _ = locate_episodes(directory, job.name)
+        largest = dict.fromkeys((int(row["episode_index"]) for row in scored), math.nan)
+        for index in largest:
+            for file in recordings.get(index, ()):
+                with suppress(StorageError):
+                    rewards = read_array(file, index, layout.REWARDS)
+                    if rewards.size:
+                        largest[index] = float(rewards.max())
+                        break
         tasks[job.name] = EvaluatedTask(
             group=group,
             task_id=sizes[group],
@@ -191,7 +201,7 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
                 {
                     "episode_ix": row["episode_index"],
                     "sum_reward": math.nan if row["return"] is None else row["return"],
-                    "max_reward": _largest_reward(recordings.get(row["episode_index"], ()), row["episode_index"]),
+                    "max_reward": largest[row["episode_index"]],
                     "success": row["success"],
                     "seed": row["episode_seed"],
                 }
@@ -232,10 +242,26 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
         per_task.append({"task_group": task.group, "task_id": task.task_id, "metrics": metrics})
     eval_s = sum(task.wall_s for task in tasks)
     times = {"eval_s": eval_s, "eval_ep_s": eval_s / sum(len(task.episodes) for task in tasks)}
-    overall = _summary(tasks)
+    # The means over the episodes of all tasks, and of each group, without unknown values.
+    summaries: list[dict[str, Any]] = []
+    for members in (tasks, *groups.values()):
+        means = {}
+        for name in ("sum_reward", "max_reward", "success"):
+            known = [value for task in members for each in task.episodes if not math.isnan(value := each[name])]
+            means[name] = sum(known) / len(known) if known else math.nan
+        summary = {
+            "avg_sum_reward": means["sum_reward"],
+            "avg_max_reward": means["max_reward"],
+            "pc_success": 100 * means["success"],
+            "n_episodes": sum(len(task.episodes) for task in members),
+            "video_paths": [path for task in members for path in task.video_paths],
+            "predicted_video_paths": [],
+        }
+        summaries.append(summary)
+    overall, *of_groups = summaries
     info: dict[str, Any] = {
         "per_task": per_task,
-        "per_group": {group: _summary(members) for group, members in groups.items()},
+        "per_group": dict(zip(groups, of_groups, strict=True)),
         "overall": overall | times,
     }
     if len(tasks) == 1:
@@ -245,34 +271,6 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
             "video_paths": list(tasks[0].video_paths),
         }
     return info
-
-
-def _largest_reward(files: Sequence[Path], episode_index: int) -> float:
-    """Return the largest reward of a step, NaN without a recording."""
-    for file in files:
-        try:
-            rewards = read_array(file, episode_index, layout.REWARDS)
-        except StorageError:
-            continue
-        if rewards.size:
-            return float(rewards.max())
-    return math.nan
-
-
-def _summary(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
-    """Return the means over the episodes of tasks, without unknown values, the number of episodes, and the videos."""
-    means = {}
-    for name in ("sum_reward", "max_reward", "success"):
-        known = [value for task in tasks for each in task.episodes if not math.isnan(value := each[name])]
-        means[name] = sum(known) / len(known) if known else math.nan
-    return {
-        "avg_sum_reward": means["sum_reward"],
-        "avg_max_reward": means["max_reward"],
-        "pc_success": 100 * means["success"],
-        "n_episodes": sum(len(task.episodes) for task in tasks),
-        "video_paths": [path for task in tasks for path in task.video_paths],
-        "predicted_video_paths": [],
-    }
 
 
 _STEP, _TIME = "step", "time"

@@ -190,12 +190,13 @@ class RunFiles:
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
         first = attempts[0] if attempts and attempts[0].number == 1 else self._plan
+        began = Provenance.of(first.versions, first.machine)
         changes = [
             f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
             "results may differ in their last digits"
             for later in attempts
             if later.number > 1
-            for change in first.provenance.differences(later.provenance)
+            for change in began.differences(Provenance.of(later.versions, later.machine))
         ]
         # If no attempt has a file, the version of the program wrote none.
         known, named = {1, *(each.number for each in attempts)}, set(ledger.attempt_numbers(self._directory))
@@ -229,16 +230,26 @@ class RunFiles:
             # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
             unknown, same_conditions = [], not changes
             for number in sorted(unread & {line.attempt for line in commits.lines}):
-                from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, if damaged
+                from isaaclab_arena.storage import episode_file, episodes  # noqa: PLC0415  h5py, if damaged
 
                 lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
                 checksums = {line.episode_index: line.checksum for line in lines}
-                recorded = recorded_without_arrays(directory, name, checksums)
+                places, recorded = episodes.locate_episodes(directory, name)[0], None
+                for at, path in ((index, path) for index in checksums for path in places.get(index, ())):
+                    with suppress(StorageError):
+                        said = episodes.read_attributes(path, at)
+                        episode = episode_file.RecordedEpisode(
+                            episode_index=at, arrays={}, attributes=said, env_args={}
+                        )
+                        if said.get("checksum") == checksums[at] and episode.provenance:
+                            recorded = episode
+                            break
                 if recorded is None:
                     unknown.append(number)
                     continue
-                provenance = Provenance(facts=recorded.provenance)
-                same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+                planned, provenance = self._plan, Provenance(facts=recorded.provenance)
+                told = Provenance.of(planned.versions, planned.machine).told_differences(provenance)
+                same_conditions = same_conditions and not told
                 contents[name] = recorded.contents or contents[name]
             evidence = JobEvidence(
                 job=job,
@@ -478,8 +489,24 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
         # JSON and Parquet must agree, so that a single edited file does not change the results silently.
         if plain(tables.rows) != document["jobs"]:
             raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
-        if wrong := _disagreeing(tables):
-            raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of '{min(wrong)}'")
+        # The episodes must give the seed, number of episodes, mean length and mean return of their job.
+        if "beyond_decision" in episodes:
+            episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
+        names, of = jobs["name"].to_numpy(object), episodes["job"].to_numpy(object)
+        at = pd.Index(names).get_indexer(pd.Index(of))
+        if (at < 0).any():
+            raise DamagedFileError(f"the table of episodes in {output_directory} holds those of other jobs")
+        is_kept = (episodes["outcome"] != Outcome.ERROR).fillna(value=True).to_numpy(bool)
+        found = [np.bincount(at, minlength=len(names)).astype(float)]
+        for name in ("length", "return"):
+            values = episodes[name].to_numpy(float, na_value=np.nan)
+            known = is_kept & np.isfinite(values)
+            sums, counts = (np.bincount(at[known], each, len(names)) for each in (values[known], None))
+            found.append(np.divide(sums, counts, out=np.full(len(names), np.nan), where=counts > 0))
+        said = jobs[["episodes", "mean_length", "mean_return"]].to_numpy(float, na_value=np.nan)
+        is_seed = episodes["seed"].to_numpy(object) == jobs["seed"].to_numpy(object)[at]
+        if not (np.isclose(np.stack(found, axis=1), said, equal_nan=True).all() and is_seed.all()):
+            raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of its jobs")
     except (StorageError, ValueError, KeyError, TypeError):
         # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
@@ -487,28 +514,6 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
 
 
 _CHECKED = ("job", "seed", "outcome", "length", "return", "beyond_decision")
-
-
-def _disagreeing(tables: Tables) -> set[str]:
-    """Return the jobs whose episodes do not give their seed, number of episodes, mean length and mean return."""
-    episodes, jobs = tables.episodes, tables.jobs
-    if "beyond_decision" in episodes:
-        episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
-    names, of = jobs["name"].to_numpy(object), episodes["job"].to_numpy(object)
-    at = pd.Index(names).get_indexer(pd.Index(of))
-    if (at < 0).any():
-        return {*of[at < 0].tolist()}
-    is_kept = (episodes["outcome"] != Outcome.ERROR).fillna(value=True).to_numpy(bool)
-    found = [np.bincount(at, minlength=len(names)).astype(float)]
-    for name in ("length", "return"):
-        values = episodes[name].to_numpy(float, na_value=np.nan)
-        known = is_kept & np.isfinite(values)
-        sums, counts = (np.bincount(at[known], each, len(names)) for each in (values[known], None))
-        found.append(np.divide(sums, counts, out=np.full(len(names), np.nan), where=counts > 0))
-    said = jobs[["episodes", "mean_length", "mean_return"]].to_numpy(float, na_value=np.nan)
-    alike = np.isclose(np.stack(found, axis=1), said, equal_nan=True).all(axis=1)
-    is_seed = episodes["seed"].to_numpy(object) == jobs["seed"].to_numpy(object)[at]
-    return {*names[~alike].tolist(), *of[~is_seed].tolist()}
 
 
 def _joined(output_directory: Path, *files: str) -> pd.DataFrame:

@@ -96,7 +96,8 @@ class JobEvidence:
             for own in (self.finished, lines if needed is not None else ())
         )
         counted = episodes if needed is None else counted
-        known = [each for each in counted if is_scored(each.line)]
+        # Scored: no errors, and success is measured.
+        known = [each for each in counted if each.line.success is not None and each.line.outcome is not Outcome.ERROR]
         world = job.config.environment, job.object
         scored = ScoredEpisodes(
             success=np.array([each.line.success for each in known], float),
@@ -215,7 +216,7 @@ class JobEvidence:
     def progress_and_score(self) -> tuple[float | None, float | None]:
         """Return the mean progress of the failures, and the success rate that includes it."""
         # Without events there is no score, not even for a job without failures.
-        scored = [line for line in self.lines if is_scored(line)]
+        scored = [line for line in self.lines if line.success is not None and line.outcome is not Outcome.ERROR]
         failed = [line.events for line in scored if not line.success]
         told = [events.progress for events in failed if events is not None]
         if all(line.events is None for line in scored) or len(told) < len(failed):
@@ -255,11 +256,6 @@ def metrics_of(job: JobEvidence) -> list[MeasuredMetric]:
         interval = statistics.interval_of_mean(values, statistics.draws_of(keys)) if "mean" in metric.summary else None
         found.append(MeasuredMetric(job=job.job.name, metric=metric, values=values, interval=interval))
     return found
-
-
-def is_scored(line: CommitLine) -> bool:
-    """Whether an episode has a known success: it is not an error, and success is measured."""
-    return line.success is not None and line.outcome is not Outcome.ERROR
 
 
 def mean(values: Sequence[float]) -> float | None:

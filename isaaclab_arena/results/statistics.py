@@ -363,15 +363,15 @@ def paired_difference_interval(
             numerator = max(0.0, numerator - total * design_effect / 2.0)
         phi = numerator / math.sqrt(margins)
 
-    def joined(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
-
     first_rate, second_rate = first_successes / total, second_successes / total
-    difference = first_rate - second_rate
-    return Interval(
-        low=difference - joined(first_rate - first.low, second.high - second_rate),
-        high=difference + joined(first.high - first_rate, second_rate - second.low),
+    below, above = (
+        math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
+        for one, other in (
+            (first_rate - first.low, second.high - second_rate),
+            (first.high - first_rate, second_rate - second.low),
+        )
     )
+    return Interval(low=first_rate - second_rate - below, high=first_rate - second_rate + above)
 
 
 # Several comparisons at once, and means over episodes and tasks with bootstrap intervals. Pure functions.
@@ -517,15 +517,13 @@ def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
     at_least = scipy.stats.binom.sf(np.arange(-1, num_episodes + 1), num_episodes, _NUISANCE_RATES[:, None])
     bounds = np.unique(p_values)
 
-    def level(bound: float) -> float:
-        # The p-value falls with the successes of the first arm, for any number of the second's.
-        least_rejected = np.sum(p_values > bound, axis=0)
-        return float(np.max(np.sum(masses * at_least[:, least_rejected], axis=1)))
-
     low, high = -1, len(bounds) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if level(bounds[middle]) <= alpha / 2.0 else (low, middle - 1)
+        # The p-value falls with the successes of the first arm, for any number of the second's.
+        least_rejected = np.sum(p_values > bounds[middle], axis=0)
+        level = float(np.max(np.sum(masses * at_least[:, least_rejected], axis=1)))
+        low, high = (middle, high) if level <= alpha / 2.0 else (low, middle - 1)
     first_is_better = p_values <= (bounds[low] if low >= 0 else -1.0)
     return first_is_better | first_is_better.T
 

@@ -360,13 +360,17 @@ def in_words(answer: Answer) -> str:
     """Return one line: ``new-vs-old: decided after 53 of 500: new is better than old (e = 23)``."""
     question = answer.question
     of_all = f"{answer.episodes} of {question.max_episodes}"
-    evidence = f"e = {e_value_text(answer.log_e_value)}"
+    # Beyond 1e100 show the power of ten alone, because the value may exceed a float.
+    evidence, needed = (
+        f"1e{each / math.log(10.0):.0f}" if each > 230.0 else f"{math.exp(each):.3g}"
+        for each in (answer.log_e_value, answer.needed_log_e_value)
+    )
     if answer.verdict is None:
         state = "undecided after" if answer.is_final else "open after"
-        return f"{question.name}: {state} {of_all} ({evidence}, {e_value_text(answer.needed_log_e_value)} decides)"
+        return f"{question.name}: {state} {of_all} (e = {evidence}, {needed} decides)"
     late = ", by a later step of Holm's method" if answer.is_late else ""
     verdict = verdict_in_words(question, answer.verdict)
-    return f"{question.name}: decided after {of_all}{late}: {verdict} ({evidence})"
+    return f"{question.name}: decided after {of_all}{late}: {verdict} (e = {evidence})"
 
 
 def verdict_in_words(question: Question, verdict: Verdict | None) -> str:
@@ -398,11 +402,3 @@ def what_does_not_count(answer: Answer) -> str | None:
         parts.append(f"{answer.repeated} repeat the conditions of an earlier one")
     told = ", ".join([*parts[:-2], " and ".join(parts[-2:])])
     return f"{answer.question.name}: of its episodes {told}; they do not count" if parts else None
-
-
-def e_value_text(log_e_value: float) -> str:
-    """Format an e-value in few digits, from its logarithm."""
-    # Beyond 1e100 show the power of ten alone, because the value may exceed a float.
-    if log_e_value > 230.0:
-        return f"1e{log_e_value / math.log(10.0):.0f}"
-    return f"{math.exp(log_e_value):.3g}"

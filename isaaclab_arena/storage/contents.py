@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -107,14 +106,9 @@ def one_hash(inputs: Mapping[str, str]) -> str | None:
     return hashlib.sha256("\n".join(sorted(inputs.values())).encode()).hexdigest()
 
 
-def differences_of_contents(before: Contents, now: Contents) -> Iterator[tuple[str, str]]:
-    """Yield each changed input and its change: ``checkpoint_path model_300.pt``, ``was 1a2b…, is now 9f8e…``."""
-    yield from changes(before.policy, now.policy)
-    yield from changes(before.environment, now.environment)
-
-
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each name with different content and its change; unknown content differs from nothing."""
+    """Yield each name with different content and its change, ``was 1a2b…, is now 9f8e…``."""
+    # Unknown content differs from nothing.
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, "not there"), now.get(name, "not there")
         if old != new and UNKNOWN not in {old, new}:
@@ -152,9 +146,6 @@ class ProvenanceChange:
     before: str | None
     now: str | None
 
-    def __str__(self) -> str:
-        return f"{self.name} was {self.before or 'absent'}, is now {self.now or 'absent'}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
@@ -175,7 +166,8 @@ class Provenance:
 
     def told_differences(self, other: "Provenance") -> tuple[str, ...]:
         """Return a line for each fact known here that differs in another provenance."""
-        return tuple(str(change) for change in self.differences(other) if change.before is not None)
+        known = (each for each in self.differences(other) if each.before is not None)
+        return tuple(f"{each.name} was {each.before or 'absent'}, is now {each.now or 'absent'}" for each in known)
 
 
 # The packages of this process, its checkout and its machine.
@@ -194,24 +186,23 @@ _PACKAGES = (
     "gymnasium",
 )
 _GIT_TIMEOUT_S = 5.0
+_VERSIONS: dict[str, str | None] = {}
+"""Packages to their versions, as far as they were asked for; None for an absent one."""
 
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions of Python and of each installed package that can affect results, `more` included."""
     found = {"python": platform.python_version()}
     for package in (*_PACKAGES, *more):
-        if (version := _version_of(package)) is not None:
+        # Kept, also for an absent package: each look reads a long file.
+        if package not in _VERSIONS:
+            try:
+                _VERSIONS[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                _VERSIONS[package] = None
+        if (version := _VERSIONS[package]) is not None:
             found[package] = version
     return found
-
-
-@cache
-def _version_of(package: str) -> str | None:
-    """Return a package's version, None if it is absent. Cached: each look reads a long file."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def git_revision(directory: Path) -> str | None:

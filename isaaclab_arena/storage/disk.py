@@ -13,7 +13,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 from itertools import count, takewhile
 from pathlib import Path
@@ -271,7 +271,9 @@ def free_name(directory: Path, name: str) -> Path:
 PROBE_PATTERN = ".seen_by_all.*.tmp"
 """Names of the files by which ranks find out whether they share a directory; one stays if rank 0 dies meanwhile."""
 
-_PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
+_LEFT_BEFORE_BEGINNING = re.compile(
+    rf"{re.escape(LOCK_FILE)}|{translate(PROBE_PATTERN)}|\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp"
+)
 
 
 def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
@@ -310,20 +312,17 @@ def named_directory(name: str) -> Path:
 
 def holds_no_run(path: Path) -> bool:
     """Whether a directory is missing, empty, or holds only files of a run that died before it began."""
-    return not path.exists() or (path.is_dir() and all(_left_before_beginning(entry) for entry in path.iterdir()))
+    return not path.exists() or (
+        path.is_dir() and all(_LEFT_BEFORE_BEGINNING.fullmatch(entry.name) for entry in path.iterdir())
+    )
 
 
 def clear_unbegun(path: Path) -> None:
     """Remove the files of a run that died before its plan was written. The caller holds the run's lock exclusively."""
     for entry in path.iterdir():
-        if entry.name != LOCK_FILE and _left_before_beginning(entry):
+        if entry.name != LOCK_FILE and _LEFT_BEFORE_BEGINNING.fullmatch(entry.name):
             with storage_errors("remove", entry):
                 entry.unlink(missing_ok=True)
-
-
-def _left_before_beginning(entry: Path) -> bool:
-    is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
-    return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
 
 
 # Convert between frozen dataclasses and the JSON files of a run: plain values, no bare NaN.
@@ -340,6 +339,9 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 _fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = cache(dataclasses.fields)
 _LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_dict)
+_flat_encoder: Callable[[str], json.JSONEncoder] = cache(
+    lambda between: json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(between, ": "))
+)
 # JSON itself escapes only control characters below a space. These also affect a terminal, or end a line.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -389,11 +391,6 @@ def _indented(value: Any, margin: str) -> str:
         return f"[{inner}" + f",{inner}".join(_indented(part, inner) for part in value) + f"{margin}]"
     items = (f"{_LINE.encode(key)}: {_indented(part, inner)}" for key, part in value.items())
     return f"{{{inner}" + f",{inner}".join(items) + f"{margin}}}"
-
-
-@cache
-def _flat_encoder(between: str) -> json.JSONEncoder:
-    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(between, ": "))
 
 
 def _harmless(text: str) -> str:

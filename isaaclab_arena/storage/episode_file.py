@@ -93,13 +93,9 @@ def checksum(arrays: Arrays) -> int:
     crc = 0
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        crc = array_checksum(name, array.dtype, array.shape, array.data if array.size else b"", crc)
+        described = _description(name, array.dtype, array.shape).encode()
+        crc = zlib.crc32(array.data if array.size else b"", zlib.crc32(described, crc))
     return crc
-
-
-def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
-    """Extend a `checksum` by one array; `crc` is the checksum so far, 0 for the first array."""
-    return zlib.crc32(content, zlib.crc32(_description(name, dtype, shape).encode(), crc))
 
 
 # The episodes of a job have the same arrays, with a few lengths.
@@ -439,7 +435,8 @@ class EpisodeTemplate:
             if not num_bytes:
                 absent.append(slot.layout_at)
             values = view[position : position + num_bytes]
-            crc = array_checksum(slot.name, slot.dtype, shape, values, crc)
+            # As `checksum` does.
+            crc = zlib.crc32(values, zlib.crc32(_description(slot.name, slot.dtype, shape).encode(), crc))
             position += num_bytes + -num_bytes % 8
         # The values of attributes, whose texts are in a heap behind the arrays.
         attributes: dict[str, AttributeValue] = {}
@@ -659,7 +656,9 @@ def compressed_episode_file(
                     properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
                 else:
                     check_compression(compression)
-                    load_zstd()
+                    # The import only registers the filter, and takes longer than the import of this whole module.
+                    import hdf5plugin  # noqa: F401, PLC0415  optional package
+
                     properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
             kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create_simple(array.shape)
             dataset = h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties, lcpl=links)
@@ -669,9 +668,3 @@ def compressed_episode_file(
             del dataset
         file.flush()
         return file.id.get_file_image()
-
-
-def load_zstd() -> None:
-    """Register the Zstandard filter with HDF5, from an optional package."""
-    # The import only registers filters, and takes longer than the import of this whole module.
-    import hdf5plugin  # noqa: F401, PLC0415  optional package

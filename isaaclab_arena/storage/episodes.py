@@ -186,21 +186,13 @@ class OpenRecording:
                 found[index] = name
         return found
 
-    def env_args(self) -> Mapping[str, Any]:
-        """Return the description of the environment."""
-        text = self.attributes(self.data).get("env_args", "{}")
-        return episode_file.parsed_mapping(text, f"{self.path}: env_args")
-
-    def _spend_members(self, number: int, place: str) -> None:
-        """Count objects or attributes before a read. StorageError if the file cannot hold as many distinct ones."""
-        self._members -= number
-        if self._members < 0:
-            raise DamagedFileError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
-
     def attributes(self, group: h5py.h5g.GroupID) -> dict[str, episode_file.AttributeValue]:
         """Return the attributes of a group that are scalar strings or numbers."""
+        # Attributes and objects are counted before they are read: the file cannot hold more distinct ones.
         number = h5py.h5a.get_num_attrs(group)
-        self._spend_members(number, place(group))
+        self._members -= number
+        if self._members < 0:
+            raise DamagedFileError(f"{place(group)} {_MANY_AND_TOO_BIG}: its groups hold each other")
         values = {}
         for index in range(number):
             attribute = h5py.h5a.open(group, index=index)
@@ -238,7 +230,9 @@ class OpenRecording:
         if prefix.count("/") > MAX_DEPTH:
             raise DamagedFileError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
         for name in group.__iter__() or ():
-            self._spend_members(1, str(self.path))
+            self._members -= 1
+            if self._members < 0:
+                raise DamagedFileError(f"{self.path} {_MANY_AND_TOO_BIG}: its groups hold each other")
             item = member(group, name)
             path = prefix + name.decode(errors="replace")
             if isinstance(item, h5py.h5d.DatasetID):
@@ -265,7 +259,8 @@ class OpenRecording:
             # Files with Zstandard need an optional plugin, which is loaded only on demand.
             if h5py.h5z.filter_avail(episode_file.ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
                 raise
-            episode_file.load_zstd()
+            import hdf5plugin  # noqa: F401, PLC0415  optional package, whose import only registers the filter
+
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         return array
 
@@ -456,7 +451,9 @@ def read_episode(path: Path, episode_index: int) -> episode_file.RecordedEpisode
             episode_index=episode_index,
             arrays={name: recording.array(dataset) for name, dataset in recording.datasets(group)},
             attributes=recording.attributes(group),
-            env_args=recording.env_args(),
+            env_args=episode_file.parsed_mapping(
+                recording.attributes(recording.data).get("env_args", "{}"), f"{path}: env_args"
+            ),
         )
     for name in (name for name in episode_file.JSON_ATTRIBUTES if name in episode.attributes):
         what = f"{path}: the attribute '{name}' of {demo_name(episode_index)}"
@@ -467,7 +464,8 @@ def read_episode(path: Path, episode_index: int) -> episode_file.RecordedEpisode
 def read_env_args(path: Path) -> Mapping[str, Any]:
     """Return the environment's description in a recording; see `RecordedEpisode`. StorageError if it is not JSON."""
     with opened(path) as recording:
-        return recording.env_args()
+        text = recording.attributes(recording.data).get("env_args", "{}")
+        return episode_file.parsed_mapping(text, f"{path}: env_args")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -505,12 +503,6 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
     with opened(path) as recording:
         for index in episode_indices:
             recording.verified_attributes(index)
-
-
-def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, episode_file.AttributeValue]]:
-    """Return the attributes of several episodes' groups; see `read_attributes`."""
-    with opened(path) as recording:
-        return [recording.attributes(recording.group(index)) for index in episode_indices]
 
 
 def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[episode_file.AttributeValue | None]:
@@ -581,23 +573,6 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 def in_words(indices: Iterable[int]) -> str:
     """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
     return named_in_words(indices, layout.demo_name)
-
-
-def recorded_without_arrays(
-    job_directory: Path, job: str, checksums: Mapping[int, int | None]
-) -> episode_file.RecordedEpisode | None:
-    """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
-    found, _ = locate_episodes(job_directory, job)
-    for index, checksum in checksums.items():
-        for path in found.get(index, ()):
-            with suppress(StorageError):
-                attributes = read_attributes(path, index)
-                episode = episode_file.RecordedEpisode(
-                    episode_index=index, arrays={}, attributes=attributes, env_args={}
-                )
-                if attributes.get("checksum") == checksum and episode.provenance:
-                    return episode
-    return None
 
 
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:

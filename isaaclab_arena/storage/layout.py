@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
-PLAN_COPY_FILE = "plan.json"  # in the directory of attempts: the plan once more, should the first file be lost
 EPISODES_DIRECTORY = "episodes"
 VIDEOS_DIRECTORY = "videos"
 VIEWPORT_VIDEO = "viewport"  # the first word in the name of a video of the viewport
 SET_ASIDE_DIRECTORY = "set_aside"
 ATTEMPTS_DIRECTORY = "attempts"
+PLAN_COPY_FILE = f"{ATTEMPTS_DIRECTORY}/plan.json"  # the plan once more, should the first file be lost
 CLAIMS_DIRECTORY = "claims"
 LOCK_FILE = ".lock"
 SERVED_MODEL_FILE = "served_model.json"

@@ -14,7 +14,7 @@ from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question,
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
 from isaaclab_arena.storage import disk, layout
-from isaaclab_arena.storage.contents import Contents, Node, Provenance
+from isaaclab_arena.storage.contents import Contents, Node
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
@@ -102,31 +102,21 @@ class RunPlan:
     working_directory: str | None = None  # base of the relative paths of policies
     schema_version: int = SCHEMA_VERSION
 
-    @property
-    def provenance(self) -> Provenance:
-        """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
-        return Provenance.of(self.versions, self.machine)
-
 
 def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = False) -> Path:
     """Write ``run.json`` and its copy, and return its path. StorageError if there is one that this does not revise."""
-    path, copy = output_directory / layout.RUN_PLAN_FILE, plan_copy_path(output_directory)
+    path, copy = output_directory / layout.RUN_PLAN_FILE, output_directory / layout.PLAN_COPY_FILE
     # The copy of a revised plan comes first: it replaces a lost plan, and must never know of fewer episodes.
     for each in (copy, path) if revises else (path, copy):
         disk.write_text(each, disk.json_text(plan), overwrite=revises or each is copy)
     return path
 
 
-def plan_copy_path(output_directory: Path) -> Path:
-    """Return the path of the copy of ``run.json``."""
-    return output_directory / layout.ATTEMPTS_DIRECTORY / layout.PLAN_COPY_FILE
-
-
 def read_run_plan(output_directory: Path) -> RunPlan:
     """Read ``run.json``. ConfigError if it is missing, damaged, of another version, or holds an invalid job name."""
     path = output_directory / layout.RUN_PLAN_FILE
     if not path.is_file():
-        is_lost = plan_copy_path(output_directory).is_file()
+        is_lost = (output_directory / layout.PLAN_COPY_FILE).is_file()
         what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
         raise ConfigError(Problem(f"holds no {layout.RUN_PLAN_FILE}: {what}", file=str(output_directory)))
     try:
@@ -156,7 +146,7 @@ def _read_plan(path: Path) -> RunPlan:
 
 def read_plan_copy(output_directory: Path) -> RunPlan:
     """Read the copy of ``run.json``. ConfigError if it is missing or cannot be read."""
-    path = plan_copy_path(output_directory)
+    path = output_directory / layout.PLAN_COPY_FILE
     if not path.is_file():
         raise ConfigError(Problem("is missing too: only runs of this version and later ones have it", file=str(path)))
     return _read_plan(path)
@@ -249,11 +239,6 @@ class Attempt:
     max_equal_errors: int = 0
     run: str | None = None  # id of the run; None in files of earlier versions
     schema_version: int = SCHEMA_VERSION
-
-    @property
-    def provenance(self) -> Provenance:
-        """Versions and machine that the results depend on, as rank 0 saw them at the start of the attempt."""
-        return Provenance.of(self.versions, self.machine)
 
 
 def attempt_path(output_directory: Path, number: int) -> Path:
@@ -525,24 +510,6 @@ def parse_line(text: bytes | str) -> CommitLine:
     if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
-
-
-def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
-    """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
-    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        disk.check_plain(path)
-        with disk.storage_errors("read", path), path.open("rb") as file:
-            file.seek(read_bytes.get(path, 0))
-            content = file.read()
-        # The part after the last newline is still being written.
-        whole = content[: content.rfind(b"\n") + 1]
-        read_bytes[path] = read_bytes.get(path, 0) + len(whole)
-        for text in whole.splitlines():
-            # The merge reports a line that is no episode.
-            with suppress(ValueError):
-                line = parse_line(text)
-                if line.job_name == job:
-                    yield line
 
 
 # Compare a commit line with the attributes of its recording.

@@ -490,13 +490,13 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
                 hashes = recorded_config_hashes(output_directory)
             if any(found != plan.config_hash for found in hashes.values()):
                 message = "is of another run: recordings were made with another configuration"
-                raise ConfigError(Problem(message, file=str(ledger.plan_copy_path(output_directory))))  # noqa: TRY301
+                raise ConfigError(Problem(message, file=str(output_directory / layout.PLAN_COPY_FILE)))  # noqa: TRY301
         except ConfigError as no_copy:
             try:
                 plan, is_made_anew = rebuild(output_directory), True
             except (ConfigError, StorageError) as error:
                 missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-                jobs = _jobs_with_results(output_directory)
+                jobs = sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")})
                 known = f"{len(ledger.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
                 known += f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
                 lost = "the options of the jobs, how many episodes each has, and the options of the command line"
@@ -517,7 +517,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
 def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
     """Map each job to the configuration hash of its first recording; jobs without one are left out."""
     found = {}
-    for job in _jobs_with_results(output_directory):
+    for job in sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")}):
         directory = output_directory / job
         files = [*datasets(directory, job), *(path for path, _ in episode_files(directory))]
         first = next(((path, index) for path in files for index in list_episodes(path)[:1]), None)
@@ -525,10 +525,6 @@ def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
         if said is not None:
             found[job] = said
     return found
-
-
-def _jobs_with_results(output_directory: Path) -> list[str]:
-    return sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")})
 
 
 # Recover a run's directory after a crash: check every file, repair what is possible, and list the rest of the work.
@@ -578,7 +574,7 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
     notes = []
     written = [output_directory / name for name in sorted(RESERVED_NAMES) if "." in name]
     logs = sorted((output_directory / "logs").glob("*"))
-    for path in (*written, *logs, ledger.plan_copy_path(output_directory)):
+    for path in (*written, *logs, output_directory / layout.PLAN_COPY_FILE):
         # A directory or pipe may occupy the name of a table, page or log. A link to a file elsewhere belongs to the
         # user: it is written through or replaced.
         why = not_a_plain_file(path) if os.path.lexists(path) else None

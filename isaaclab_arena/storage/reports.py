@@ -312,14 +312,6 @@ class RunVerification:
 
     def in_words(self) -> str:
         """Return the result as one sentence."""
-
-        def named(episodes: list[EpisodeVerification], most: int = 12) -> str:
-            by_job: dict[str, list[str]] = {}
-            for each in episodes[:most]:
-                by_job.setdefault(each.job, []).append(str(each.episode_index))
-            jobs = [f"{job} {', '.join(indices)}" for job, indices in by_job.items()]
-            return "; ".join([*jobs, *(["…"] if len(episodes) > most else [])])
-
         findings = [f"the files of {self.num_episodes:,} episodes are whole"]
         if self.problems:
             first, *others = self.problems
@@ -328,11 +320,14 @@ class RunVerification:
         ended = [each for each in self.episodes if each.is_same and not each.is_bitwise]
         if not self.episodes:
             findings.append("no episode ran again")
-        if bitwise:
-            number = f"{len(bitwise)} of {len(self.episodes)}"
-            findings.append(f"{number} episodes ran again bitwise the same ({named(bitwise)})")
-        if ended:
-            findings.append(f"{len(ended)} ended the same ({named(ended)})")
+        again, most = f"{len(bitwise)} of {len(self.episodes)} episodes ran again bitwise the same", 12
+        for said, episodes in ((again, bitwise), (f"{len(ended)} ended the same", ended)):
+            by_job: dict[str, list[str]] = {}
+            for each in episodes[:most]:
+                by_job.setdefault(each.job, []).append(str(each.episode_index))
+            named = [f"{job} {', '.join(indices)}" for job, indices in by_job.items()]
+            if episodes:
+                findings.append(f"{said} ({'; '.join([*named, *(['…'] if len(episodes) > most else [])])})")
         findings += [f"{each.job} {each.episode_index} {each.verdict}" for each in self.episodes if not each.is_same]
         return "; ".join(findings)
 

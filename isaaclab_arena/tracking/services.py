@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -216,6 +217,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 _ID_TAG = "isaaclab_arena.run_id"
 _JOB_TAG = "isaaclab_arena.job"
 _LONGEST_VALUE = 500
+_REFUSED = re.compile(r"[^\w\-. /]")  # MLflow accepts letters, digits, and a few signs
 _RUNS_OF_A_PAGE = 1_000
 
 
@@ -262,7 +264,7 @@ class MlflowTracker(trackers.Tracker):
 
     def log_checkpoint(self, measures: trackers.CheckpointMeasures) -> None:
         """Add a point to the whole run's curves ``checkpoints/<series>/success_rate``, over training steps."""
-        prefix = f"{trackers.CHECKPOINTS}/{_allowed(measures.series)}"
+        prefix = f"{trackers.CHECKPOINTS}/{_REFUSED.sub('_', measures.series)}"
         for name, value in measures.values.items():
             self._client.log_metric(self._whole, f"{prefix}/{name}", value, step=measures.step)
 
@@ -297,10 +299,5 @@ class MlflowTracker(trackers.Tracker):
             return known
         run_id = self._client.create_run(self._experiment, tags=dict(tags), run_name=name).info.run_id
         for key, value in settings.items():
-            self._client.log_param(run_id, _allowed(key), str(value)[:_LONGEST_VALUE])
+            self._client.log_param(run_id, _REFUSED.sub("_", key), str(value)[:_LONGEST_VALUE])
         return run_id
-
-
-def _allowed(name: str) -> str:
-    """Return a name with the characters that MLflow accepts: letters, digits, and a few signs."""
-    return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in name)

@@ -54,7 +54,9 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         for file in dict.fromkeys(places.values()):
             # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
-            for index, attributes in zip(indices, recordings.read_all_attributes(file, indices), strict=True):
+            with recordings.opened(file) as recording:
+                told = [recording.attributes(recording.group(index)) for index in indices]
+            for index, attributes in zip(indices, told, strict=True):
                 if only_successes and attributes.get("success") is not True:
                     continue
                 # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.

@@ -383,7 +383,7 @@ class TestWatch:
     def test_errors_of_several_ranks_are_put_together(self, tmp_path):
         watch = AnswerWatch(tmp_path, [], max_equal_errors=5)
         write_lines(tmp_path, commit_lines("sseee"))
-        watch.suspect("lift")
+        watch.suspects["lift"] += 1
         assert not watch.is_over("lift")
         write_lines(tmp_path, commit_lines("ee", rank=1, first=5))
         assert watch.is_over("lift", now=True)
@@ -407,7 +407,7 @@ class TestWatch:
                 write_lines(directory, with_errors(commit_lines("e" * number), *["one", "other"] * (number // 2)))
             watch = AnswerWatch(directory, [], max_equal_errors=20, clock=lambda: 0.0)
             for _ in range(number):
-                watch.suspect("lift")
+                watch.suspects["lift"] += 1
                 assert not watch.is_over("lift")
 
         assert_grows_linearly(played, size=200)
@@ -415,7 +415,7 @@ class TestWatch:
     def test_a_job_of_nothing_but_errors_fails_when_all_are_there(self, tmp_path):
         write_lines(tmp_path, commit_lines("eee"))
         watch = AnswerWatch(tmp_path, [], max_equal_errors=0)
-        watch.suspect("lift")
+        watch.suspects["lift"] += 1
         assert not watch.fails("lift", 4)
         assert watch.fails("lift", 3)
         assert watch.fails("lift", None)

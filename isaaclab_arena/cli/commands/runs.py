@@ -68,7 +68,7 @@ def resume(argv: Sequence[str]) -> int:
         return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
 
     # The run of an evaluation.
-    if not (directory / layout.RUN_PLAN_FILE).is_file() and not ledger.plan_copy_path(directory).is_file():
+    if not (directory / layout.RUN_PLAN_FILE).is_file() and not (directory / layout.PLAN_COPY_FILE).is_file():
         message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)

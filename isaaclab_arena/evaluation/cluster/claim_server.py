@@ -250,7 +250,7 @@ class ClaimServer:
         commits.close()
         self._fruitful.add(life.rank)
         if line.outcome is Outcome.ERROR:
-            self._watch.suspect(name)
+            self._watch.suspects[name] += 1
 
     def finish(self, life: Life, claim: claims.Claim, measured: claims.Measured) -> None:
         """Note that a rank has played its part of a piece; a piece that is played in part opens again."""
