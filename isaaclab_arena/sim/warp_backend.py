@@ -142,14 +142,9 @@ class Room:
         return ~(too_many | (missed != 0).any())
 
 
-def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
-    """Return worlds with buffers of these sizes, on Warp's current device."""
-    return mujoco_warp.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.constraints)
-
-
 def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferSizes) -> mujoco_warp.Data:
     """Return the same worlds with larger buffers; an array whose size does not change is the same object."""
-    larger = make_data(model, data.nworld, sizes)
+    larger = mujoco_warp.make_data(model, nworld=data.nworld, nconmax=sizes.contacts, njmax=sizes.constraints)
     for field in dataclasses.fields(larger):
         old, new = getattr(data, field.name), getattr(larger, field.name)
         # Shared arrays keep the views of positions and sensors valid.
@@ -235,12 +230,8 @@ class StepRollback:
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
         broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
         self.diverged |= broken
-        self.to_rest(broken)
+        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, broken)
         return made
-
-    def to_rest(self, worlds: torch.Tensor) -> None:
-        """Put worlds (num_envs,), bool, into the model's default state."""
-        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, worlds)
 
     def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
         for name, values in kept.items():
@@ -299,12 +290,14 @@ class WarpBackend(Backend):
             self._model.opt.warn_overflow = 0
             if deterministic:
                 self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
-            self._data = make_data(model, num_envs, self.sizes)
+            room = {"nconmax": self.sizes.contacts, "njmax": self.sizes.constraints}
+            self._data = mujoco_warp.make_data(model, nworld=num_envs, **room)
         self._changed: set[str] = set()  # fields of the model of which worlds have their own values
         self._varied: tuple[str, ...] = ()  # fields that were changed in some world, or that follow from such a field
-        self._state = {name: self._view(name) for name in _STATE}
+        self._state = {name: warp.to_torch(getattr(self._data, name)) for name in _STATE}
         self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
-        self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
+        derived = (warp.to_torch(getattr(self._data, name)) for name in _DERIVED)
+        self.xpos, self.xquat, self.site_xpos, self.sensordata = derived
         self._room = Room(self._data)
         self.capture = self.launcher.capture
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
@@ -315,7 +308,8 @@ class WarpBackend(Backend):
         self.diverged = self._rollback.diverged
         # The first call compiles the kernels.
         self._substeps(1)
-        self._rollback.to_rest(torch.ones_like(self.diverged))
+        for name, value in self._rollback.at_rest.items():
+            self._state[name].copy_(value)
         self._forward()
         self._scratch = mujoco.MjData(model)
         self._shown_model: mujoco.MjModel | None = None
@@ -369,7 +363,7 @@ class WarpBackend(Backend):
         static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
         bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
         positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
-        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
+        warp.to_torch(self._data.geom_xpos)[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
 
     def _set_changed(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set the worlds' own values of changed fields, one list per world; derived fields are not updated."""
@@ -530,9 +524,6 @@ class WarpBackend(Backend):
         self._rollback.keep()
         self._run_with_room(self._forward, (WARM_START,))
         self._rollback.release(env_ids)
-
-    def _view(self, name: str) -> torch.Tensor:
-        return warp.to_torch(getattr(self._data, name))
 
     def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
         """Yield the state of each world, read in one copy; valid until the next is yielded."""

@@ -244,17 +244,19 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
         mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
         # The size of a primitive geom is a number of the model; meshes are not scalable.
-        if (model.geom_type[[*backend.body_geoms(model, body)]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
+        geoms = backend.body_geoms(model, body)
+        if (model.geom_type[[*geoms]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
             words = "factor on its lengths; the mass stays the same"
             yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
-        touching = backend.touching_geoms(model, body)
+        touching = [index for index in geoms if model.geom_contype[index] or model.geom_conaffinity[index]]
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
             span = _cm(friction / 2), _cm(1.5 * friction)
             yield _variation(name, "friction", "", words, span, (0.0, 10.0), friction)
-        if backend.body_geoms(model, body):
-            rgb = backend.colour_of(model, body)[:3]
+        if geoms:
+            material = int(model.geom_matid[geoms[0]])
+            rgb = (model.geom_rgba[geoms[0]] if material < 0 else model.mat_rgba[material]).tolist()[:3]
             colours = (
                 tuple(_cm(max(0.0, value - 0.25)) for value in rgb),
                 tuple(_cm(min(1.0, value + 0.25)) for value in rgb),
