@@ -167,8 +167,10 @@ def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Call
     device = warp.device_from_torch(backend.device)
     model, _ = backend.warp_worlds
     with one_compiler_at_a_time(), warp.ScopedDevice(device):
-        room = {"nconmax": backend.sizes.contacts, "njmax": backend.sizes.constraints}
-        data = mujoco_warp.make_data(backend.model, nworld=backend.num_envs, **room)
+        sizes = backend.sizes
+        data = mujoco_warp.make_data(
+            backend.model, nworld=backend.num_envs, nconmax=sizes.contacts, njmax=sizes.constraints
+        )
 
         def steps() -> None:
             for _ in range(num_substeps):

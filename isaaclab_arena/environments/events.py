@@ -97,9 +97,6 @@ class Moments(NamedState):
         for name, part in parts.items():
             setattr(self, name, part.reshape(len(part), -1, 3) if name == "site_xpos" else part)
 
-    def __len__(self) -> int:
-        return len(self.qpos)
-
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for a field that was not kept; existing attributes never get here."""
         raise AttributeError(f"moments have no '{name}'; a task names what they are to keep of a state: moment_fields")
@@ -108,7 +105,7 @@ class Moments(NamedState):
         """Return the position of a loose or fixed body [m]. Shape: (moments, 3)."""
         joint = self.names.free_joints.get(body)
         if joint is None:
-            return self._standing[self.names.bodies[body]].expand(len(self), 3)
+            return self._standing[self.names.bodies[body]].expand(len(self.qpos), 3)
         return self.joint_position(joint)[:, :3]
 
     def body_orientation(self, body: str) -> torch.Tensor:
@@ -140,12 +137,12 @@ class MomentRing:
         self._host_parts = [part.numpy() for part in self._parts if part.shape[1]] if self._on_host else []
         self._each_host_step = [step.numpy() for step in self._each_step] if self._on_host else []
         self._first = [0] * num_envs
-        self._next = 0
+        self.num_kept = 0  # control steps; one less forgets the last of them, because it is repeated
 
     def start(self, env_ids: Sequence[int]) -> None:
         """Begin episodes in env slots that were just reset."""
         for env_id in env_ids:
-            self._first[env_id] = self._next
+            self._first[env_id] = self.num_kept
         if self._on_host:
             starts = self._starts.numpy()
             for env_id in env_ids:
@@ -156,16 +153,12 @@ class MomentRing:
 
     def keep(self) -> None:
         """Store the moment after a control step."""
-        place = self._next % len(self._each_step)
+        place = self.num_kept % len(self._each_step)
         if self._on_host:
             np.concatenate(self._host_parts, axis=1, out=self._each_host_step[place])
         else:
             torch.cat(self._parts, dim=1, out=self._each_step[place])
-        self._next += 1
-
-    def take_back(self) -> None:
-        """Forget the last control step, because it is repeated."""
-        self._next -= 1
+        self.num_kept += 1
 
     def moments(self, env_ids: Sequence[int]) -> list[Moments]:
         """Return the moments of the env slots' episodes, each with its start first; one read from a GPU for all."""
@@ -176,8 +169,8 @@ class MomentRing:
         for env_id in env_ids:
             # The ring holds the control steps of an episode in order, in up to two parts.
             first, parts = self._first[env_id], []
-            if self._next != first:
-                begin, end = first % len(steps), self._next % len(steps)
+            if self.num_kept != first:
+                begin, end = first % len(steps), self.num_kept % len(steps)
                 parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
             episodes.append([starts[env_id : env_id + 1], *(part for part in parts if len(part))])
         standing = [self._state.xpos[env_id] for env_id in env_ids]

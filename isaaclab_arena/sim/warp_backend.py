@@ -290,8 +290,9 @@ class WarpBackend(Backend):
             self._model.opt.warn_overflow = 0
             if deterministic:
                 self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
-            room = {"nconmax": self.sizes.contacts, "njmax": self.sizes.constraints}
-            self._data = mujoco_warp.make_data(model, nworld=num_envs, **room)
+            self._data = mujoco_warp.make_data(
+                model, nworld=num_envs, nconmax=self.sizes.contacts, njmax=self.sizes.constraints
+            )
         self._changed: set[str] = set()  # fields of the model of which worlds have their own values
         self._varied: tuple[str, ...] = ()  # fields that were changed in some world, or that follow from such a field
         self._state = {name: warp.to_torch(getattr(self._data, name)) for name in _STATE}

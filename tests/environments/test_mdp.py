@@ -10,11 +10,12 @@ import torch
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import (
     MAX_TRANSLATION_M,
+    WXYZ,
+    XYZ,
     number_term,
-    offset_term,
-    orientation_term,
     position_term,
     read_terms,
+    vector_term,
 )
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
@@ -174,9 +175,9 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     origin = torch.tensor([[0.0, 0.0, -0.1], [0.0, 0.0, 0.0]], dtype=torch.float64)
     terms = {
         "place": position_term(lambda _: POINT),
-        "way": offset_term(lambda _: POINT),
+        "way": vector_term(XYZ, "m", lambda _: POINT),
         "number": number_term("x", "m", lambda _: POINT[:, :1]),
-        "orientation": orientation_term(lambda _: torch.ones(2, 4)),
+        "orientation": vector_term(WXYZ, None, lambda _: torch.ones(2, 4)),
     }
     seen = read_terms(terms, NOWHERE, torch.device("cpu"), origin)
     torch.testing.assert_close(seen["place"], torch.tensor([[0.5, 0.1, 0.3], [0.6, 0.0, 0.3]]))
@@ -187,8 +188,8 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
 
 
 def test_a_term_without_a_unit_has_none():
-    units = [term.spec.unit for term in (orientation_term(lambda _: POINT), number_term("x", "m", lambda _: POINT))]
-    assert units == [None, "m"]
+    terms = vector_term(WXYZ, None, lambda _: POINT), number_term("x", "m", lambda _: POINT)
+    assert [term.spec.unit for term in terms] == [None, "m"]
 
 
 def test_an_observation_does_not_change_when_the_world_goes_on():

@@ -160,23 +160,28 @@ class ArenaEnvironment(Environment):
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            self._command(action)
+            # Only the controls of the running env slots change.
+            controls = self._controls(action.to(self.backend.device), self._running)
+            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
             self.backend.step(self._running, self._num_substeps)
             return self._outcome(self._running)
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            self._command(action)
+            controls = self._controls(action.to(self.backend.device), self._running)
+            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
             moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
             return self._outcome(moved, may_be_unmade=moved is not self._running)
 
     def step_again(self) -> Step:
         """Advance every running env slot after a failed `try_step`."""
         with _ordinary_mode():
-            self._cameras.observe_again()
+            # The last observation's announcement is back, its pictures do not count, and its moment is forgotten.
+            drawn = self._cameras.drawn
+            drawn.announced, drawn.num_drawn = self._cameras.before_observed
             if self._moments is not None:
-                self._moments.take_back()
+                self._moments.num_kept -= 1
             self.backend.step(self._running, self._num_substeps)
             return self._outcome(self._running, may_be_unmade=True)
 
@@ -319,11 +324,6 @@ class ArenaEnvironment(Environment):
         """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
 
-    def _command(self, action: torch.Tensor) -> None:
-        """Set the controls of the running env slots."""
-        controls = self._controls(action.to(self.backend.device), self._running)
-        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
-
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
         """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""
         if self._moments is not None:
@@ -374,7 +374,9 @@ class ArenaEnvironment(Environment):
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
-        return observation if self._varied is None else self._varied.seen(observation, moved)
+        if self._varied is None:
+            return observation
+        return self._varied.delay.delayed(self._varied.disturbances.disturbed(observation, moved), moved)
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}
@@ -424,7 +426,9 @@ class TableEnvironment(ArenaEnvironment):
                 fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers]
             )
         terms["eef_pos"] = spaces.position_term(lambda backend: backend.site_position(robot.tcp_site))
-        terms["eef_quat"] = spaces.orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
+        terms["eef_quat"] = spaces.vector_term(
+            spaces.WXYZ, None, lambda backend: backend.body_orientation(robot.hand_body)
+        )
         terms |= task.observation_terms()
         asset = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
         super().__init__(backend, task, terms, asset, cameras, device)

@@ -10,7 +10,7 @@ from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOption
 from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
+from isaaclab_arena.environments.mdp.spaces import XYZ, ActionModeName, ObservationTerm, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
@@ -173,9 +173,10 @@ class PushCube(PushToGoal):
     def observation_terms(self) -> dict[str, ObservationTerm]:
         return {
             **super().observation_terms(),
-            "eef_to_push_point": offset_term(self._hand_to_push_point),
-            "object_to_goal": offset_term(
-                lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
+            # Offsets are no points: they do not depend on the robot's base.
+            "eef_to_push_point": vector_term(XYZ, "m", self._hand_to_push_point),
+            "object_to_goal": vector_term(
+                XYZ, "m", lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
             ),
         }
 
@@ -194,8 +195,13 @@ class PushCube(PushToGoal):
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < CUBE_TOLERANCE_M
         hand_distance = norm(self._hand_to_push_point(backend))
+        # Each is the mean of a wide and a narrow closeness.
+        near_point, near_goal = (
+            0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
+            for distance, (far, well) in ((hand_distance, _HAND_HALF_AT_M), (goal_distance, _GOAL_HALF_AT_M))
+        )
         # A cube on the disc has no push point.
-        in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
+        in_place = torch.where(on_goal, 1.0, near_point)
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         if self.robot.gripper_actuator is None:
@@ -215,7 +221,7 @@ class PushCube(PushToGoal):
             0.1 * pointing_down
             + 0.1 * closed
             + 0.3 * in_place
-            + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
+            + 0.5 * near_goal
             + 0.3 * advance
             + success
             - 5.0 * terms.mean_square(strain)
@@ -230,12 +236,6 @@ class PushCube(PushToGoal):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
         return self._push_facts(moments, tolerance_m=CUBE_TOLERANCE_M, upright=any_way, stands=any_way)
-
-
-def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
-    """Return the mean of a wide and a narrow closeness. Shape: (num_envs,) -> (num_envs,)."""
-    far, well = half_at
-    return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
 PUSH_CUBE = TableTask(
