@@ -74,12 +74,6 @@ def summed_up(
     return EpisodeEvents(progress=round(float(progress[-1]), 4), decisive=decisive, seen=seen)
 
 
-def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
-    """True if the time limit was reached while progress (moments,) was still growing."""
-    last = len(progress) - 1
-    return bool(last >= max_steps and progress[-1] - progress[last - round(LATE * last)] >= GROWTH)
-
-
 # Read the states of one episode by name, moment by moment, with the code that tasks use for many env slots.
 
 MOMENT_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")
@@ -335,7 +329,8 @@ def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> Episo
     found["almost"] = spans(facts.nearly, gap=brief_steps)
     if facts.moved is not None and not bool(facts.moved.any()):
         found["never_moved"] = [(last, last)]
-    if not is_lost and ran_out_of_time(progress, max_steps):
+    late_growth = progress[-1] - progress[last - round(LATE * last)]
+    if not is_lost and last >= max_steps and late_growth >= GROWTH:
         found["out_of_time_while_progressing"] = [(last, last)]
 
     # An observer would blame what is visible at the end first. Then it is the first setback after which progress
@@ -414,7 +409,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         found["never_moved"] = [(last, last)]
     if facts.hand_m.numpy().min() > facts.reach_m and not facts.taken.numpy().any():
         found["never_reached"] = [(last, last)]
-    if ran_out_of_time(progress, max_steps):
+    if last >= max_steps and progress[-1] - progress[last - round(LATE * last)] >= GROWTH:
         found["out_of_time_while_progressing"] = [(last, last)]
     found = {name: each for name, each in found.items() if each}
 

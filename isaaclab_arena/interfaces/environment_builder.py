@@ -1,6 +1,5 @@
 """What makes and changes environments: builders, variations of their worlds, wrappers, and work in other processes."""
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,11 +28,6 @@ class EnvironmentSummary:
     episode_s: float  # the same as time [s]
     embodiments: tuple[str, ...]  # registered robots that it accepts
     objects: tuple[str, ...] = ()  # registered objects that it accepts, empty without that option
-
-
-def described_success(thing: object) -> str:
-    """Return the docstring of a thing's class as one line."""
-    return " ".join((inspect.getdoc(type(thing)) or "").split())
 
 
 # The contract of builders of environments.

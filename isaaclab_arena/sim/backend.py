@@ -123,14 +123,6 @@ class NamedState:
         return torch.cat((velocity[:, :3], angular), dim=-1)
 
 
-def posed(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[mujoco.MjModel, mujoco.MjData]:
-    """Return a model and its state after an update of the poses of geoms, cameras and lights."""
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_comPos(model, data)
-    mujoco.mj_camlight(model, data)
-    return model, data
-
-
 VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """Fields of a state that a picture shows."""
 

@@ -120,18 +120,6 @@ class Room:
         self.most_contacts = data.naconmax  # capacity for contacts, and for candidate pairs
         self.most_constraints = data.njmax  # capacity of each world
 
-    def used(self) -> tuple[int, int, int]:
-        """Return `Data.overflow` of all worlds together, their contacts, and the most constraints of a world."""
-        # Room that was needed since ``overflow`` was cleared, available or not.
-        contacts = torch.cat(self.contacts).max()
-        # Torch has no bitwise OR of all numbers.
-        masks = self.overflow
-        bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
-        any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
-        # One read for all three: each read from a GPU takes as long as a small network.
-        missed, most_contacts, constraints = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
-        return int(missed), int(most_contacts), int(constraints)
-
     def was_enough(self) -> torch.Tensor:
         """Return a tensor that is True if everything fitted since ``overflow`` was cleared. Shape: (), bool."""
         # Only integration sets the bits of contacts and constraints: a forward pass shows in the counts alone. An
@@ -452,7 +440,11 @@ class WarpBackend(Backend):
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
-        return backend.posed(model, next(self._on_host([env_id])))
+        data = next(self._on_host([env_id]))
+        # The poses of geoms, cameras and lights.
+        for update in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_camlight):
+            update(model, data)
+        return model, data
 
     def close(self) -> None:
         """Release the memory of graphs; see `Backend.close`."""
@@ -471,7 +463,14 @@ class WarpBackend(Backend):
             run()
             if self._rollback.had_room():  # waits for the GPU
                 return
-            missed, contacts, constraints = self._room.used()
+            # `Data.overflow` of all worlds together; torch has no bitwise OR of all numbers.
+            room, masks = self._room, self._room.overflow
+            bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+            any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
+            # The room that was needed, available or not: contacts of all worlds, and the most constraints of a world.
+            # One read for all three: each read from a GPU takes as long as a small network.
+            used = torch.stack((any_bits, torch.cat(room.contacts).max(), room.constraints.max())).tolist()
+            missed, contacts, constraints = map(int, used)
             if missed & _LEFT_OUT:
                 names = repr(_BITS(missed & _LEFT_OUT))
                 reason = f"left out contacts ({names}), for which it cannot make room"

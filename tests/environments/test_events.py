@@ -238,7 +238,8 @@ def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_ta
     env.begin_events([0, 1])
     for _ in range(3):
         env.step(torch.full((2, env.action_spec.shape[0]), 0.5))
-    (moments,) = env.kept_moments([1])
+    assert env.moments is not None
+    (moments,) = env.moments.moments([1])
     root, part = f"robot/{root}", f"robot/{part}"
     torch.testing.assert_close(moments.body_position(root)[-1], env.backend.body_position(root)[1])
     torch.testing.assert_close(moments.body_orientation(root)[-1], env.backend.body_orientation(root)[1])

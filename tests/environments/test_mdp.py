@@ -18,6 +18,7 @@ from isaaclab_arena.environments.mdp.spaces import (
     vector_term,
 )
 from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.tasks.articulated import MovedByHandTask
 from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import draw_uniform
@@ -308,8 +309,11 @@ def test_way_counts_where_a_hand_touches_and_is_no_faster_than_a_hand_is():
     so_far = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
     way = torch.tensor([0.05, 0.05, 0.051, -0.05, -0.2, -0.05])
     touched = torch.tensor([True, False, True, True, True, False])
-    counted = terms.moved_by_hand(so_far, way, touched, fastest=0.05)
-    assert counted.tolist() == pytest.approx([0.15, 0.1, 0.1, 0.05, 0.0, 0.1])
+    task = build("open_drawer", num_envs=6).task
+    assert isinstance(task, MovedByHandTask)
+    task.position, task.by_hand = torch.zeros(6), so_far
+    task.count_way(way, torch.ones(6, dtype=torch.bool), touched, sign=1, fastest=0.05)
+    assert task.by_hand.tolist() == pytest.approx([0.15, 0.1, 0.1, 0.05, 0.0, 0.1])
 
 
 def test_the_table_top_ends_where_it_does_in_every_direction():

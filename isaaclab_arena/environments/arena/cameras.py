@@ -288,11 +288,6 @@ class EnvironmentCameras:
                 spec[term(f"{name}:segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
-    def load(self) -> None:
-        """Load the policies' renderer, if enabled. The first pictures compile kernels."""
-        if self.enabled:
-            self._renderer_of(HEAD_CAMERA).render(range(self._backend.num_envs))
-
     def observe(self) -> dict[str, torch.Tensor | Pictures]:
         """Render outdated pictures of announced env slots; return all, or only the current ones as `Pictures`."""
         drawn = self.drawn
@@ -305,7 +300,7 @@ class EnvironmentCameras:
                 for name, spec in self.spec().items()
             }
         else:
-            pictures = self._renderer_of(HEAD_CAMERA).pictures
+            pictures = self.renderer_of(HEAD_CAMERA).pictures
             kept = {name: pictures[name] for name in self.spec()}
         return drawn.shown(kept, self._device)
 
@@ -348,7 +343,7 @@ class EnvironmentCameras:
             film_renderer = self._film_renderers[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
             return [seen[env_id] if env_id in seen else film_renderer.film_later(env_id) for env_id in env_ids]
-        renderer = self._renderer_of(place)
+        renderer = self.renderer_of(place)
         if is_seen:
             self._bring_up_to_date(env_ids)
         else:
@@ -366,11 +361,11 @@ class EnvironmentCameras:
         """Render the outdated pictures of these env slots for policies."""
         outdated = [env_id for env_id in env_ids if self.drawn.outdated[env_id]]
         if outdated:
-            self._renderer_of(HEAD_CAMERA).render(outdated)
+            self.renderer_of(HEAD_CAMERA).render(outdated)
             self.drawn.outdated[outdated] = False
             self.drawn.num_drawn += len(outdated) * len(self.spec())
 
-    def _renderer_of(self, place: str) -> Renderer:
+    def renderer_of(self, place: str) -> Renderer:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
             names, size = self._cameras_at[place]

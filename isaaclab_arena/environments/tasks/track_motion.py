@@ -261,13 +261,12 @@ class TrackMotion(HumanoidTask):
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
         joint_error = torch.sqrt(terms.mean_square(missed))
-        keypoint_error = _keypoint_error(backend, self._keypoints[self._frame])
+        reference = (self._root_position, self._root_orientation, self._keypoints)
+        keypoint_error, rise, turned, astray = _off_course(backend, *(each[self._frame] for each in reference))
         self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
         steps = self._length.clamp(min=1)
         mean_error = self._keypoint_errors / steps
-        root = self._root_position[self._frame], self._root_orientation[self._frame]
-        rise, turned, astray = _off_course(backend, *root)
         height, turn = rise.abs(), norm(turned)
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
@@ -294,8 +293,8 @@ class TrackMotion(HumanoidTask):
             torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
             for values in (motion.root_position, motion.root_orientation, motion.keypoints)
         )
-        rise, turned, too_far = _off_course(moments, position, orientation)
-        errors = _keypoint_error(moments, keypoints).numpy()
+        keypoint_error, rise, turned, too_far = _off_course(moments, position, orientation, keypoints)
+        errors = keypoint_error.numpy()
         due = self._last_frame - first
         # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
         # lower it.
@@ -322,20 +321,17 @@ class TrackMotion(HumanoidTask):
 
 
 def _off_course(
-    state: NamedState, position: torch.Tensor, orientation: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the pelvis' rise above a motion (n,) [m], its `rotation_error` (n, 3), and True where it is too far off.
+    state: NamedState, position: torch.Tensor, orientation: torch.Tensor, keypoints: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3).
 
-    Shapes: (n, 3), (n, 4).
+    Returns the mean distance of the keypoints (n,) [m], the pelvis' rise (n,) [m] and `rotation_error` (n, 3), and True
+    where the pelvis is too far off the motion (n,).
     """
+    keypoint_error = terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
     rise = (state.body_position(PELVIS) - position)[:, 2]
     turned = rotation_error(orientation, state.body_orientation(PELVIS))
-    return rise, turned, (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
-
-
-def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
-    """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
-    return terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
+    return keypoint_error, rise, turned, (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
 
 
 TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)

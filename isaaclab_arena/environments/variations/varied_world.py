@@ -316,7 +316,7 @@ class Disturbances:
                 self._columns = torch.tensor([number, place], device=self._steps.device)
             numbers, places = self._columns
             keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
-            noise = _spread(mixed(keys + places * _ODD)) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
+            noise = noise_of(keys, places) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
             # An env slot without noise keeps its bits: adding 0 would change -0.
             is_noisy, noisy = self._strengths[catalogue.OBSERVATION_NOISE] > 0, {}
             for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
@@ -347,7 +347,8 @@ class Disturbances:
             # Negative numbers: no picture shares the number of a term of the state.
             keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
             strength = self._strengths[catalogue.PICTURE_NOISE][slots, None, None, None]
-            noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
+            places = torch.arange(1, pictures[0].numel() + 1, device=keys.device)
+            noise = noise_of(keys[slots, None], places).reshape(pictures.shape)
             noisy = (pictures + strength * noise).round().clamp(0, 255).to(torch.uint8)
             pictures = torch.where(strength > 0, noisy, pictures)
         if self._are_on[catalogue.PICTURE_QUALITY]:
@@ -356,13 +357,10 @@ class Disturbances:
         return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
 
 
-def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
-    """Return ``count`` nearly normal numbers per key (n,), int64. Shape: (n, count), float32, equal on all devices."""
-    return _spread(mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD))
-
-
-def _spread(bits: torch.Tensor) -> torch.Tensor:
-    """Return sums of the four 16-bit parts, scaled to mean 0 and standard deviation 1. Any shape, int64 to float32."""
+def noise_of(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return a nearly normal number for each key and place, int64. Shape of both, float32, equal on all devices."""
+    # The four 16-bit parts are summed, and scaled to mean 0 and standard deviation 1.
+    bits = mixed(keys + places * _ODD)
     parts = torch.zeros_like(bits)
     for part in range(4):
         parts += _shifted(bits, 16 * part) & 0xFFFF
