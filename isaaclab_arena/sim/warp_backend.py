@@ -167,16 +167,16 @@ class StepRollback:
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
-        def copy_all() -> None:
-            for name, before in self._before.items():
-                before.copy_(self._live[name])
-
         def put_back_sensors() -> None:
             self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
             self._live[WARM_START].copy_(self._before[WARM_START])
 
         # Keeps the current state of all worlds, before a step or a partial update.
-        self.keep = Replayed(copy_all, capture, name="keeping worlds")
+        self.keep = Replayed(
+            lambda: [before.copy_(self._live[name]) for name, before in self._before.items()],
+            capture,
+            name="keeping worlds",
+        )
         # A tensor that is True if everything fitted in the present room.
         self.had_room = Replayed(lambda: self.room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
         self._settle = Replayed(partial(self._put_back, may_fail=False), capture, name="putting worlds back")

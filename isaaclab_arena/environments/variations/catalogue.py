@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart, texture_pixels
+from isaaclab_arena.sim.scene import ASSETS, ScenePart
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -85,10 +85,12 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tu
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
         model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
-        texture = model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)]
-        pixels = texture_pixels(model, int(texture))
-        tall, wide = (side // _SIZE for side in pixels.shape[:2])
-        blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+        texture = int(model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+        height, width, first = (int(each[texture]) for each in (model.tex_height, model.tex_width, model.tex_adr))
+        tall, wide = height // _SIZE, width // _SIZE
+        blocks = (
+            model.tex_data[first : first + 3 * height * width].reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+        )
         own = (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
         for pattern in range(NUM_PATTERNS):
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
