@@ -10,15 +10,13 @@ import torch
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import (
     MAX_TRANSLATION_M,
-    WXYZ,
-    XYZ,
     number_term,
+    offset_term,
+    orientation_term,
     position_term,
     read_terms,
-    vector_term,
 )
 from isaaclab_arena.environments.mdp.things import SceneObject
-from isaaclab_arena.environments.tasks.articulated import MovedByHandTask
 from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import draw_uniform
@@ -176,9 +174,9 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     origin = torch.tensor([[0.0, 0.0, -0.1], [0.0, 0.0, 0.0]], dtype=torch.float64)
     terms = {
         "place": position_term(lambda _: POINT),
-        "way": vector_term(XYZ, "m", lambda _: POINT),
+        "way": offset_term(lambda _: POINT),
         "number": number_term("x", "m", lambda _: POINT[:, :1]),
-        "orientation": vector_term(WXYZ, None, lambda _: torch.ones(2, 4)),
+        "orientation": orientation_term(lambda _: torch.ones(2, 4)),
     }
     seen = read_terms(terms, NOWHERE, torch.device("cpu"), origin)
     torch.testing.assert_close(seen["place"], torch.tensor([[0.5, 0.1, 0.3], [0.6, 0.0, 0.3]]))
@@ -189,8 +187,8 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
 
 
 def test_a_term_without_a_unit_has_none():
-    terms = vector_term(WXYZ, None, lambda _: POINT), number_term("x", "m", lambda _: POINT)
-    assert [term.spec.unit for term in terms] == [None, "m"]
+    units = [term.spec.unit for term in (orientation_term(lambda _: POINT), number_term("x", "m", lambda _: POINT))]
+    assert units == [None, "m"]
 
 
 def test_an_observation_does_not_change_when_the_world_goes_on():
@@ -309,11 +307,8 @@ def test_way_counts_where_a_hand_touches_and_is_no_faster_than_a_hand_is():
     so_far = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
     way = torch.tensor([0.05, 0.05, 0.051, -0.05, -0.2, -0.05])
     touched = torch.tensor([True, False, True, True, True, False])
-    task = build("open_drawer", num_envs=6).task
-    assert isinstance(task, MovedByHandTask)
-    task.position, task.by_hand = torch.zeros(6), so_far
-    task.count_way(way, torch.ones(6, dtype=torch.bool), touched, sign=1, fastest=0.05)
-    assert task.by_hand.tolist() == pytest.approx([0.15, 0.1, 0.1, 0.05, 0.0, 0.1])
+    counted = terms.moved_by_hand(so_far, way, touched, fastest=0.05)
+    assert counted.tolist() == pytest.approx([0.15, 0.1, 0.1, 0.05, 0.0, 0.1])
 
 
 def test_the_table_top_ends_where_it_does_in_every_direction():

@@ -69,9 +69,7 @@ class ArenaEnvironment(Environment):
         self.device = device
         self.task_description = task.spec.instruction
         self.task_name, self.metrics = task.spec.name, task.spec.metrics
-        # Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies.
-        observed = {thing.prefix: thing.body for thing in task.spec.things if thing.observed_as}
-        self.landmarks, self.sizes = {**observed, **task.spec.sites}, task.spec.sizes
+        self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
         self.max_episode_length = round(task.spec.time_limit_s / self.control_dt)
         self._terms = dict(terms)
         self._cameras = cameras
@@ -425,9 +423,7 @@ class TableEnvironment(ArenaEnvironment):
                 fingers, robot.finger_unit, lambda backend: backend.qpos[:, of_fingers]
             )
         terms["eef_pos"] = spaces.position_term(lambda backend: backend.site_position(robot.tcp_site))
-        terms["eef_quat"] = spaces.vector_term(
-            spaces.WXYZ, None, lambda backend: backend.body_orientation(robot.hand_body)
-        )
+        terms["eef_quat"] = spaces.orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
         terms |= task.observation_terms()
         asset = ArticulatedAsset(root_body=robot.base_body, joints=(*robot.arm_joints, *robot.finger_joints))
         super().__init__(backend, task, terms, asset, cameras, device)

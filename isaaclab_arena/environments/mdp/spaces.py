@@ -162,7 +162,6 @@ class FloorActions:
 # Define observation terms: their names, their specifications, and their readers.
 
 XYZ = ("x", "y", "z")
-WXYZ = ("w", *XYZ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +189,16 @@ def vector_term(
 def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a point in the world [m]; the robot's base is its origin."""
     return vector_term(XYZ, "m", read, is_point=True)
+
+
+def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is the offset from one point to another [m], independent of the robot's base."""
+    return vector_term(XYZ, "m", read)
+
+
+def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is a unit quaternion, w x y z."""
+    return vector_term(("w", "x", "y", "z"), None, read)
 
 
 def number_term(name: str, unit: str, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:

@@ -90,6 +90,11 @@ class TaskSpec:
         """Map the name in recordings to the free joint, for each loose thing."""
         return {thing.name: thing.joint for thing in self.things if thing.loose}
 
+    @property
+    def landmarks(self) -> dict[str, str]:
+        """Map each role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies."""
+        return {**{thing.prefix: thing.body for thing in self.things if thing.observed_as}, **self.sites}
+
 
 class Task(ABC):
     """One task of one environment. It keeps counters per env slot, so it serves a single environment.

@@ -70,6 +70,12 @@ def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Ten
     return torch.where(running, (count + 1) * condition, count)
 
 
+def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor, fastest: float) -> torch.Tensor:
+    """Return the way (num_envs,) that a hand has moved a joint: touched, and at most ``fastest`` per step."""
+    counts = touched & (way <= fastest)
+    return (so_far + torch.where(counts, way, 0.0)).clamp(min=0.0)
+
+
 def off_the_table(position: torch.Tensor) -> torch.Tensor:
     """True where a thing is below the table top or outside its area. Shape: (num_envs, 3) -> (num_envs,)."""
     low, high = _table_area(position.dtype, position.device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isaaclab_arena.environments.mdp.spaces import WXYZ, ObservationTerm, position_term, vector_term
+from isaaclab_arena.environments.mdp.spaces import ObservationTerm, orientation_term, position_term
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, point, upright_pose
 from isaaclab_arena.sim.scene import ASSETS, part_names
@@ -90,9 +90,7 @@ class SceneObject:
             return {}
         terms = {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
         if self.loose:
-            terms[f"{self.observed_as}_quat"] = vector_term(
-                WXYZ, None, lambda backend: backend.body_orientation(self.body)
-            )
+            terms[f"{self.observed_as}_quat"] = orientation_term(lambda backend: backend.body_orientation(self.body))
         return terms
 
 

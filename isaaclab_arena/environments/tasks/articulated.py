@@ -131,8 +131,7 @@ class MovedByHandTask(ArticulatedTask):
     ) -> None:
         """Add a step's way to the way by hand; ``sign`` is 1 for a growing position, -1 for a shrinking one."""
         # Only the way under a touch counts, and at most ``fastest`` in one step.
-        way = sign * (position - self.position)
-        by_hand = (self.by_hand + torch.where(touched & (way <= fastest), way, 0.0)).clamp(min=0.0)
+        by_hand = terms.moved_by_hand(self.by_hand, sign * (position - self.position), touched, fastest)
         self.by_hand = torch.where(running, by_hand, self.by_hand)
         self.position = torch.where(running, position, self.position)
 

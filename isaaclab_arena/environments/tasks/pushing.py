@@ -10,7 +10,7 @@ from isaaclab_arena.environments.arena.builder import ObjectOptions, TableOption
 from isaaclab_arena.environments.catalog import CUBE, OBJECTS, ObjectAsset
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.spaces import XYZ, ActionModeName, ObservationTerm, vector_term
+from isaaclab_arena.environments.mdp.spaces import ActionModeName, ObservationTerm, offset_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
@@ -173,10 +173,9 @@ class PushCube(PushToGoal):
     def observation_terms(self) -> dict[str, ObservationTerm]:
         return {
             **super().observation_terms(),
-            # Offsets are no points: they do not depend on the robot's base.
-            "eef_to_push_point": vector_term(XYZ, "m", self._hand_to_push_point),
-            "object_to_goal": vector_term(
-                XYZ, "m", lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
+            "eef_to_push_point": offset_term(self._hand_to_push_point),
+            "object_to_goal": offset_term(
+                lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
             ),
         }
 
