@@ -309,7 +309,10 @@ class WarpBackend(Backend):
         for name, values in self._starts.send(starts).items():
             self._state[name][env_ids] = values
         self.diverged[env_ids] = False
-        self._renew(env_ids)
+        # All that follows from the state is computed anew; the other worlds keep their sensors and warm starts.
+        self._rollback.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._rollback.release(env_ids)
 
     def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
         """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
@@ -412,7 +415,10 @@ class WarpBackend(Backend):
         for name, tensor in self._state.items():
             value = np.asarray(getattr(self._scratch, name), dtype=np.float32)
             tensor[env_id] = torch.from_numpy(value.reshape(tensor.shape[1:])).to(self.device)
-        self._renew(torch.tensor([env_id], device=self.device))
+        # As after a reset.
+        self._rollback.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._rollback.release(torch.tensor([env_id], device=self.device))
 
     def snapshot(self) -> Mapping[str, torch.Tensor]:
         """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
@@ -518,12 +524,6 @@ class WarpBackend(Backend):
                 mujoco_warp.sensor_vel(self._model, self._data)
 
         self.launcher.replay("derive", launch)
-
-    def _renew(self, env_ids: torch.Tensor) -> None:
-        """Compute all that follows from the state of some worlds; the others keep their sensors and warm starts."""
-        self._rollback.keep()
-        self._run_with_room(self._forward, (WARM_START,))
-        self._rollback.release(env_ids)
 
     def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
         """Yield the state of each world, read in one copy; valid until the next is yielded."""
