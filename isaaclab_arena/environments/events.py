@@ -254,11 +254,6 @@ class Facts:
     off_table: torch.Tensor | None = None  # an object has left the table, bool
     lifted: torch.Tensor | None = None  # an object that is to be pushed is lifted, bool
 
-    @property
-    def is_pushed(self) -> bool:
-        """True if the object is to be pushed, not held."""
-        return self.carried is None and self.strayed_m is not None
-
 
 def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:
     """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
@@ -417,9 +412,10 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     # goal nearly met.
     at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
     visible = ["fell_off_table", "lifted", "never_moved", "never_reached", "almost"]
+    is_pushed = facts.carried is None and facts.strayed_m is not None  # and not held
     if "wrong_object" in found:
         visible.remove("never_reached")
-    if facts.is_pushed:
+    if is_pushed:
         visible.append("pushed_away")
     decisive = next((name for name in visible if name in at_end), None)
     if decisive is not None:
@@ -437,7 +433,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         for span in found[name]
         if span[1] >= good_at and not (name == "reached_and_missed" and span[1] == last and progressing)
     ]
-    if not facts.is_pushed and any(name == "reached_and_missed" for _, _, name in lasting):
+    if not is_pushed and any(name == "reached_and_missed" for _, _, name in lasting):
         # A failed grasp that pushes the object away counts as a failed grasp alone.
         lasting = [each for each in lasting if each[2] != "pushed_away"]
     if lasting:
@@ -465,7 +461,7 @@ def _setbacks(facts: Facts) -> dict[str, list[Span]]:
     # A visit fails if the hand leaves with nothing done, or waits in vain to the end. An object that slips before it
     # leaves the table was not taken; a pushed one has to arrive.
     done, begun = (met, taken) if carried is None else (carried, carried)
-    if facts.is_pushed:
+    if carried is None and facts.strayed_m is not None:
         # A pushed object that moves was reached, by the knuckles if not by the fingertips.
         hand_m = np.where(taken, np.minimum(hand_m, reach_m), hand_m)
     missed = []
