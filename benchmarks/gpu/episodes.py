@@ -18,7 +18,7 @@ from benchmarks.gpu.results import EpisodesRow, Evaluation, GpuOptions, measure_
 from benchmarks.gr00t.checkpoint import save_random_checkpoint, write_policy_yaml
 from benchmarks.harness.measure import in_turn, run
 from benchmarks.harness.runs import evaluate, job_results, one_job
-from isaaclab_arena.sim.threads import available_cores
+from isaaclab_arena.sim.threads import default_num_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def evaluated(job: Job, num_envs: int, options: Options, yaml: str | None, *, on
     policy = {**job.policy, **({} if yaml is None else {"policy_config_yaml_path": yaml})}
     document = one_job(arguments, job.policy_type, num_envs * options.episodes_per_slot, policy)
     device = "cpu" if on_cpu else options.device
-    threads = (job.torch_threads or available_cores()) if device == "cpu" else 1
+    threads = (job.torch_threads or default_num_threads()) if device == "cpu" else 1
     with tempfile.TemporaryDirectory(prefix="gpu_episodes_") as name:
         devices = ("--device", device, "--policy_device", device, "--torch_threads", str(threads))
         evaluate(Path(name), document, *devices)

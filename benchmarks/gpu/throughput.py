@@ -34,8 +34,8 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp_backend import WarpBackend, make_data
-from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, trim_graph_memory
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
 
 def build_worlds(task: str, num_envs: int, device: torch.device, **options: Any) -> ArenaEnvironment:
@@ -73,7 +73,9 @@ def emptied(device: torch.device) -> int | None:
     if device.type == "cuda":
         finished(device)
         torch.cuda.empty_cache()
-        trim_graph_memory(warp.device_from_torch(device))
+        # The memory of deleted graphs, as `Launcher.forget_graphs` releases it.
+        of_warp = warp.device_from_torch(device)
+        of_warp.runtime.core.wp_cuda_device_graph_mem_trim(of_warp.ordinal)
     return free_memory(device)
 
 
@@ -165,7 +167,10 @@ def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Call
     device = warp.device_from_torch(backend.device)
     model, _ = backend.warp_worlds
     with one_compiler_at_a_time(), warp.ScopedDevice(device):
-        data = make_data(backend.model, backend.num_envs, backend.sizes)
+        sizes = backend.sizes
+        data = mujoco_warp.make_data(
+            backend.model, nworld=backend.num_envs, nconmax=sizes.contacts, njmax=sizes.constraints
+        )
 
         def steps() -> None:
             for _ in range(num_substeps):

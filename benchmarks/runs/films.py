@@ -37,7 +37,7 @@ from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, VideoRecorder
 from isaaclab_arena.sim.backend import VisibleWorld
-from isaaclab_arena.sim.threads import available_cores
+from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp_cameras import Camera, RayTracer
 
 ENVIRONMENT = "lift_object"
@@ -121,7 +121,7 @@ def run_once(
 
 def recorder_of(options: VideoOptions, directory: Path) -> Observer:
     """Return a recorder with a thread for each core."""
-    return VideoRecorder(directory, "films", options, threads=FilmThreads(available_cores()))
+    return VideoRecorder(directory, "films", options, threads=FilmThreads(default_num_threads()))
 
 
 def films_of_gym(options: Options) -> Table:

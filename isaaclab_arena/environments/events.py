@@ -74,12 +74,6 @@ def summed_up(
     return EpisodeEvents(progress=round(float(progress[-1]), 4), decisive=decisive, seen=seen)
 
 
-def ran_out_of_time(progress: np.ndarray, max_steps: int) -> bool:
-    """True if the time limit was reached while progress (moments,) was still growing."""
-    last = len(progress) - 1
-    return bool(last >= max_steps and progress[-1] - progress[last - round(LATE * last)] >= GROWTH)
-
-
 # Read the states of one episode by name, moment by moment, with the code that tasks use for many env slots.
 
 MOMENT_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xpos")
@@ -97,9 +91,6 @@ class Moments(NamedState):
         for name, part in parts.items():
             setattr(self, name, part.reshape(len(part), -1, 3) if name == "site_xpos" else part)
 
-    def __len__(self) -> int:
-        return len(self.qpos)
-
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for a field that was not kept; existing attributes never get here."""
         raise AttributeError(f"moments have no '{name}'; a task names what they are to keep of a state: moment_fields")
@@ -108,7 +99,7 @@ class Moments(NamedState):
         """Return the position of a loose or fixed body [m]. Shape: (moments, 3)."""
         joint = self.names.free_joints.get(body)
         if joint is None:
-            return self._standing[self.names.bodies[body]].expand(len(self), 3)
+            return self._standing[self.names.bodies[body]].expand(len(self.qpos), 3)
         return self.joint_position(joint)[:, :3]
 
     def body_orientation(self, body: str) -> torch.Tensor:
@@ -140,12 +131,12 @@ class MomentRing:
         self._host_parts = [part.numpy() for part in self._parts if part.shape[1]] if self._on_host else []
         self._each_host_step = [step.numpy() for step in self._each_step] if self._on_host else []
         self._first = [0] * num_envs
-        self._next = 0
+        self.num_kept = 0  # control steps; one less forgets the last of them, because it is repeated
 
     def start(self, env_ids: Sequence[int]) -> None:
         """Begin episodes in env slots that were just reset."""
         for env_id in env_ids:
-            self._first[env_id] = self._next
+            self._first[env_id] = self.num_kept
         if self._on_host:
             starts = self._starts.numpy()
             for env_id in env_ids:
@@ -156,16 +147,12 @@ class MomentRing:
 
     def keep(self) -> None:
         """Store the moment after a control step."""
-        place = self._next % len(self._each_step)
+        place = self.num_kept % len(self._each_step)
         if self._on_host:
             np.concatenate(self._host_parts, axis=1, out=self._each_host_step[place])
         else:
             torch.cat(self._parts, dim=1, out=self._each_step[place])
-        self._next += 1
-
-    def take_back(self) -> None:
-        """Forget the last control step, because it is repeated."""
-        self._next -= 1
+        self.num_kept += 1
 
     def moments(self, env_ids: Sequence[int]) -> list[Moments]:
         """Return the moments of the env slots' episodes, each with its start first; one read from a GPU for all."""
@@ -176,8 +163,8 @@ class MomentRing:
         for env_id in env_ids:
             # The ring holds the control steps of an episode in order, in up to two parts.
             first, parts = self._first[env_id], []
-            if self._next != first:
-                begin, end = first % len(steps), self._next % len(steps)
+            if self.num_kept != first:
+                begin, end = first % len(steps), self.num_kept % len(steps)
                 parts = [steps[begin:end, env_id]] if begin < end else [steps[begin:, env_id], steps[:end, env_id]]
             episodes.append([starts[env_id : env_id + 1], *(part for part in parts if len(part))])
         standing = [self._state.xpos[env_id] for env_id in env_ids]
@@ -267,11 +254,6 @@ class Facts:
     off_table: torch.Tensor | None = None  # an object has left the table, bool
     lifted: torch.Tensor | None = None  # an object that is to be pushed is lifted, bool
 
-    @property
-    def is_pushed(self) -> bool:
-        """True if the object is to be pushed, not held."""
-        return self.carried is None and self.strayed_m is not None
-
 
 def progress_of(facts: Facts, *, solved: bool) -> np.ndarray:
     """Return the progress up to each moment, 0 to 1, never falling. Shape: (moments,), float64."""
@@ -342,7 +324,8 @@ def floor_events_of(facts: FloorFacts, *, solved: bool, max_steps: int) -> Episo
     found["almost"] = spans(facts.nearly, gap=brief_steps)
     if facts.moved is not None and not bool(facts.moved.any()):
         found["never_moved"] = [(last, last)]
-    if not is_lost and ran_out_of_time(progress, max_steps):
+    late_growth = progress[-1] - progress[last - round(LATE * last)]
+    if not is_lost and last >= max_steps and late_growth >= GROWTH:
         found["out_of_time_while_progressing"] = [(last, last)]
 
     # An observer would blame what is visible at the end first. Then it is the first setback after which progress
@@ -421,7 +404,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         found["never_moved"] = [(last, last)]
     if facts.hand_m.numpy().min() > facts.reach_m and not facts.taken.numpy().any():
         found["never_reached"] = [(last, last)]
-    if ran_out_of_time(progress, max_steps):
+    if last >= max_steps and progress[-1] - progress[last - round(LATE * last)] >= GROWTH:
         found["out_of_time_while_progressing"] = [(last, last)]
     found = {name: each for name, each in found.items() if each}
 
@@ -429,9 +412,10 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     # goal nearly met.
     at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
     visible = ["fell_off_table", "lifted", "never_moved", "never_reached", "almost"]
+    is_pushed = facts.carried is None and facts.strayed_m is not None  # and not held
     if "wrong_object" in found:
         visible.remove("never_reached")
-    if facts.is_pushed:
+    if is_pushed:
         visible.append("pushed_away")
     decisive = next((name for name in visible if name in at_end), None)
     if decisive is not None:
@@ -449,7 +433,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
         for span in found[name]
         if span[1] >= good_at and not (name == "reached_and_missed" and span[1] == last and progressing)
     ]
-    if not facts.is_pushed and any(name == "reached_and_missed" for _, _, name in lasting):
+    if not is_pushed and any(name == "reached_and_missed" for _, _, name in lasting):
         # A failed grasp that pushes the object away counts as a failed grasp alone.
         lasting = [each for each in lasting if each[2] != "pushed_away"]
     if lasting:
@@ -477,7 +461,7 @@ def _setbacks(facts: Facts) -> dict[str, list[Span]]:
     # A visit fails if the hand leaves with nothing done, or waits in vain to the end. An object that slips before it
     # leaves the table was not taken; a pushed one has to arrive.
     done, begun = (met, taken) if carried is None else (carried, carried)
-    if facts.is_pushed:
+    if carried is None and facts.strayed_m is not None:
         # A pushed object that moves was reached, by the knuckles if not by the fingertips.
         hand_m = np.where(taken, np.minimum(hand_m, reach_m), hand_m)
     missed = []

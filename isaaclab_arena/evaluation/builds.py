@@ -135,7 +135,7 @@ class StartUpClock(Observer):
         # Gets the current part in words, None after the first step.
         tell: Callable[[str | None], None] = lambda _: None,
         now_s: Callable[[], float] = time.perf_counter,
-        kernels: Callable[[], KernelTimes] = KERNELS.times,  # time of the process for kernels so far
+        kernels: Callable[[], KernelTimes] = lambda: KERNELS.times,  # time of the process for kernels so far
     ) -> None:
         self._job = job
         self._import_s = import_s

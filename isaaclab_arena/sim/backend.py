@@ -123,14 +123,6 @@ class NamedState:
         return torch.cat((velocity[:, :3], angular), dim=-1)
 
 
-def posed(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[mujoco.MjModel, mujoco.MjData]:
-    """Return a model and its state after an update of the poses of geoms, cameras and lights."""
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_comPos(model, data)
-    mujoco.mj_camlight(model, data)
-    return model, data
-
-
 VISIBLE_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """Fields of a state that a picture shows."""
 
@@ -214,12 +206,6 @@ def body_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
     return tuple(index for index in range(model.ngeom) if int(model.geom_bodyid[index]) in tree)
 
 
-def touching_geoms(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
-    """Return the indices of those geoms of a body that can collide."""
-    geoms = body_geoms(model, body)
-    return tuple(index for index in geoms if model.geom_contype[index] or model.geom_conaffinity[index])
-
-
 def body_mass(model: mujoco.MjModel, body: str) -> float:
     """Return the mass of a body and its descendants together [kg]."""
     return float(sum(model.body_mass[index] for index in body_tree(model, body)))
@@ -251,9 +237,10 @@ def resized(model: mujoco.MjModel, body: str, *, mass: float | None, scale: floa
 def slippery(model: mujoco.MjModel, body: str, friction: float) -> list[ModelChange]:
     """Return the changes that set a body's sliding friction, against every other surface."""
     changes = []
-    for index in touching_geoms(model, body):
-        changes.append(changed("geom_friction", index, (friction, *model.geom_friction[index][1:])))
-        changes.append(changed("geom_priority", index, (_CONTACT_PRIORITY,)))
+    for index in body_geoms(model, body):
+        if model.geom_contype[index] or model.geom_conaffinity[index]:
+            changes.append(changed("geom_friction", index, (friction, *model.geom_friction[index][1:])))
+            changes.append(changed("geom_priority", index, (_CONTACT_PRIORITY,)))
     return changes
 
 
@@ -261,18 +248,13 @@ def painted(model: mujoco.MjModel, body: str, rgb: Sequence[float]) -> list[Mode
     """Return the changes that colour a body: every geom that looks like its first one. ``rgb``: (3,), 0 to 1."""
     geoms = body_geoms(model, body)
     materials, colours, first = model.geom_matid, model.geom_rgba, geoms[0]
+    # The opacity stays: that of its material, if it has one.
+    shown = colours[first] if materials[first] < 0 else model.mat_rgba[materials[first]]
     return [
-        changed("geom_rgba", index, (*rgb, colour_of(model, body)[3]))
+        changed("geom_rgba", index, (*rgb, shown[3]))
         for index in geoms
         if materials[index] == materials[first] and (colours[index] == colours[first]).all()
     ]
-
-
-def colour_of(model: mujoco.MjModel, body: str) -> tuple[float, ...]:
-    """Return the colour of a body's first geom: red, green, blue, opacity, each 0 to 1."""
-    first = body_geoms(model, body)[0]
-    material = int(model.geom_matid[first])
-    return tuple(map(float, model.geom_rgba[first] if material < 0 else model.mat_rgba[material]))
 
 
 def moved_camera(
@@ -398,12 +380,14 @@ class Replayed(Generic[_Result]):
         self._capture = None
 
     def _captured(self, capture: Capture) -> Callable[[], None]:
-        kept = self._kept = _tensors_of(self._keeper)
+        attributes = {} if self._keeper is None else vars(self._keeper)  # live
+        kept = {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
+        self._kept = kept
         self._result.clear()
 
         def work_in_place() -> None:
             self._result.append(self._work())
-            new = _tensors_of(self._keeper)
+            new = {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
             # A value in the memory of another kept tensor would be overwritten before it is read.
             places = {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
             safe = {
@@ -450,11 +434,6 @@ class _Watch(TorchDispatchMode):
         if waits:
             self.waits.add(str(func))
         return result
-
-
-def _tensors_of(keeper: object | None) -> dict[str, torch.Tensor]:
-    attributes = {} if keeper is None else vars(keeper)
-    return {name: value for name, value in attributes.items() if isinstance(value, torch.Tensor)}
 
 
 # Define the contract of a physics backend: a batch of worlds of one model, read and written by name.

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
-import glfw
 import mujoco
 import numpy as np
 import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, posed, write_changes, write_starts
+from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, write_changes, write_starts
 
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -151,7 +150,11 @@ class MujocoBackend(Backend):
         data = self.batch.get_data(env_id, self._shown)
         if self._varied:
             self._shown_model = self.batch.get_model(env_id, self._shown_model)
-        return posed(self._shown_model or self.model, data)
+        model = self._shown_model or self.model
+        # The poses of geoms, cameras and lights.
+        for update in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_camlight):
+            update(model, data)
+        return model, data
 
     def _forward(self, ids: np.ndarray) -> None:
         # A forward pass overwrites the warm start, and a restored world needs the stored one.
@@ -166,13 +169,6 @@ class MujocoBackend(Backend):
 # Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.
 
 
-def has_display() -> bool:
-    """True if this machine can open windows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return bool(glfw.init())
-
-
 class Window(ExitStack):
     """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
 
@@ -182,22 +178,17 @@ class Window(ExitStack):
 
         self._backend, self._model, self._data = backend, backend.model, mujoco.MjData(backend.model)
         self._next_s = time.perf_counter()
-        self._viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
-        self.callback(self._viewer.close)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the user has not closed it yet."""
-        return self._viewer.is_running()
+        self.viewer = mujoco.viewer.launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)
+        self.callback(self.viewer.close)
 
     def show(self, wait_s: float) -> None:
         """Show the world's current state, ``wait_s`` [s] after the previous picture at the earliest."""
         time.sleep(max(0.0, self._next_s - time.perf_counter()))
         self._next_s = max(self._next_s, time.perf_counter()) + wait_s
-        with self._viewer.lock():
+        with self.viewer.lock():
             self._backend.batch.get_data(0, self._data)
             mujoco.mj_forward(self._model, self._data)
-        self._viewer.sync()
+        self.viewer.sync()
 
 
 _LOG = logging.getLogger(__name__)

@@ -60,21 +60,13 @@ def clip_length(vector: torch.Tensor, longest: float) -> torch.Tensor:
 
 def _rotated(real: torch.Tensor, axis: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     """Rotate vectors by unit quaternions in two parts. Shapes: (..., 1), (..., 3), (..., 3) -> (..., 3)."""
-    turned = _turned(axis)
-    twice = 2 * _cross(turned, vector)
-    return vector + real * twice + _cross(turned, twice)
-
-
-def _turned(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return vectors as y z x and as z x y, with one GPU operation for both. Shape: (..., 3)."""
+    # A cross product needs vectors as y z x and as z x y: parts of doubled ones, with one GPU operation for both.
+    doubled = torch.cat((axis, axis), dim=-1)
+    yzx, zxy = doubled[..., 1:4], doubled[..., 2:5]
     doubled = torch.cat((vector, vector), dim=-1)
-    return doubled[..., 1:4], doubled[..., 2:5]
-
-
-def _cross(a: tuple[torch.Tensor, torch.Tensor], b: torch.Tensor) -> torch.Tensor:
-    """Return the cross product of vectors; the first ones are `_turned`."""
-    (a_yzx, a_zxy), (b_yzx, b_zxy) = a, _turned(b)
-    return a_yzx * b_zxy - a_zxy * b_yzx
+    twice = 2 * (yzx * doubled[..., 2:5] - zxy * doubled[..., 1:4])
+    doubled = torch.cat((twice, twice), dim=-1)
+    return vector + real * twice + (yzx * doubled[..., 2:5] - zxy * doubled[..., 1:4])
 
 
 # Damped-least-squares inverse kinematics for a batch, the same bits for every batch size.

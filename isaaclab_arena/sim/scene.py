@@ -276,15 +276,9 @@ def compose_scene(
     model = spec.compile()
     for name, pixels in pictures:
         # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
-        texture_pixels(model, model.texture(name).id)[:] = pixels
+        first = int(model.tex_adr[model.texture(name).id])
+        model.tex_data[first : first + pixels.size].reshape(pixels.shape)[:] = pixels
     return model
-
-
-def texture_pixels(model: mujoco.MjModel, texture: int) -> np.ndarray:
-    """Return a view of an RGB texture. Shape: (height, width, 3), uint8."""
-    height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
-    first = int(model.tex_adr[texture])
-    return model.tex_data[first : first + 3 * height * width].reshape(height, width, 3)
 
 
 _told: set[tuple[str, ...]] = set()  # files whose settings without effect are in the log, each with these settings

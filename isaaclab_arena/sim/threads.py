@@ -11,14 +11,9 @@ from typing import Any, Self
 
 def default_num_threads(local_world_size: int = 1) -> int:
     """Return this rank's share of the usable cores, at least 1; ``local_world_size`` ranks share the machine."""
-    return max(1, available_cores() // max(1, local_world_size))
-
-
-def available_cores() -> int:
-    """Return the number of cores for this process, which a container or `taskset` may limit."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    # A container or `taskset` may limit the cores of this process.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // max(1, local_world_size))
 
 
 # Save and restore MuJoCo's callbacks, which are global to the process. No batch steps while one of them is a Python
@@ -73,16 +68,12 @@ class KernelLedger:
     """Sums the times that threads report."""
 
     _lock = threading.Lock()
-    _times = KernelTimes()
+    times = KernelTimes()  # the sum
 
     def add(self, times: KernelTimes) -> None:
         """Add times to the sum."""
         with self._lock:
-            self._times += times
-
-    def times(self) -> KernelTimes:
-        """Return the sum."""
-        return self._times
+            self.times += times
 
 
 KERNELS = KernelLedger()  # the times of this process so far

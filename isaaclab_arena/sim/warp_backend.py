@@ -120,18 +120,6 @@ class Room:
         self.most_contacts = data.naconmax  # capacity for contacts, and for candidate pairs
         self.most_constraints = data.njmax  # capacity of each world
 
-    def used(self) -> tuple[int, int, int]:
-        """Return `Data.overflow` of all worlds together, their contacts, and the most constraints of a world."""
-        # Room that was needed since ``overflow`` was cleared, available or not.
-        contacts = torch.cat(self.contacts).max()
-        # Torch has no bitwise OR of all numbers.
-        masks = self.overflow
-        bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
-        any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
-        # One read for all three: each read from a GPU takes as long as a small network.
-        missed, most_contacts, constraints = torch.stack((any_bits, contacts, self.constraints.max())).tolist()
-        return int(missed), int(most_contacts), int(constraints)
-
     def was_enough(self) -> torch.Tensor:
         """Return a tensor that is True if everything fitted since ``overflow`` was cleared. Shape: (), bool."""
         # Only integration sets the bits of contacts and constraints: a forward pass shows in the counts alone. An
@@ -142,14 +130,9 @@ class Room:
         return ~(too_many | (missed != 0).any())
 
 
-def make_data(model: mujoco.MjModel, num_envs: int, sizes: BufferSizes) -> mujoco_warp.Data:
-    """Return worlds with buffers of these sizes, on Warp's current device."""
-    return mujoco_warp.make_data(model, nworld=num_envs, nconmax=sizes.contacts, njmax=sizes.constraints)
-
-
 def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferSizes) -> mujoco_warp.Data:
     """Return the same worlds with larger buffers; an array whose size does not change is the same object."""
-    larger = make_data(model, data.nworld, sizes)
+    larger = mujoco_warp.make_data(model, nworld=data.nworld, nconmax=sizes.contacts, njmax=sizes.constraints)
     for field in dataclasses.fields(larger):
         old, new = getattr(data, field.name), getattr(larger, field.name)
         # Shared arrays keep the views of positions and sensors valid.
@@ -184,16 +167,16 @@ class StepRollback:
         self.diverged = torch.zeros(len(sensordata), dtype=torch.bool, device=sensordata.device)
         self._chosen = torch.zeros_like(self.diverged)
 
-        def copy_all() -> None:
-            for name, before in self._before.items():
-                before.copy_(self._live[name])
-
         def put_back_sensors() -> None:
             self._restore({SENSORS: self._before[SENSORS]}, ~self._chosen)
             self._live[WARM_START].copy_(self._before[WARM_START])
 
         # Keeps the current state of all worlds, before a step or a partial update.
-        self.keep = Replayed(copy_all, capture, name="keeping worlds")
+        self.keep = Replayed(
+            lambda: [before.copy_(self._live[name]) for name, before in self._before.items()],
+            capture,
+            name="keeping worlds",
+        )
         # A tensor that is True if everything fitted in the present room.
         self.had_room = Replayed(lambda: self.room.was_enough(), capture, name="whether worlds had room")  # noqa: PLW0108
         self._settle = Replayed(partial(self._put_back, may_fail=False), capture, name="putting worlds back")
@@ -235,12 +218,8 @@ class StepRollback:
         numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
         broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
         self.diverged |= broken
-        self.to_rest(broken)
+        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, broken)
         return made
-
-    def to_rest(self, worlds: torch.Tensor) -> None:
-        """Put worlds (num_envs,), bool, into the model's default state."""
-        self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, worlds)
 
     def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
         for name, values in kept.items():
@@ -299,12 +278,15 @@ class WarpBackend(Backend):
             self._model.opt.warn_overflow = 0
             if deterministic:
                 self._model.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
-            self._data = make_data(model, num_envs, self.sizes)
+            self._data = mujoco_warp.make_data(
+                model, nworld=num_envs, nconmax=self.sizes.contacts, njmax=self.sizes.constraints
+            )
         self._changed: set[str] = set()  # fields of the model of which worlds have their own values
         self._varied: tuple[str, ...] = ()  # fields that were changed in some world, or that follow from such a field
-        self._state = {name: self._view(name) for name in _STATE}
+        self._state = {name: warp.to_torch(getattr(self._data, name)) for name in _STATE}
         self.qpos, self.qvel, self.ctrl = (self._state[name] for name in ("qpos", "qvel", "ctrl"))
-        self.xpos, self.xquat, self.site_xpos, self.sensordata = map(self._view, _DERIVED)
+        derived = (warp.to_torch(getattr(self._data, name)) for name in _DERIVED)
+        self.xpos, self.xquat, self.site_xpos, self.sensordata = derived
         self._room = Room(self._data)
         self.capture = self.launcher.capture
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
@@ -315,7 +297,8 @@ class WarpBackend(Backend):
         self.diverged = self._rollback.diverged
         # The first call compiles the kernels.
         self._substeps(1)
-        self._rollback.to_rest(torch.ones_like(self.diverged))
+        for name, value in self._rollback.at_rest.items():
+            self._state[name].copy_(value)
         self._forward()
         self._scratch = mujoco.MjData(model)
         self._shown_model: mujoco.MjModel | None = None
@@ -326,7 +309,10 @@ class WarpBackend(Backend):
         for name, values in self._starts.send(starts).items():
             self._state[name][env_ids] = values
         self.diverged[env_ids] = False
-        self._renew(env_ids)
+        # All that follows from the state is computed anew; the other worlds keep their sensors and warm starts.
+        self._rollback.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._rollback.release(env_ids)
 
     def step(self, moved: torch.Tensor, num_substeps: int, *, may_fail: bool = False) -> torch.Tensor:
         """Advance worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
@@ -369,7 +355,7 @@ class WarpBackend(Backend):
         static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
         bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
         positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
-        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
+        warp.to_torch(self._data.geom_xpos)[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
 
     def _set_changed(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set the worlds' own values of changed fields, one list per world; derived fields are not updated."""
@@ -429,7 +415,10 @@ class WarpBackend(Backend):
         for name, tensor in self._state.items():
             value = np.asarray(getattr(self._scratch, name), dtype=np.float32)
             tensor[env_id] = torch.from_numpy(value.reshape(tensor.shape[1:])).to(self.device)
-        self._renew(torch.tensor([env_id], device=self.device))
+        # As after a reset.
+        self._rollback.keep()
+        self._run_with_room(self._forward, (WARM_START,))
+        self._rollback.release(torch.tensor([env_id], device=self.device))
 
     def snapshot(self) -> Mapping[str, torch.Tensor]:
         """Return a copy of all worlds' states and all that can be read of them; see `Backend.snapshot`."""
@@ -457,7 +446,11 @@ class WarpBackend(Backend):
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
-        return backend.posed(model, next(self._on_host([env_id])))
+        data = next(self._on_host([env_id]))
+        # The poses of geoms, cameras and lights.
+        for update in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_camlight):
+            update(model, data)
+        return model, data
 
     def close(self) -> None:
         """Release the memory of graphs; see `Backend.close`."""
@@ -476,7 +469,14 @@ class WarpBackend(Backend):
             run()
             if self._rollback.had_room():  # waits for the GPU
                 return
-            missed, contacts, constraints = self._room.used()
+            # `Data.overflow` of all worlds together; torch has no bitwise OR of all numbers.
+            room, masks = self._room, self._room.overflow
+            bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+            any_bits = (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
+            # The room that was needed, available or not: contacts of all worlds, and the most constraints of a world.
+            # One read for all three: each read from a GPU takes as long as a small network.
+            used = torch.stack((any_bits, torch.cat(room.contacts).max(), room.constraints.max())).tolist()
+            missed, contacts, constraints = map(int, used)
             if missed & _LEFT_OUT:
                 names = repr(_BITS(missed & _LEFT_OUT))
                 reason = f"left out contacts ({names}), for which it cannot make room"
@@ -524,15 +524,6 @@ class WarpBackend(Backend):
                 mujoco_warp.sensor_vel(self._model, self._data)
 
         self.launcher.replay("derive", launch)
-
-    def _renew(self, env_ids: torch.Tensor) -> None:
-        """Compute all that follows from the state of some worlds; the others keep their sensors and warm starts."""
-        self._rollback.keep()
-        self._run_with_room(self._forward, (WARM_START,))
-        self._rollback.release(env_ids)
-
-    def _view(self, name: str) -> torch.Tensor:
-        return warp.to_torch(getattr(self._data, name))
 
     def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
         """Yield the state of each world, read in one copy; valid until the next is yielded."""

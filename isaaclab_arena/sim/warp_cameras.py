@@ -420,7 +420,8 @@ class _ShadowMap:
         first /= np.linalg.norm(first)
         self._axes = np.stack([first, np.cross(direction, first)], axis=1)
         self._corner = around.centres.mean(axis=0) @ self._axes - _REACH_M
-        places = _cell(points @ self._axes - self._corner)
+        # The index of a cell along each axis, from the map's corner.
+        places = np.clip((points @ self._axes - self._corner) // _CELL_M, 0, _CELLS - 1).astype(np.int64)
         cells = places[:, 1] * _CELLS + places[:, 0]
         order = cells.argsort(kind="stable")
         self._cells, self._pixels = cells[order], pixels[order]
@@ -433,14 +434,10 @@ class _ShadowMap:
         places = (hulls.centres @ self._axes - self._corner) @ (_DIRECTIONS / _LENGTHS[:, None]).T
         ends, are_there = (places.T - hulls.radii, places.T + hulls.radii), np.ones(len(hulls.starts), bool)
         line, left, right = _strips(*ends, hulls.starts, self._lower, self._upper, are_there)
-        top, covered = _covered(line, _cell(left), _cell(right), _CELLS)
+        first, last = (np.clip(each // _CELL_M, 0, _CELLS - 1).astype(np.int64) for each in (left, right))
+        top, covered = _covered(line, first, last, _CELLS)
         begin, end = np.searchsorted(self._cells, (top * _CELLS, (top + len(covered)) * _CELLS))
         return self._pixels[begin:end][covered.ravel()[self._cells[begin:end] - top * _CELLS]]
-
-
-def _cell(places: np.ndarray) -> np.ndarray:
-    """Return the index of each place's cell [m], from the map's corner."""
-    return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)
 
 
 def _covered(line: np.ndarray, first: np.ndarray, last: np.ndarray, width: int) -> tuple[int, np.ndarray]:

@@ -55,13 +55,6 @@ def check_driver(toolkit: tuple[int, int] | None, driver: tuple[int, int] | None
         raise EnvironmentBuildError(f"{needed}, and this one is for CUDA {driver[0]}.{driver[1]}; update it, {way_out}")
 
 
-def trim_graph_memory(device: warp.Device) -> None:
-    """Return the memory of deleted graphs to the GPU, where torch can use it; no operation on the CPU."""
-    if device.is_cuda:
-        # Warp binds this CUDA function without a public name.
-        device.runtime.core.wp_cuda_device_graph_mem_trim(device.ordinal)
-
-
 def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) -> None:
     """Raise EnvironmentBuildError if torch and Warp see different PCI addresses for one device index."""
     if torch_address.upper() != warp_address.upper():
@@ -288,4 +281,6 @@ class Launcher:
             # Running graphs have to end before their arrays are freed.
             warp.synchronize_device(self.warp_device)
             self._graphs.clear()
-            trim_graph_memory(self.warp_device)
+            if self.warp_device.is_cuda:
+                # Torch can use the memory then. Warp binds this CUDA function without a public name.
+                self.warp_device.runtime.core.wp_cuda_device_graph_mem_trim(self.warp_device.ordinal)

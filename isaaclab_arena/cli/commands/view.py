@@ -1,11 +1,13 @@
 """``isaaclab-arena view``: watch a policy in an environment, in a window or, where there is no display, in a file."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import glfw
 import numpy as np
 import torch
 import tyro
@@ -25,7 +27,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.backends import MujocoBackend, Window, has_display
+from isaaclab_arena.sim.backends import MujocoBackend, Window
 
 _PICTURE = (360, 270)
 
@@ -88,7 +90,10 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
     policy = job.build_policy()
     try:
-        if output is not None or not has_display():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            is_written = output is not None or not glfw.init()  # no display
+        if is_written:
             _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
             return 0
         if not isinstance(environment.backend, MujocoBackend):
@@ -100,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
             print("close the window to end")
             # Play episodes until the window is closed.
             episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
-            rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.is_open)
+            rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.viewer.is_running())
     finally:
         policy.close()
         environment.close()

@@ -4,6 +4,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ import torch
 from isaaclab_arena.environments.arena.cameras import (
     CameraOptions,
     EnvironmentCameras,
+    SimulationOptions,
     ViewportOptions,
-    backend_choice,
     check_camera_options,
-    on_the_cpu,
 )
 from isaaclab_arena.environments.arena.environment import (
     CONTROL_DT,
@@ -145,7 +145,8 @@ class TableTask(_SceneBuilder):
             raise ConfigError(problems)
 
         # With known names, the combination has to work.
-        check_camera_options(_camera_options(config))
+        if isinstance(config, CameraOptions):
+            check_camera_options(config)
         embodiment = find_embodiment(config.embodiment)
         robot, workspace = embodiment.robot, embodiment.workspace
         if hasattr(config, "object"):
@@ -187,24 +188,22 @@ class TableTask(_SceneBuilder):
 
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options, and the robots and objects that it accepts."""
-
-        def accepts(**options: str) -> bool:
-            try:
-                self.check(self.config_class(**options))
-            except ConfigError:
-                return False
-            return True
-
         default = self.config_class()
         task, *_ = self._scene(default)
+        accepted: dict[str, list[str]] = {"embodiment": [], "object": []}
         objects = OBJECTS.names() if hasattr(default, "object") else ()
+        for option, names in (("embodiment", EMBODIMENTS.names()), ("object", objects)):
+            for name in names:
+                with suppress(ConfigError):
+                    self.check(self.config_class(**{option: name}))
+                    accepted[option].append(name)
         return EnvironmentSummary(
             instruction=task.spec.instruction,
             success=" ".join((inspect.getdoc(type(task)) or "").split()),
             episode_length=round(task.spec.time_limit_s / CONTROL_DT),
             episode_s=task.spec.time_limit_s,
-            embodiments=tuple(name for name in EMBODIMENTS.names() if accepts(embodiment=name)),
-            objects=tuple(name for name in objects if accepts(object=name)),
+            embodiments=tuple(accepted["embodiment"]),
+            objects=tuple(accepted["object"]),
         )
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
@@ -218,12 +217,13 @@ class TableTask(_SceneBuilder):
 
     def sample(self, config: Any) -> TableEnvironment:
         """Return a batch of one on the CPU."""
-        options = _camera_options(config)
-        blind = replace(config, enable_cameras=False) if options.enable_cameras else config
-        sample = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        is_seeing = isinstance(config, CameraOptions) and config.enable_cameras
+        blind = replace(config, enable_cameras=False) if is_seeing else config
+        on_cpu = replace(blind, backend="mujoco") if isinstance(blind, SimulationOptions) else blind
+        sample = self.build(on_cpu, num_envs=1, device=torch.device("cpu"), num_threads=1)
         # It declares the pictures that the options ask for, and never renders any.
-        if options.enable_cameras:
-            pictures = EnvironmentCameras(sample.backend, options, sample.device).spec()
+        if is_seeing:
+            pictures = EnvironmentCameras(sample.backend, config, sample.device).spec()
             sample.observation_spec = {**sample.observation_spec, CAMERAS: pictures}
         return sample
 
@@ -240,11 +240,11 @@ class TableTask(_SceneBuilder):
         self.check(config)
         task, distractors, model = self._compiled(config, variations)
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
-        backend = self.make_backend(
-            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
-        )
+        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
+        backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
-        cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
+        options = config if isinstance(config, CameraOptions) else CameraOptions()
+        cameras = EnvironmentCameras(backend, options, device, num_threads=num_threads)
         varied = None
         if distractors is not None:
             varied = VariedWorld(backend, robot, task, action_mode.spec, variations, distractors, device)
@@ -253,10 +253,6 @@ class TableTask(_SceneBuilder):
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)
         return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
-
-
-def _camera_options(config: Any) -> CameraOptions:
-    return config if isinstance(config, CameraOptions) else CameraOptions()
 
 
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
@@ -284,7 +280,9 @@ class FloorEnvironmentBuilder(_SceneBuilder):
 
     def check(self, config: Any) -> None:
         """Raise ConfigError for options that cannot work."""
-        check_camera_options(_viewport_options(config))
+        check_camera_options(
+            CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
+        )
         self.make_task(config)
 
     def content_sources(self, config: Any) -> ContentSources:
@@ -308,21 +306,19 @@ class FloorEnvironmentBuilder(_SceneBuilder):
 
     def sample(self, config: Any) -> FloorEnvironment:
         """Return a batch of one on the CPU."""
-        return self.build(on_the_cpu(config), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        on_cpu = replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
+        return self.build(on_cpu, num_envs=1, device=torch.device("cpu"), num_threads=1)
 
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         (task, _, model), device = self._compiled(config), torch.device(device)
-        choice = backend_choice(config)
+        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
-        cameras = EnvironmentCameras(backend, _viewport_options(config), device, num_threads=num_threads)
+        options = CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
+        cameras = EnvironmentCameras(backend, options, device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         task = self.make_task(config)
         return task, FLOOR, ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)
-
-
-def _viewport_options(config: ViewportOptions) -> CameraOptions:
-    return CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)

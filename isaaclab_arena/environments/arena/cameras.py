@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -69,12 +69,6 @@ class CameraOptions(ViewportOptions):
     camera_depth: bool = False
     camera_segmentation: bool = False
 
-    @property
-    def resolution(self) -> tuple[int, int]:
-        """Width and height of a picture in pixels."""
-        side = self.camera_size
-        return (self.camera_width, self.camera_height) if side is None else (side, side)
-
 
 def check_camera_options(options: CameraOptions) -> None:
     """Raise ConfigError, with the option as key, for pictures outside the size limits."""
@@ -88,16 +82,6 @@ def check_camera_options(options: CameraOptions) -> None:
         problems.append(Problem("is both at once; leave out camera_width and camera_height", key="camera_size"))
     if problems:
         raise ConfigError(problems)
-
-
-def on_the_cpu(config: Any) -> Any:
-    """Return the same options with the simulation on the CPU."""
-    return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
-
-
-def backend_choice(config: object) -> BackendChoice:
-    """Return the backend of an environment's options; MuJoCo for options without one."""
-    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
 
 
 # Film worlds on the CPU: copy the visible state at once, and draw it later on any thread.
@@ -272,15 +256,17 @@ class EnvironmentCameras:
         self.filmable = (*(term(name) for name in observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
         # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
+        side = options.camera_size
+        resolution = (options.camera_width, options.camera_height) if side is None else (side, side)
         self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
             VIEWPORT: (viewport, (options.viewport_width, options.viewport_height)),
-            HEAD_CAMERA: (observed, options.resolution),
+            HEAD_CAMERA: (observed, resolution),
         }
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}
         self._film_s = 0.0
         self.drawn = DrawnPictures(backend.num_envs)  # for policies
-        self._before_observed = self.drawn.announced, self.drawn.num_drawn
+        self.before_observed = self.drawn.announced, self.drawn.num_drawn  # of `drawn`, before the last `observe`
 
     @property
     def render_s(self) -> float:
@@ -302,15 +288,10 @@ class EnvironmentCameras:
                 spec[term(f"{name}:segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
-    def load(self) -> None:
-        """Load the policies' renderer, if enabled. The first pictures compile kernels."""
-        if self.enabled:
-            self._renderer_of(HEAD_CAMERA).render(range(self._backend.num_envs))
-
     def observe(self) -> dict[str, torch.Tensor | Pictures]:
         """Render outdated pictures of announced env slots; return all, or only the current ones as `Pictures`."""
         drawn = self.drawn
-        self._before_observed = drawn.announced, drawn.num_drawn
+        self.before_observed = drawn.announced, drawn.num_drawn
         self._bring_up_to_date(np.flatnonzero(drawn.named()).tolist())
         if drawn.outdated.all():
             # Without any picture no renderer is needed.
@@ -319,13 +300,9 @@ class EnvironmentCameras:
                 for name, spec in self.spec().items()
             }
         else:
-            pictures = self._renderer_of(HEAD_CAMERA).pictures
+            pictures = self.renderer_of(HEAD_CAMERA).pictures
             kept = {name: pictures[name] for name in self.spec()}
         return drawn.shown(kept, self._device)
-
-    def observe_again(self) -> None:
-        """Undo the last `observe`: its announcement is back, and its pictures do not count."""
-        self.drawn.announced, self.drawn.num_drawn = self._before_observed
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         """Return current pictures of env slots by camera name, each (len(env_ids), height, width, 3), uint8."""
@@ -366,7 +343,7 @@ class EnvironmentCameras:
             film_renderer = self._film_renderers[place]
             seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
             return [seen[env_id] if env_id in seen else film_renderer.film_later(env_id) for env_id in env_ids]
-        renderer = self._renderer_of(place)
+        renderer = self.renderer_of(place)
         if is_seen:
             self._bring_up_to_date(env_ids)
         else:
@@ -384,11 +361,11 @@ class EnvironmentCameras:
         """Render the outdated pictures of these env slots for policies."""
         outdated = [env_id for env_id in env_ids if self.drawn.outdated[env_id]]
         if outdated:
-            self._renderer_of(HEAD_CAMERA).render(outdated)
+            self.renderer_of(HEAD_CAMERA).render(outdated)
             self.drawn.outdated[outdated] = False
             self.drawn.num_drawn += len(outdated) * len(self.spec())
 
-    def _renderer_of(self, place: str) -> Renderer:
+    def renderer_of(self, place: str) -> Renderer:
         """Return the renderer of a place's cameras, which is made at its first use."""
         if place not in self._renderers:
             names, size = self._cameras_at[place]

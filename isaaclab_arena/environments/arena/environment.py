@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
-from isaaclab_arena.environments.events import MomentRing, Moments
+from isaaclab_arena.environments.arena.cameras import HEAD_CAMERA, EnvironmentCameras
+from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
@@ -81,7 +81,7 @@ class ArenaEnvironment(Environment):
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._all_slots = torch.arange(self.num_envs, device=backend.device)
-        self._moments: MomentRing | None = None
+        self.moments: MomentRing | None = None  # since `begin_events`
 
         # The state is read from the backend's own tensors and views of them, each (num_envs, n).
         self._state_parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
@@ -160,23 +160,28 @@ class ArenaEnvironment(Environment):
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            self._command(action)
+            # Only the controls of the running env slots change.
+            controls = self._controls(action.to(self.backend.device), self._running)
+            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
             self.backend.step(self._running, self._num_substeps)
             return self._outcome(self._running)
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            self._command(action)
+            controls = self._controls(action.to(self.backend.device), self._running)
+            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
             moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
             return self._outcome(moved, may_be_unmade=moved is not self._running)
 
     def step_again(self) -> Step:
         """Advance every running env slot after a failed `try_step`."""
         with _ordinary_mode():
-            self._cameras.observe_again()
-            if self._moments is not None:
-                self._moments.take_back()
+            # The last observation's announcement is back, its pictures do not count, and its moment is forgotten.
+            drawn = self._cameras.drawn
+            drawn.announced, drawn.num_drawn = self._cameras.before_observed
+            if self.moments is not None:
+                self.moments.num_kept -= 1
             self.backend.step(self._running, self._num_substeps)
             return self._outcome(self._running, may_be_unmade=True)
 
@@ -185,8 +190,9 @@ class ArenaEnvironment(Environment):
         self._cameras.drawn.announced = env_ids
 
     def load_renderer(self) -> None:
-        """Load the policies' renderer."""
-        self._cameras.load()
+        """Load the policies' renderer, if they see pictures. The first pictures compile kernels."""
+        if self._cameras.enabled:
+            self._cameras.renderer_of(HEAD_CAMERA).render(range(self.num_envs))
 
     @property
     def pictures_drawn(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  others keep a number
@@ -261,25 +267,21 @@ class ArenaEnvironment(Environment):
         if not self.task.tells_events:
             return
         with _ordinary_mode():
-            if self._moments is None:
+            if self.moments is None:
                 capacity, fields = self.max_episode_length, self.task.moment_fields
-                self._moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=capacity, fields=fields)
-            self._moments.start(env_ids)
+                self.moments = MomentRing(self.backend, num_envs=self.num_envs, capacity=capacity, fields=fields)
+            self.moments.start(env_ids)
 
     def episode_events(self, env_ids: Sequence[int], solved: Sequence[bool]) -> Sequence[EpisodeEvents | None]:
         """Return the events of episodes that just ended."""
         with _ordinary_mode():
-            read, max_steps = self.kept_moments(env_ids), self.max_episode_length
-            if not read:
+            if self.moments is None:
                 return [None] * len(env_ids)
+            read, max_steps = self.moments.moments(env_ids), self.max_episode_length
             return [
                 self.task.events(moments, env_id, solved=success, max_steps=max_steps)
                 for moments, env_id, success in zip(read, env_ids, solved, strict=True)
             ]
-
-    def kept_moments(self, env_ids: Sequence[int]) -> Sequence[Moments]:
-        """Return the moments of the env slots' episodes since `begin_events`; empty if none are stored."""
-        return [] if self._moments is None else self._moments.moments(env_ids)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return all that the env slots' future depends on; None with cameras or if worlds vary."""
@@ -319,15 +321,10 @@ class ArenaEnvironment(Environment):
         """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
 
-    def _command(self, action: torch.Tensor) -> None:
-        """Set the controls of the running env slots."""
-        controls = self._controls(action.to(self.backend.device), self._running)
-        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
-
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
         """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""
-        if self._moments is not None:
-            self._moments.keep()
+        if self.moments is not None:
+            self.moments.keep()
         self._length += moved
         # A call right after the physics costs several times the usual, so each mask is a single operation: XOR removes
         # a subset.
@@ -374,7 +371,9 @@ class ArenaEnvironment(Environment):
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
-        return observation if self._varied is None else self._varied.seen(observation, moved)
+        if self._varied is None:
+            return observation
+        return self._varied.delay.delayed(self._varied.disturbances.disturbed(observation, moved), moved)
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}

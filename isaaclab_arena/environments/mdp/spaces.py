@@ -161,7 +161,7 @@ class FloorActions:
 
 # Define observation terms: their names, their specifications, and their readers.
 
-_XYZ = ("x", "y", "z")
+XYZ = ("x", "y", "z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +188,12 @@ def vector_term(
 
 def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a point in the world [m]; the robot's base is its origin."""
-    return vector_term(_XYZ, "m", read, is_point=True)
+    return vector_term(XYZ, "m", read, is_point=True)
 
 
 def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is the offset from one point to another [m], independent of the robot's base."""
-    return vector_term(_XYZ, "m", read)
+    return vector_term(XYZ, "m", read)
 
 
 def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
@@ -263,9 +263,9 @@ def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[st
     """Return a robot's proprioceptive terms; ``senses`` is called once there is a simulation."""
     joints = tuple(joint.rpartition("/")[2] for joint in robot.joints)
     return {
-        "base_lin_vel": vector_term(_XYZ, "m/s", lambda _: senses().linear_velocity()),
-        "base_ang_vel": vector_term(_XYZ, "rad/s", lambda _: senses().angular_velocity()),
-        "projected_gravity": vector_term(_XYZ, "", lambda _: senses().gravity()),
+        "base_lin_vel": vector_term(XYZ, "m/s", lambda _: senses().linear_velocity()),
+        "base_ang_vel": vector_term(XYZ, "rad/s", lambda _: senses().angular_velocity()),
+        "projected_gravity": vector_term(XYZ, "", lambda _: senses().gravity()),
         "joint_pos": vector_term(joints, "rad", lambda _: senses().joint_position()),
         "joint_vel": vector_term(joints, "rad/s", lambda _: senses().joint_velocity()),
     }

@@ -157,7 +157,7 @@ class OpenByHandle(MovedByHandTask):
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         position = backend.joint_position(self.joint)[:, 0]
-        at_handle = _at_handle(backend)
+        at_handle = backend.touching(_FINGER_TOUCHES[0]) | backend.touching(_FINGER_TOUCHES[1])
         self.count_way(position, running, at_handle, sign=1, fastest=self.fastest)
         success = self.held((position >= self.open_from) & (self.by_hand >= self.pulled), running)
         reward = (
@@ -176,13 +176,8 @@ class OpenByHandle(MovedByHandTask):
         position = moments.joint_position(self.joint)[:, 0]
         share = terms.progress(position, start=float(position[0]), goal=self.open_from)
         met = position >= self.open_from
-        return self.moved_facts(moments, touched=_at_handle(moments), share=share, met=met, is_pulled=True)
-
-
-def _at_handle(state: NamedState) -> torch.Tensor:
-    """True where a finger touches the handle. Shape: (num_envs,), bool."""
-    left, right = _FINGER_TOUCHES
-    return state.touching(left) | state.touching(right)
+        touched = moments.touching(_FINGER_TOUCHES[0]) | moments.touching(_FINGER_TOUCHES[1])
+        return self.moved_facts(moments, touched=touched, share=share, met=met, is_pulled=True)
 
 
 OPEN_M = 0.15

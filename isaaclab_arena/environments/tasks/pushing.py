@@ -194,8 +194,13 @@ class PushCube(PushToGoal):
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < CUBE_TOLERANCE_M
         hand_distance = norm(self._hand_to_push_point(backend))
+        # Each is the mean of a wide and a narrow closeness.
+        near_point, near_goal = (
+            0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
+            for distance, (far, well) in ((hand_distance, _HAND_HALF_AT_M), (goal_distance, _GOAL_HALF_AT_M))
+        )
         # A cube on the disc has no push point.
-        in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
+        in_place = torch.where(on_goal, 1.0, near_point)
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         if self.robot.gripper_actuator is None:
@@ -215,7 +220,7 @@ class PushCube(PushToGoal):
             0.1 * pointing_down
             + 0.1 * closed
             + 0.3 * in_place
-            + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
+            + 0.5 * near_goal
             + 0.3 * advance
             + success
             - 5.0 * terms.mean_square(strain)
@@ -230,12 +235,6 @@ class PushCube(PushToGoal):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
         return self._push_facts(moments, tolerance_m=CUBE_TOLERANCE_M, upright=any_way, stands=any_way)
-
-
-def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
-    """Return the mean of a wide and a narrow closeness. Shape: (num_envs,) -> (num_envs,)."""
-    far, well = half_at
-    return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
 PUSH_CUBE = TableTask(

@@ -15,7 +15,7 @@ from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, site_positions, vector_term
+from isaaclab_arena.environments.mdp.spaces import XYZ, ObservationTerm, number_term, site_positions, vector_term
 from isaaclab_arena.environments.mdp.task import TaskSpec, Verdict
 from isaaclab_arena.environments.tasks.walk_humanoid import HUMANOID, JOINTS, KEYPOINTS, PELVIS, HumanoidTask
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -148,7 +148,6 @@ FARTHEST_TURN_RAD = 0.7
 _DEFAULT_MOTION = ASSETS / "motions" / "squat_and_wave.csv"
 _LATEST_START = 0.9
 _NOISE_RAD = 0.03
-_XYZ = ("x", "y", "z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,14 +239,14 @@ class TrackMotion(HumanoidTask):
             "reference_joint_vel": vector_term(JOINTS, "rad/s", lambda _: self._joint_velocity[self._next_frame()]),
             # The motion's next root, in the pelvis' frame: the way to it, and the rotation.
             "reference_root_pos": vector_term(
-                _XYZ,
+                XYZ,
                 "m",
                 lambda now: rotate_inverse(
                     now.body_orientation(PELVIS), self._root_position[self._next_frame()] - now.body_position(PELVIS)
                 ),
             ),
             "reference_root_rot": vector_term(
-                _XYZ,
+                XYZ,
                 "rad",
                 lambda now: rotate_inverse(
                     turn := now.body_orientation(PELVIS),
@@ -262,14 +261,13 @@ class TrackMotion(HumanoidTask):
         self._frame = torch.where(running, self._next_frame(), self._frame)
         missed = self.senses.joint_position() - self._joint_offset[self._frame]
         joint_error = torch.sqrt(terms.mean_square(missed))
-        keypoint_error = _keypoint_error(backend, self._keypoints[self._frame])
+        reference = (self._root_position, self._root_orientation, self._keypoints)
+        keypoint_error, rise, turned, astray = _off_course(backend, *(each[self._frame] for each in reference))
         self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
         steps = self._length.clamp(min=1)
         mean_error = self._keypoint_errors / steps
-        rise, turned = _off_course(backend, self._root_position[self._frame], self._root_orientation[self._frame])
         height, turn = rise.abs(), norm(turned)
-        astray = _astray(rise, turned)
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
         # The motion of a late start ends before the time limit, so a failure at its end is terminal.
@@ -295,13 +293,12 @@ class TrackMotion(HumanoidTask):
             torch.from_numpy(values[first : last + 1]).to(moments.qpos.dtype)
             for values in (motion.root_position, motion.root_orientation, motion.keypoints)
         )
-        rise, turned = _off_course(moments, position, orientation)
-        errors = _keypoint_error(moments, keypoints).numpy()
+        keypoint_error, rise, turned, too_far = _off_course(moments, position, orientation, keypoints)
+        errors = keypoint_error.numpy()
         due = self._last_frame - first
         # The start is not judged. Once the sum of errors exceeds the limit for the whole motion, no later step can
         # lower it.
         mean_error = (errors.cumsum() - errors[0]) / due
-        too_far = _astray(rise, turned)
         # The robot falls where the pelvis is too low, or tilts more than it yaws.
         yaw = turned[:, 2]
         falls = (rise < -FARTHEST_HEIGHT_M) | (dot(turned, turned) > 2 * yaw * yaw)
@@ -324,21 +321,17 @@ class TrackMotion(HumanoidTask):
 
 
 def _off_course(
-    state: NamedState, position: torch.Tensor, orientation: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pelvis' rise above a motion [m] and its `rotation_error`. (n, 3), (n, 4) -> (n,), (n, 3)."""
+    state: NamedState, position: torch.Tensor, orientation: torch.Tensor, keypoints: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3).
+
+    Returns the mean distance of the keypoints (n,) [m], the pelvis' rise (n,) [m] and `rotation_error` (n, 3), and True
+    where the pelvis is too far off the motion (n,).
+    """
+    keypoint_error = terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
     rise = (state.body_position(PELVIS) - position)[:, 2]
-    return rise, rotation_error(orientation, state.body_orientation(PELVIS))
-
-
-def _astray(rise: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
-    """True where the pelvis is too far off the motion. Shapes: (n,), (n, 3) -> (n,), bool."""
-    return (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
-
-
-def _keypoint_error(state: NamedState, keypoints: torch.Tensor) -> torch.Tensor:
-    """Return the mean distance of the keypoints from the motion's [m]. Shape: (n, p, 3) -> (n,)."""
-    return terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
+    turned = rotation_error(orientation, state.body_orientation(PELVIS))
+    return keypoint_error, rise, turned, (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
 
 
 TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)

@@ -37,17 +37,16 @@ _LEG = (
     ("ankle_roll", 0.0, 0.3),
 )
 _ARM = (("shoulder_pitch", 0.10, 0.5), ("shoulder_roll", 0.12, 0.4), ("elbow", -0.40, 0.5))
-
-
-def _side(side: str, joints: tuple[tuple[str, float, float], ...]) -> tuple[tuple[str, float, float], ...]:
-    mirrored = -1.0 if side == "right" else 1.0
-    return tuple(
+# Rolls and yaws of the right side are mirrored.
+_JOINTS = (
+    *_WAIST,
+    *(
         (f"{side}_{name}", default * (mirrored if name.endswith(("roll", "yaw")) else 1.0), scale)
+        for joints in (_LEG, _ARM)
+        for side, mirrored in (("left", 1.0), ("right", -1.0))
         for name, default, scale in joints
-    )
-
-
-_JOINTS = (*_WAIST, *_side("left", _LEG), *_side("right", _LEG), *_side("left", _ARM), *_side("right", _ARM))
+    ),
+)
 _NAMES = tuple(f"robot/{name}" for name, _, _ in _JOINTS)
 JOINTS = tuple(name for name, _, _ in _JOINTS)
 _DEFAULT = tuple(default for _, default, _ in _JOINTS)

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart, texture_pixels
+from isaaclab_arena.sim.scene import ASSETS, ScenePart
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -85,10 +85,12 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tu
     for asset in (each.asset for each in variations if each.name == TEXTURE):
         # The scene's own texture is shrunk to the size of the patterns by block means.
         model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
-        texture = model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)]
-        pixels = texture_pixels(model, int(texture))
-        tall, wide = (side // _SIZE for side in pixels.shape[:2])
-        blocks = pixels.reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+        texture = int(model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+        height, width, first = (int(each[texture]) for each in (model.tex_height, model.tex_width, model.tex_adr))
+        tall, wide = height // _SIZE, width // _SIZE
+        blocks = (
+            model.tex_data[first : first + 3 * height * width].reshape(_SIZE, tall, _SIZE, wide, 3).astype(np.int64)
+        )
         own = (blocks.sum(axis=(1, 3)) + tall * wide // 2) // (tall * wide)
         for pattern in range(NUM_PATTERNS):
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
@@ -244,17 +246,19 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
         mass = round(backend.body_mass(model, body), 6)
         yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
         # The size of a primitive geom is a number of the model; meshes are not scalable.
-        if (model.geom_type[[*backend.body_geoms(model, body)]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
+        geoms = backend.body_geoms(model, body)
+        if (model.geom_type[[*geoms]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
             words = "factor on its lengths; the mass stays the same"
             yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
-        touching = backend.touching_geoms(model, body)
+        touching = [index for index in geoms if model.geom_contype[index] or model.geom_conaffinity[index]]
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
             span = _cm(friction / 2), _cm(1.5 * friction)
             yield _variation(name, "friction", "", words, span, (0.0, 10.0), friction)
-        if backend.body_geoms(model, body):
-            rgb = backend.colour_of(model, body)[:3]
+        if geoms:
+            material = int(model.geom_matid[geoms[0]])
+            rgb = (model.geom_rgba[geoms[0]] if material < 0 else model.mat_rgba[material]).tolist()[:3]
             colours = (
                 tuple(_cm(max(0.0, value - 0.25)) for value in rgb),
                 tuple(_cm(min(1.0, value + 0.25)) for value in rgb),

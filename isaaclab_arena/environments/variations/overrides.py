@@ -265,14 +265,16 @@ class Axis:
         asset, _, name = key.partition(".")
         # A key alone does not tell the position of a camera from that of a thing. In an episode's conditions, only a
         # camera's is there because of the axis.
-        return name in self.names and self._is_about(asset)
+        is_about = asset not in _NOT_OBJECTS if self.asset == _OBJECT else asset == self.asset
+        return name in self.names and is_about
 
     def variations(self, catalogue: Sequence[Variation]) -> tuple[Variation, ...]:
         """Return its variations in an environment, none if the environment has no such asset."""
         return tuple(
             variation
             for variation in catalogue
-            if variation.name in self.names and variation.nominal and self._is_about(variation.asset)
+            if variation.name in self.names and variation.nominal
+            if (variation.asset not in _NOT_OBJECTS if self.asset == _OBJECT else variation.asset == self.asset)
         )
 
     def settings(self, catalogue: Sequence[Variation], level: int) -> dict[str, Any]:
@@ -308,9 +310,6 @@ class Axis:
             found[f"{variation.key}.sampler_cfg.low"] = low[0] if len(high) == 1 else low
             found[f"{variation.key}.sampler_cfg.high"] = high[0] if len(high) == 1 else high
         return found
-
-    def _is_about(self, asset: str) -> bool:
-        return asset not in _NOT_OBJECTS if self.asset == _OBJECT else asset == self.asset
 
 
 _exact = partial(Axis, is_exact=True)

@@ -316,7 +316,7 @@ class Disturbances:
                 self._columns = torch.tensor([number, place], device=self._steps.device)
             numbers, places = self._columns
             keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
-            noise = _spread(mixed(keys + places * _ODD)) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
+            noise = noise_of(keys, places) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
             # An env slot without noise keeps its bits: adding 0 would change -0.
             is_noisy, noisy = self._strengths[catalogue.OBSERVATION_NOISE] > 0, {}
             for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
@@ -341,26 +341,26 @@ class Disturbances:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
         if self._are_on[catalogue.PICTURE_BLUR]:
             blurred = blurred_pictures(pictures, self._weights[slots])
-            pictures = torch.where(_of_slots(self._strengths[catalogue.PICTURE_BLUR], slots) > 0, blurred, pictures)
+            strength = self._strengths[catalogue.PICTURE_BLUR][slots, None, None, None]
+            pictures = torch.where(strength > 0, blurred, pictures)
         if self._are_on[catalogue.PICTURE_NOISE] and len(pictures):
             # Negative numbers: no picture shares the number of a term of the state.
             keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
-            strength = _of_slots(self._strengths[catalogue.PICTURE_NOISE], slots)
-            noise = noise_of(keys[slots], pictures[0].numel()).reshape(pictures.shape)
-            pictures = torch.where(strength > 0, _as_colours(pictures + strength * noise), pictures)
+            strength = self._strengths[catalogue.PICTURE_NOISE][slots, None, None, None]
+            places = torch.arange(1, pictures[0].numel() + 1, device=keys.device)
+            noise = noise_of(keys[slots, None], places).reshape(pictures.shape)
+            noisy = (pictures + strength * noise).round().clamp(0, 255).to(torch.uint8)
+            pictures = torch.where(strength > 0, noisy, pictures)
         if self._are_on[catalogue.PICTURE_QUALITY]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
-            pictures = torch.where(_of_slots(self._is_compressed, slots) > 0, compressed, pictures)
+            pictures = torch.where(self._is_compressed[slots, None, None, None] > 0, compressed, pictures)
         return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
 
 
-def noise_of(keys: torch.Tensor, count: int) -> torch.Tensor:
-    """Return ``count`` nearly normal numbers per key (n,), int64. Shape: (n, count), float32, equal on all devices."""
-    return _spread(mixed(keys[:, None] + torch.arange(1, count + 1, device=keys.device) * _ODD))
-
-
-def _spread(bits: torch.Tensor) -> torch.Tensor:
-    """Return sums of the four 16-bit parts, scaled to mean 0 and standard deviation 1. Any shape, int64 to float32."""
+def noise_of(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return a nearly normal number for each key and place, int64. Shape of both, float32, equal on all devices."""
+    # The four 16-bit parts are summed, and scaled to mean 0 and standard deviation 1.
+    bits = mixed(keys + places * _ODD)
     parts = torch.zeros_like(bits)
     for part in range(4):
         parts += _shifted(bits, 16 * part) & 0xFFFF
@@ -394,15 +394,7 @@ def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Ten
             places = torch.arange(length, device=blurred.device).add(away).clamp(0, length - 1)
             total = total + weights[:, away + reach].reshape(-1, 1, 1, 1) * blurred.index_select(side, places)
         blurred = total
-    return _as_colours(blurred)
-
-
-def _as_colours(values: torch.Tensor) -> torch.Tensor:
-    return values.round().clamp(0, 255).to(torch.uint8)
-
-
-def _of_slots(strengths: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    return strengths[slots].reshape(-1, 1, 1, 1)
+    return blurred.round().clamp(0, 255).to(torch.uint8)
 
 
 def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
@@ -435,7 +427,7 @@ class VariedWorld:
         self.noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self.delay = ObservationDelay(backend.num_envs, device)
         blurs = (max(each.sampler.span[1]) for each in variations if each.key == catalogue.PICTURE_BLUR)
-        self._disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
+        self.disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
     def vary(self, conditions: Conditions, episode: Episode) -> Conditions:
@@ -470,14 +462,10 @@ class VariedWorld:
         seeds = [round(number(own.get(SEEDS[catalogue.ACTION_NOISE], 0))) for own in conditions]
         self.noise.begin(slots, strengths, seeds)
         self.delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
-        self._disturbances.begin(env_ids, conditions)
+        self.disturbances.begin(env_ids, conditions)
         shifts = [-number(own.get(catalogue.TABLE_HEIGHT, 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
-
-    def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
-        """Return the policies' view of an observation; ``moved`` (num_envs,), bool, began or made a step."""
-        return self.delay.delayed(self._disturbances.disturbed(observation, moved), moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
         """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""

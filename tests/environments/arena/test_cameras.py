@@ -1,6 +1,7 @@
 """Cameras of a policy and of films."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import mujoco
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
@@ -33,9 +35,9 @@ def mujoco_backend(env: TableEnvironment) -> MujocoBackend:
 
 
 def test_a_side_of_a_square_goes_before_a_width_and_a_height():
-    options = ENVIRONMENTS.get("lift_object").config_class
-    assert options(camera_width=40, camera_height=24, camera_size=None).resolution == (40, 24)
-    assert options(camera_width=40, camera_height=24, camera_size=32).resolution == (32, 32)
+    backend, options = seeing().backend, partial(CameraOptions, camera_width=40, camera_height=24)
+    specs = [EnvironmentCameras(backend, options(camera_size=side), torch.device("cpu")).spec() for side in (None, 32)]
+    assert [spec[name].shape for name in RGB for spec in specs] == [(24, 40, 3), (32, 32, 3)] * 2
 
 
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)

@@ -124,7 +124,7 @@ def test_the_goal_that_is_judged_at_the_start_is_the_one_of_the_events(task):
     assert bool(met[-1])
     assert not bool(met[0])
     assert isinstance(environment, ArenaEnvironment)
-    goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments), dtype=torch.int64))
+    goal = environment.task.goal_met(kept.moments, torch.zeros(len(kept.moments.qpos), dtype=torch.int64))
     assert goal is not None
     assert torch.equal(goal, met)
 
@@ -164,7 +164,8 @@ class KeptMoments(Observer):
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         assert isinstance(environment, ArenaEnvironment)
-        (self.moments,) = environment.kept_moments([record.env_id])
+        assert environment.moments is not None
+        (self.moments,) = environment.moments.moments([record.env_id])
         self.facts = environment.task.facts(self.moments, record.env_id)
 
 
@@ -265,7 +266,8 @@ class KeptFacts(Observer):
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         assert isinstance(environment, FloorEnvironment)
-        (moments,) = environment.kept_moments([record.env_id])
+        assert environment.moments is not None
+        (moments,) = environment.moments.moments([record.env_id])
         assert isinstance(environment.task, FloorTask)
         self.episodes.append((record, environment.task.floor_facts(moments, record.env_id)))
 

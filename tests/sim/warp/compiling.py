@@ -26,7 +26,7 @@ def main(directory: Path, name: str, num_processes: int) -> None:
         time.sleep(0.01)
     with one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
         warp.launch(double, dim=4, inputs=[warp.zeros(4, dtype=float)])
-    sys.stdout.write(json.dumps(vars(KERNELS.times())) + "\n")
+    sys.stdout.write(json.dumps(vars(KERNELS.times)) + "\n")
 
 
 if __name__ == "__main__":
