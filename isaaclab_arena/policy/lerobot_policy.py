@@ -193,6 +193,11 @@ def _terms(
 
 CPU_SLOTS_PER_CALL = 4
 
+_ONE_STEP = "is {}, and a policy that remembers is asked in every control step; leave it out"
+# The refusal of a policy with memory where others would play its chunks.
+_NEVER_LATE = "remembers its answers, and so is asked in every control step, which cannot be late"
+_OPTION = f"policy_config_dict.{lerobot.KEY}"
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -225,7 +230,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         if self._num_played > said.num_actions:
             self._network.close()
             if said.remembers:
-                raise _several_steps_of_one_that_remembers(config)
+                raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
             message = f"is {self._num_played}, and the policy was saved with {said.num_actions}"
             raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
@@ -246,7 +251,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         features = lerobot.read_features(directory)
         lerobot.check_statistics(directory)
         if features.remembers and (config.n_action_steps or 1) > 1:
-            raise _several_steps_of_one_that_remembers(config)
+            raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
         lerobot.read_training_data(directory, config.dataset)
         _device(config)
         lerobot.versions_there(config)
@@ -338,12 +343,14 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
         features = lerobot.read_features(lerobot.policy_directory(config.pretrained))
-        _refuse_memory(is_kept=features.remembers)
+        if features.remembers:
+            raise ConfigError(_NEVER_LATE, key=_OPTION)
         return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
-        _refuse_memory(is_kept=self._said.remembers)
+        if self._said.remembers:
+            raise ConfigError(_NEVER_LATE, key=_OPTION)
         shown = tuple(self._shown_steps) if self._features.pictures else ()
         return ChunkTraits(played=self._num_played, predicted=self._said.num_actions, picture_steps=shown)
 
@@ -413,15 +420,3 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 def _device(config: LeRobotPolicyCfg) -> torch.device:
     check_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
     return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
-
-
-def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:
-    message = f"is {config.n_action_steps}, and a policy that remembers is asked in every control step; leave it out"
-    return ConfigError(message, key="n_action_steps")
-
-
-def _refuse_memory(*, is_kept: bool) -> None:
-    """Refuse by ConfigError a policy with memory where others would play its chunks."""
-    if is_kept:
-        message = "remembers its answers, and so is asked in every control step, which cannot be late"
-        raise ConfigError(message, key=f"policy_config_dict.{lerobot.KEY}")

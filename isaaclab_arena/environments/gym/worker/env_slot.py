@@ -549,7 +549,7 @@ class RobosuiteCameras:
             if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
                 continue
             # Nothing but the picture depends on its sensor, and each control step has to read it.
-            if all(_package(each._sensor) in allowed for each in observables.values()):
+            if all(each._sensor.__module__.partition(".")[0] in allowed for each in observables.values()):
                 off_s = observables[name]._sampling_timestep - environment.control_timestep
                 if abs(off_s) < _CLOCK_TOLERANCE_S:
                     self.names.append(name)
@@ -596,12 +596,9 @@ def _is_robosuite(layer: typing.Any) -> bool:
     inner = layer.unwrapped
     while True:
         step, flatten = (getattr(type(layer), name, None) for name in ("step", "_flatten_obs"))
-        if step is None or any(_package(each) != "robosuite" for each in (step, flatten) if each is not None):
+        methods = (each for each in (step, flatten) if each is not None)
+        if step is None or any(each.__module__.partition(".")[0] != "robosuite" for each in methods):
             return False
         if layer is inner:
             return isinstance(getattr(inner, "_observables", None), dict)
         layer = layer.env
-
-
-def _package(thing: typing.Any) -> str:
-    return thing.__module__.partition(".")[0]

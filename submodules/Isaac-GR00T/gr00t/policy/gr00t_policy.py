@@ -299,7 +299,7 @@ def _check_entry(
     shape = (steps, None, None, 3) if modality == "video" else (steps, dimensions["state"][key])
     fits = (
         isinstance(entry, (np.ndarray, torch.Tensor))
-        and _type_name(entry) == dtype
+        and str(entry.dtype).removeprefix("torch.") == dtype
         and entry.ndim == len(shape) + 1
         and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(entry.shape[1:], shape, strict=True))
     )
@@ -317,10 +317,6 @@ def _check_entry(
     return len(entry)
 
 
-def _type_name(array: np.ndarray | torch.Tensor) -> str:
-    return str(array.dtype).removeprefix("torch.")
-
-
 def _check_mapping(value: Any, name: str) -> None:
     if not isinstance(value, Mapping):
         raise ObservationError(f"{name} should be a dict, and is {_describe(value)}")
@@ -328,7 +324,7 @@ def _check_mapping(value: Any, name: str) -> None:
 
 def _describe(value: Any) -> str:
     if isinstance(value, (np.ndarray, torch.Tensor)):
-        return f"{_type_name(value)} of shape {tuple(value.shape)}"
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
     text = _SHORT.repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 

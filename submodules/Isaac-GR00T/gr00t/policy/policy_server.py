@@ -442,7 +442,13 @@ class PolicyServer:
             while self.running:
                 self._receive(wait_s=_POLL_S)
                 while self._waiting and self.running:
-                    self._gather()
+                    # Wait a moment for recently active clients whose next request has not arrived.
+                    deadline = time.monotonic() + self._batching.wait_ms / 1000
+                    while self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch:
+                        self._forget_old()
+                        missing = set(self._last_asked) - {waiting.sender.client for waiting in self._waiting}
+                        if not missing or not self._receive(max(0.0, deadline - time.monotonic())):
+                            break
                     self._answer_some()
         finally:
             # Refuse the requests without an answer, then close.
@@ -520,15 +526,6 @@ class PolicyServer:
             if now - when < _CLIENT_MEMORY_S and len(self._last_asked) <= _MAX_CLIENTS_REMEMBERED:
                 return
             del self._last_asked[client]
-
-    def _gather(self) -> None:
-        """Wait a moment for recently active clients whose next request has not arrived."""
-        deadline = time.monotonic() + self._batching.wait_ms / 1000
-        while self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch:
-            self._forget_old()
-            missing = set(self._last_asked) - {waiting.sender.client for waiting in self._waiting}
-            if not missing or not self._receive(max(0.0, deadline - time.monotonic())):
-                return
 
     def _waiting_entries(self) -> int:
         return sum(1 if waiting.request is None else waiting.request.batch_size for waiting in self._waiting)
