@@ -89,20 +89,6 @@ def find_agent_file(checkpoint: Path) -> Path | None:
     return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
 
 
-def trained_environment(agent_file: Path) -> Mapping[str, Any]:
-    """Return ``env_name`` and ``env_kwargs`` of a training of this package, empty for any other training."""
-    path = agent_file.with_name(ENVIRONMENT_FILE)
-    try:
-        document = read_document(path, python_tags=True) if path.is_file() else {}
-    except ConfigError:
-        # The file decides nothing about the network, and other programs write other contents there.
-        return {}
-    if not isinstance(document, dict) or not isinstance(document.get("environment"), str):
-        return {}
-    options = {key: value for key, value in document.items() if key not in ("environment", "num_envs")}
-    return {"env_name": document["environment"], "env_kwargs": options}
-
-
 def read_agent_settings(path: str | Path) -> AgentSettings:
     """Read a configuration, ignoring Python's own YAML tags; ConfigError lists every problem with file and key."""
     document = read_document(path, python_tags=True)

@@ -90,7 +90,28 @@ def fitted(
     spec: Any = env.observation_spec
     shown, observed = spec.get(CAMERAS, {}), spec.get(_STATES, {})
     cameras, of_cameras = _cameras(features, shown, options.images)
-    terms, of_terms = _terms(features, observed, {**data.terms, **{k: v for k, v in options.states.items() if v}})
+
+    # The observations that form each other input: those named, else the only one of its size.
+    chosen = {**data.terms, **{name: given for name, given in options.states.items() if given}}
+    formed: dict[str, tuple[str, ...]] = {}
+    of_terms: list[Problem] = []
+    for name, size in features.states.items():
+        alike = [term for term, spec in observed.items() if prod(spec.shape) == size]
+        terms = formed[name] = tuple(chosen.get(name, alike if len(alike) == 1 else ()))
+        key, missing = f"states.{name}", [term for term in terms if term not in observed]
+        if not terms:
+            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in observed.items())
+            message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
+            of_terms.append(Problem(message, key=key))
+        elif missing:
+            of_terms += [
+                Problem(f"the environment has no observation '{term}'{did_you_mean(term, observed)}", key=key)
+                for term in missing
+            ]
+        elif (found := sum(prod(observed[term].shape) for term in terms)) != size:
+            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
+            of_terms.append(Problem(message, key=key))
+
     # Collect the misfits of all inputs, so that the user can correct them at once.
     problems = [
         *(
@@ -127,7 +148,7 @@ def fitted(
         problems.append(Problem(message, key="fps"))
     refuse(problems)
     others = frozenset(name for name, shape in features.pictures.items() if shown[cameras[name]].shape != shape)
-    return Inputs(cameras=cameras, terms=terms, in_colours=others)
+    return Inputs(cameras=cameras, terms=formed, in_colours=others)
 
 
 def _cameras(
@@ -162,31 +183,6 @@ def _cameras(
             message += "; give the environment's cameras that size"
             problems.append(Problem(message, key=key))
     return cameras, problems
-
-
-def _terms(
-    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
-    """Return the observations that form each input, and every misfit: those named, else the only one of its size."""
-    formed: dict[str, tuple[str, ...]] = {}
-    problems: list[Problem] = []
-    for name, size in features.states.items():
-        alike = [term for term, spec in specs.items() if prod(spec.shape) == size]
-        terms = formed[name] = tuple(named.get(name, alike if len(alike) == 1 else ()))
-        key, missing = f"states.{name}", [term for term in terms if term not in specs]
-        if not terms:
-            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in specs.items())
-            message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
-            problems.append(Problem(message, key=key))
-        elif missing:
-            problems += [
-                Problem(f"the environment has no observation '{term}'{did_you_mean(term, specs)}", key=key)
-                for term in missing
-            ]
-        elif (found := sum(prod(specs[term].shape) for term in terms)) != size:
-            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
-            problems.append(Problem(message, key=key))
-    return formed, problems
 
 
 # The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.

@@ -171,13 +171,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
         gr00t_config.check_args(config)
         with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
-            cls._check_settings(cls.settings_of(config), config)
-
-    @classmethod
-    def _check_settings(cls, settings: gr00t_config.Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse wrong settings that show without model and environment; `args` of the job take precedence."""
-        del args
-        gr00t_config.read_joint_files(settings)
+            gr00t_config.read_joint_files(cls.settings_of(config))
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""

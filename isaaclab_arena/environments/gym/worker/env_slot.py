@@ -63,14 +63,6 @@ class OwnGenerators:
         if torch is not None:
             self._torch = torch.get_state()
 
-    def seed(self, seed: int) -> None:
-        """Seed all generators for an episode; call it inside the ``with`` block."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
-        torch = _behind_torch()
-        if torch is not None:
-            torch.manual_seed(seed)
-
 
 _OTHERS = [OwnGenerators()]
 _TURN = threading.RLock()
@@ -206,7 +198,11 @@ class EnvSlot:
     def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
         """Start an episode, with or without pictures; ValueError if the instruction is missing or not text."""
         with self._told(pictures), self._generators:
-            self._generators.seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
+            torch = _behind_torch()
+            if torch is not None:
+                torch.manual_seed(seed)
             answer = self.environment.reset(seed=seed, options=options)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
@@ -253,11 +249,19 @@ class EnvSlot:
         # A missing entry is no error here: success needs it at an episode's last step only.
         found = {key: _entry(info, key) for key in self._info_keys}
         entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
+        arrays, reward = self._arrays(observation, pictures=pictures), _number(reward, "the reward")
+        over = []
+        for what, value in (("terminated", terminated), ("truncated", truncated)):
+            # None is False, because wrappers use it for an unknown value.
+            number = float(bool(value)) if value is None or isinstance(value, bool) else _number(value, what)
+            if number not in (0.0, 1.0):
+                raise ValueError(f"{what} is {value!r}, neither true nor false")
+            over.append(number == 1.0)
         return SlotStep(
-            observation=self._arrays(observation, pictures=pictures),
-            reward=_number(reward, "the reward"),
-            terminated=_truth(terminated, "terminated"),
-            truncated=_truth(truncated, "truncated"),
+            observation=arrays,
+            reward=reward,
+            terminated=over[0],
+            truncated=over[1],
             info=entries,
             info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(_names(info))),
         )
@@ -474,16 +478,6 @@ def _number(value: typing.Any, what: str) -> float:
     if number.size != 1 or number.dtype.kind not in _NUMBER_KINDS:
         raise ValueError(f"{what} is {value!r}, not a number")
     return float(number.reshape(()))
-
-
-def _truth(value: typing.Any, what: str) -> bool:
-    """Convert to bool; None is False, because wrappers use it for an unknown value."""
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    number = _number(value, what)
-    if number not in (0.0, 1.0):
-        raise ValueError(f"{what} is {value!r}, neither true nor false")
-    return number == 1.0
 
 
 # Tell an environment before each reset and step if its pictures are wanted, if it can skip them.

@@ -299,7 +299,9 @@ _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
-_LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+
+LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+"""The names that only this machine can reach, to their addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,11 +396,11 @@ class PolicyServer:
         self._batching = batching or BatchingOptions()
         self._limits = limits
         # A kill from another machine needs proof of the caller.
-        self._may_kill = allow_kill and (is_local(host) or api_token is not None)
+        self._may_kill = allow_kill and (host in LOCAL_HOSTS or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
 
-        name, most = "" if host == "*" else _LOCAL_HOSTS.get(host, host), limits.max_message_bytes
+        name, most = "" if host == "*" else LOCAL_HOSTS.get(host, host), limits.max_message_bytes
         try:
             self._listener = Listener((name, port), max_message_bytes=most, max_clients=self._batching.max_clients)
         except OSError as error:
@@ -584,11 +586,6 @@ class PolicyServer:
         if not self._may_kill:
             raise PermissionError("this server cannot be killed from outside; stop its process where it runs")
         self.running = False
-
-
-def is_local(host: str) -> bool:
-    """True if an address is reachable from this machine only."""
-    return host in _LOCAL_HOSTS
 
 
 def action_request(data: object) -> ActionRequest | None:
