@@ -200,10 +200,14 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
 def _take_distribution(state: State, options: Mapping[str, Any]) -> networks.Distribution:
     std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
     name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
-    if name == "BetaDistribution":
-        bounds = _interval(options, "action_range", (-1.0, 1.0))
-        return networks.Distribution(mean=lambda raw: networks.beta_mean(raw, *bounds), features_per_action=2)
-    low, high = _interval(options, "std_range", (1e-6, 1e6))
+    is_beta = name == "BetaDistribution"
+    key, default = ("action_range", (-1.0, 1.0)) if is_beta else ("std_range", (1e-6, 1e6))
+    try:
+        low, high = map(float, options.get(key) or default)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
+    if is_beta:
+        return networks.Distribution(mean=lambda raw: networks.beta_mean(raw, low, high), features_per_action=2)
     if name == "GaussianDistribution":
         # The standard deviation does not depend on the observation.
         numbers = std if log_std is None else log_std
@@ -221,14 +225,6 @@ def _take_distribution(state: State, options: Mapping[str, Any]) -> networks.Dis
         )
     known = "GaussianDistribution, HeteroscedasticGaussianDistribution, BetaDistribution"
     raise ConfigError(f"has the distribution '{name}'; known are {known}; {EXPORT}")
-
-
-def _interval(options: Mapping[str, Any], key: str, default: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = options.get(key) or default
-        return float(low), float(high)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
 
 
 # rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl.

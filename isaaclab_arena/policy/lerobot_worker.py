@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -120,11 +121,13 @@ def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.An
     doubtful = [*_not_seen_in(file, policy)]
     if not doubtful:
         return policy
-    first = {name: value.detach().cpu().clone() for name, value in _weights(policy).items() if name in doubtful}
-    del policy
+    # Tied weights appear under each of their names.
+    weights = dict(policy.named_parameters(remove_duplicate=False))
+    first = {name: value.detach().cpu().clone() for name, value in weights.items() if name in doubtful}
+    del policy, weights
     torch.manual_seed(1)
     policy = load()
-    again = _weights(policy)
+    again = dict(policy.named_parameters(remove_duplicate=False))
     by_chance = [name for name, value in first.items() if not torch.equal(value, again[name].detach().cpu())]
     if by_chance:
         names = ", ".join(by_chance[:_SHOWN]) + (", ..." if len(by_chance) > _SHOWN else "")
@@ -136,7 +139,7 @@ def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.An
 
 def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
     """Yield the names of weights that the file lacks or whose first row differs in it."""
-    weights = _weights(policy)
+    weights = dict(policy.named_parameters(remove_duplicate=False))
     if not weights:
         return
     with safetensors.safe_open(file, "pt") as saved:
@@ -151,11 +154,6 @@ def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
                 if torch.equal(begin.to(value.dtype), (value[:1] if value.ndim else value).detach().cpu()):
                     seen.add(value.data_ptr())
     yield from (name for name, value in weights.items() if value.data_ptr() not in seen)
-
-
-def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
-    """Return all weights by name; tied weights appear under each of their names."""
-    return dict(policy.named_parameters(remove_duplicate=False))
 
 
 # Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
@@ -350,7 +348,7 @@ class EpisodeMemory:
         parts = []
         # An attribute may not exist at this time; `recall` then deletes it.
         for number, path in enumerate(self.paths):
-            owner = _owner(self._policy, path)
+            owner = functools.reduce(getattr, path[1:-1], self._policy.get_submodule(path[0]))
             if hasattr(owner, path[-1]):
                 parts.append((number, getattr(owner, path[-1])))
         try:
@@ -366,7 +364,7 @@ class EpisodeMemory:
             return
         values = dict(unpacked(kept.tobytes(), device))
         for number, path in enumerate(self.paths):
-            owner = _owner(self._policy, path)
+            owner = functools.reduce(getattr, path[1:-1], self._policy.get_submodule(path[0]))
             if number in values:
                 setattr(owner, path[-1], values[number])
             elif hasattr(owner, path[-1]):
@@ -430,13 +428,6 @@ class _Same:
         return isinstance(other, _Same) and self._value is other._value
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _owner(policy: typing.Any, path: _Path) -> typing.Any:
-    owner = policy.get_submodule(path[0])
-    for name in path[1:-1]:
-        owner = getattr(owner, name)
-    return owner
 
 
 # Draw the noise of each batch entry from its own seed, so that it does not depend on the batch.

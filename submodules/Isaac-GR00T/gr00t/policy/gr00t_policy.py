@@ -255,14 +255,16 @@ def check_observation(
 ) -> tuple[str, ...]:
     """Check an observation, and return the names of entries that the model ignores, such as ``state.gripper``."""
     # The first problem raises an ObservationError with the entry, its value and the expected one.
-    _check_mapping(observation, "observation")
+    if not isinstance(observation, Mapping):
+        raise ObservationError(f"observation should be a dict, and is {_describe(observation)}")
     batch_sizes: dict[str, int] = {}
     ignored: list[str] = []
     for modality in _OBSERVED:
         if modality not in observation:
             raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
         entries, config = observation[modality], configs[modality]
-        _check_mapping(entries, f"observation['{modality}']")
+        if not isinstance(entries, Mapping):
+            raise ObservationError(f"observation['{modality}'] should be a dict, and is {_describe(entries)}")
         for place, key in enumerate(config.modality_keys):
             if key not in entries:
                 if modality == "language" and place > 0:
@@ -315,11 +317,6 @@ def _check_entry(
         if not is_finite:
             raise ObservationError(f"state '{key}' holds numbers that are not finite")
     return len(entry)
-
-
-def _check_mapping(value: Any, name: str) -> None:
-    if not isinstance(value, Mapping):
-        raise ObservationError(f"{name} should be a dict, and is {_describe(value)}")
 
 
 def _describe(value: Any) -> str:
