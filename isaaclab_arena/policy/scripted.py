@@ -70,7 +70,8 @@ class ArmMotion:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
         # Translation [m] and rotation [rad] to the goal have shape (n, 3); ``step_m`` (n,) limits the translation [m].
         joints = self.backend.qpos[:, self.positions]
-        jacobian = self.jacobian()
+        # The Jacobian of the tool in the arm's joints, (n, 6, k).
+        jacobian = self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
@@ -100,10 +101,6 @@ class ArmMotion:
         zero = torch.zeros_like(closed_by)
         shift = torch.stack((zero, -closed_by, zero), dim=-1)
         return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
-
-    def jacobian(self) -> torch.Tensor:
-        """Return the Jacobian of the tool in the arm's joints. Shape: (n, 6, k)."""
-        return self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
 
 
 class Symmetry(Enum):
@@ -472,7 +469,8 @@ class _Player:
         else:
             # The end-effector step from the current joint targets to the new ones.
             held = self.backend.ctrl[:, self.motion.arm_controls]
-            arm = apply_jacobian(self.motion.jacobian(), targets - held)
+            jacobian = self.backend.jacobian(self.env.robot.hand_body, self.env.robot.tcp_site)[:, :, self.motion.dofs]
+            arm = apply_jacobian(jacobian, targets - held)
         if self.env.robot.gripper_actuator is None:
             return arm
         return torch.cat((arm, self._now("width_m")[:, None]), dim=-1)
