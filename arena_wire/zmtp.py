@@ -101,7 +101,13 @@ class MessageReader:
             if flags & _COMMAND:
                 if size > _MAX_COMMAND_BYTES:
                     raise ProtocolError(f"a command of {size} bytes; at most {_MAX_COMMAND_BYTES} are allowed")
-                yield _command((yield from _exactly(size)))
+                body = yield from _exactly(size)
+                if not body or len(body) < 1 + body[0]:
+                    raise ProtocolError("a command without a name")
+                command = Command(name=body[1 : 1 + body[0]], data=body[1 + body[0] :])
+                if command.name == b"ERROR":
+                    raise ProtocolError("it refuses the connection")
+                yield command
                 continue
             num_bytes, num_frames, is_last = num_bytes + size, num_frames + 1, not flags & _MORE
             self.is_too_large = self.is_too_large or num_bytes > self._max_bytes or num_frames > MAX_FRAMES
@@ -165,15 +171,6 @@ def _exactly(size: int) -> Generator[int, bytes, bytes]:
     while len(data) < size:
         data += yield size - len(data)
     return data
-
-
-def _command(body: bytes) -> Command:
-    if not body or len(body) < 1 + body[0]:
-        raise ProtocolError("a command without a name")
-    command = Command(name=body[1 : 1 + body[0]], data=body[1 + body[0] :])
-    if command.name == b"ERROR":
-        raise ProtocolError("it refuses the connection")
-    return command
 
 
 def _command_frame(name: bytes, data: bytes) -> bytes:

@@ -408,23 +408,25 @@ def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
     try:
         document = read_document(Path(model_path) / "processor_config.json")
         if "embodiments" in document:
-            found: Mapping[str, Any] = document["embodiments"]
-            return {tag: _stated(each["modality_configs"], each["statistics"]) for tag, each in found.items()}
-        found = document["processor_kwargs"]["modality_configs"]
-        return {tag: _stated(modalities, None) for tag, modalities in found.items()}
+            own = document["embodiments"].items()
+            parts = {tag: (each["modality_configs"], each["statistics"]) for tag, each in own}
+        else:
+            kept = document["processor_kwargs"]["modality_configs"]
+            parts = {tag: (modalities, None) for tag, modalities in kept.items()}
+        stated: dict[str, StatedEmbodiment] = {}
+        for tag, (modalities, statistics) in parts.items():
+            found = {
+                name: StatedModality(
+                    delta_indices=tuple(map(int, each["delta_indices"])),
+                    modality_keys=tuple(map(str, each["modality_keys"])),
+                )
+                for name, each in modalities.items()
+            }
+            dimensions = statistics and {
+                kind: {key: len(statistics[kind][key]["min"]) for key in found[kind].modality_keys}
+                for kind in ("state", "action")
+            }
+            stated[tag] = found, dimensions
     except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
         return {}
-
-
-def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> StatedEmbodiment:
-    found = {
-        name: StatedModality(
-            delta_indices=tuple(map(int, each["delta_indices"])), modality_keys=tuple(map(str, each["modality_keys"]))
-        )
-        for name, each in modalities.items()
-    }
-    dimensions = statistics and {
-        kind: {key: len(statistics[kind][key]["min"]) for key in found[kind].modality_keys}
-        for kind in ("state", "action")
-    }
-    return found, dimensions
+    return stated

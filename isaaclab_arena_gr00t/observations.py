@@ -310,16 +310,6 @@ def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> d
     return {group: values.index_select(-1, places) for group, places in indices.items()}
 
 
-def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequence[int]]) -> torch.Tensor:
-    """Return the values of all groups, (..., num_joints), in the order of the simulation; inverse of `to_groups`."""
-    # Together the groups contain every position from 0 exactly once.
-    joined = torch.cat([groups[group] for group in positions], dim=-1)
-    places = [place for group in positions for place in positions[group]]
-    ordered = torch.empty_like(joined)
-    ordered[..., places] = joined
-    return ordered
-
-
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
     """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
@@ -367,7 +357,11 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
                 f"{due[2]} numbers are due"
             )
         groups[key] = torch.from_numpy(in_float32(values[:, :chunk_length], f"the model's action '{key}'"))
-    return from_groups(groups, wiring.action)
+    # Together the groups contain every position of the action exactly once.
+    joined = torch.cat(list(groups.values()), dim=-1)
+    ordered = torch.empty_like(joined)
+    ordered[..., [place for places in wiring.action.values() for place in places]] = joined
+    return ordered
 
 
 def answered(values: object, what: str) -> np.ndarray:

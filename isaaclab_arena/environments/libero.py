@@ -473,7 +473,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def task_name(self, config: LiberoConfig) -> str:
         """Return the instruction for policies, in LIBERO's own words."""
-        return config.task_description or self._task(config).instruction
+        return config.task_description or checkout_at(config.libero_path).task(self.name).instruction
 
     def _environment(
         self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, device: torch.device
@@ -491,7 +491,8 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def num_episodes(self, config: LiberoConfig) -> int:
         """Return the protocol's number of episodes, at most the number of initial states."""
-        return min(config.played_by.num_episodes, len(read_init_states(str(self._task(config).init_states_file))))
+        task = checkout_at(config.libero_path).task(self.name)
+        return min(config.played_by.num_episodes, len(read_init_states(str(task.init_states_file))))
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # Each interpreter answers once, and not again for every task of a suite.
@@ -502,9 +503,10 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         return {**REMEMBERED[asked], "max_episode_length": self._source(config).max_episode_length}
 
     def _source(self, config: LiberoConfig) -> SlotSource:
-        task, protocol = self._task(config), config.played_by
+        checkout, protocol = checkout_at(config.libero_path), config.played_by
+        task = checkout.task(self.name)
         settings = {
-            "package_directory": str(checkout_at(config.libero_path).package_directory.absolute()),
+            "package_directory": str(checkout.package_directory.absolute()),
             "bddl_file": str(task.bddl_file.absolute()),
             "init_states_file": str(task.init_states_file.absolute()),
             "cameras": list(config.cameras) if config.enable_cameras else [],
@@ -517,9 +519,6 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         }
         limit, code = config.max_episode_length or protocol.steps_in(task.suite), settings["package_directory"]
         return replace(super()._source(config), make_kwargs=settings, max_episode_length=limit, code=code)
-
-    def _task(self, config: LiberoConfig) -> LiberoTask:
-        return checkout_at(config.libero_path).task(self.name)
 
 
 libero_environment = partial(

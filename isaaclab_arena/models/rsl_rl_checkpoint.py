@@ -89,20 +89,6 @@ def find_agent_file(checkpoint: Path) -> Path | None:
     return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
 
 
-def trained_environment(agent_file: Path) -> Mapping[str, Any]:
-    """Return ``env_name`` and ``env_kwargs`` of a training of this package, empty for any other training."""
-    path = agent_file.with_name(ENVIRONMENT_FILE)
-    try:
-        document = read_document(path, python_tags=True) if path.is_file() else {}
-    except ConfigError:
-        # The file decides nothing about the network, and other programs write other contents there.
-        return {}
-    if not isinstance(document, dict) or not isinstance(document.get("environment"), str):
-        return {}
-    options = {key: value for key, value in document.items() if key not in ("environment", "num_envs")}
-    return {"env_name": document["environment"], "env_kwargs": options}
-
-
 def read_agent_settings(path: str | Path) -> AgentSettings:
     """Read a configuration, ignoring Python's own YAML tags; ConfigError lists every problem with file and key."""
     document = read_document(path, python_tags=True)
@@ -214,10 +200,14 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
 def _take_distribution(state: State, options: Mapping[str, Any]) -> networks.Distribution:
     std, log_std = state.pop("distribution.std_param", None), state.pop("distribution.log_std_param", None)
     name = str(options.get("class_name") or "GaussianDistribution").replace(":", ".").rpartition(".")[2]
-    if name == "BetaDistribution":
-        bounds = _interval(options, "action_range", (-1.0, 1.0))
-        return networks.Distribution(mean=lambda raw: networks.beta_mean(raw, *bounds), features_per_action=2)
-    low, high = _interval(options, "std_range", (1e-6, 1e6))
+    is_beta = name == "BetaDistribution"
+    key, default = ("action_range", (-1.0, 1.0)) if is_beta else ("std_range", (1e-6, 1e6))
+    try:
+        low, high = map(float, options.get(key) or default)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
+    if is_beta:
+        return networks.Distribution(mean=lambda raw: networks.beta_mean(raw, low, high), features_per_action=2)
     if name == "GaussianDistribution":
         # The standard deviation does not depend on the observation.
         numbers = std if log_std is None else log_std
@@ -235,14 +225,6 @@ def _take_distribution(state: State, options: Mapping[str, Any]) -> networks.Dis
         )
     known = "GaussianDistribution, HeteroscedasticGaussianDistribution, BetaDistribution"
     raise ConfigError(f"has the distribution '{name}'; known are {known}; {EXPORT}")
-
-
-def _interval(options: Mapping[str, Any], key: str, default: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = options.get(key) or default
-        return float(low), float(high)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"has a distribution whose {key} is no pair of numbers: {options[key]!r}") from error
 
 
 # rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl.

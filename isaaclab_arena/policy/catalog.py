@@ -68,16 +68,14 @@ def register_policy(policy_class: Any = None, *, cfg_type: type | None = None) -
     Raises:
         ValueError: If the class has no name, or the name is taken.
     """
-
-    def register(decorated: Any) -> Any:
-        if not decorated.name:
-            raise ValueError(f"{decorated.__name__} needs a class attribute 'name' to be registered")
-        if cfg_type is not None:
-            decorated.config_class = cfg_type
-        POLICIES.register(decorated.name, decorated)
-        return decorated
-
-    return register if policy_class is None else register(policy_class)
+    if policy_class is None:
+        return functools.partial(register_policy, cfg_type=cfg_type)
+    if not policy_class.name:
+        raise ValueError(f"{policy_class.__name__} needs a class attribute 'name' to be registered")
+    if cfg_type is not None:
+        policy_class.config_class = cfg_type
+    POLICIES.register(policy_class.name, policy_class)
+    return policy_class
 
 
 def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[PolicyBase]:

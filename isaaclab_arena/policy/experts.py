@@ -181,10 +181,10 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the expert's actions, shape (num_envs, 4); ConfigError if the environment or task has no expert."""
-        ask = getattr(env, "expert_actions", None)
+        ask, here = getattr(env, "expert_actions", None), str(getattr(env, "task_name", env.task_description))
         if ask is None:
-            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {_name(env)}")
-        task = self.config.task if self.config is not None and self.config.task is not None else _name(env)
+            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {here}")
+        task = self.config.task if self.config is not None and self.config.task is not None else here
         try:
             actions = ask(task, observation["policy"]["obs"].to("cpu", torch.float32).numpy())
         except ImportError as error:
@@ -193,7 +193,3 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
         except LookupError as error:
             raise ConfigError(str(error), key="task") from error
         return torch.tensor(actions, device=env.device)
-
-
-def _name(env: Environment) -> str:
-    return str(getattr(env, "task_name", env.task_description))

@@ -116,28 +116,6 @@ def read_features(directory: Path) -> Features:
         raise ConfigError(message, key=KEY) from error
 
 
-def refuse_another(said: Mapping[str, Any], features: Features, directory: Path) -> None:
-    """Refuse a loaded policy that differs from its configuration, as with another LeRobot version; ConfigError."""
-    # ``said`` is the loaded policy's description: ``type``, ``inputs``, ``num_observations`` and ``action_dim``.
-    pictures = {name: [channels, height, width] for name, (height, width, channels) in features.pictures.items()}
-    states = {name: [size] for name, size in features.states.items()}
-    due: dict[str, Any] = {
-        "type": features.kind,
-        "inputs": {**pictures, **states},
-        "num_observations": features.num_observations,
-        "action_dim": features.action_dim,
-    }
-    # A type may add inputs that may stay empty.
-    inputs = {name: list(each["shape"]) for name, each in said["inputs"].items() if name in due["inputs"]}
-    loaded = {**said, "inputs": inputs}
-    problems = [
-        Problem(f"'{directory}' was loaded with {name} {loaded[name]}, and {_CONFIG} says {value}", key=KEY)
-        for name, value in due.items()
-        if loaded[name] != value
-    ]
-    refuse(problems)
-
-
 def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     """Return the facts of the training's dataset, empty without one; ConfigError if a named one is no dataset."""
     # ``dataset`` is None for the directory in which the training found it.
@@ -151,13 +129,23 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
         return TrainingData(terms={}, fps=None)
     document = _document(path)
     features = value_at(document, ("features",), otherwise={})
-    terms = {name: _terms(value_at(feature, ("names",))) for name, feature in features.items()}
+    # The observations of each vector whose numbers are named ``<observation>_<index within it>``.
+    terms: dict[str, tuple[str, ...]] = {}
+    for feature_name, feature in features.items():
+        names = value_at(feature, ("names",))
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            parts = [name.rpartition("_")[::2] for name in names]
+            found = tuple(dict.fromkeys(term for term, _ in parts))
+            sizes = {term: sum(each == term for each, _ in parts) for term in found}
+            counted = [(term, str(number)) for term, size in sizes.items() for number in range(size)]
+            if found and parts == counted:
+                terms[feature_name] = found
     fps = value_at(document, ("fps",))
     actions = value_at(features, ("action", "names"))
     is_named = isinstance(actions, list) and all(isinstance(name, str) for name in actions)
     return TrainingData(
         action_names=tuple(actions) if is_named else None,
-        terms={name: found for name, found in terms.items() if found},
+        terms=terms,
         fps=float(fps) if isinstance(fps, int | float) else None,
     )
 
@@ -218,16 +206,6 @@ def _document(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"'{path}' cannot be read: {error}", key=KEY) from error
-
-
-def _terms(names: object) -> tuple[str, ...]:
-    """Return the observations of a vector whose numbers are named ``<observation>_<index within it>``."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ()
-    parts = [name.rpartition("_")[::2] for name in names]
-    terms = tuple(dict.fromkeys(term for term, _ in parts))
-    counted = [(term, str(number)) for term in terms for number in range(sum(each == term for each, _ in parts))]
-    return terms if parts == counted else ()
 
 
 # Options of LeRobot policies.
@@ -437,7 +415,27 @@ class LeRobotNetwork:
         try:
             worker = started or workers.WorkerProcess(ANSWERS, options.interpreter, options.environment_variables)
             said, _ = worker.ask(load, workers.patience_s(options.start_timeout_s))
-            refuse_another(said, read_features(directory), directory)
+
+            # Another LeRobot version may load a policy that differs from its configuration.
+            features = read_features(directory)
+            shapes = features.pictures.items()
+            pictures = {name: [channels, height, width] for name, (height, width, channels) in shapes}
+            states = {name: [size] for name, size in features.states.items()}
+            due: dict[str, Any] = {
+                "type": features.kind,
+                "inputs": {**pictures, **states},
+                "num_observations": features.num_observations,
+                "action_dim": features.action_dim,
+            }
+            # A type may add inputs that may stay empty.
+            inputs = {name: list(each["shape"]) for name, each in said["inputs"].items() if name in due["inputs"]}
+            loaded = {**said, "inputs": inputs}
+            problems = [
+                Problem(f"'{directory}' was loaded with {name} {loaded[name]}, and {_CONFIG} says {value}", key=KEY)
+                for name, value in due.items()
+                if loaded[name] != value
+            ]
+            refuse(problems)
             # The size of the memory in the trial may differ after a restart.
             self._elsewhere.meet({name: value for name, value in said.items() if name != "memory_bytes"})
         except workers.WorkerError as error:

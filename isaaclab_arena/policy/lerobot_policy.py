@@ -90,7 +90,28 @@ def fitted(
     spec: Any = env.observation_spec
     shown, observed = spec.get(CAMERAS, {}), spec.get(_STATES, {})
     cameras, of_cameras = _cameras(features, shown, options.images)
-    terms, of_terms = _terms(features, observed, {**data.terms, **{k: v for k, v in options.states.items() if v}})
+
+    # The observations that form each other input: those named, else the only one of its size.
+    chosen = {**data.terms, **{name: given for name, given in options.states.items() if given}}
+    formed: dict[str, tuple[str, ...]] = {}
+    of_terms: list[Problem] = []
+    for name, size in features.states.items():
+        alike = [term for term, spec in observed.items() if prod(spec.shape) == size]
+        terms = formed[name] = tuple(chosen.get(name, alike if len(alike) == 1 else ()))
+        key, missing = f"states.{name}", [term for term in terms if term not in observed]
+        if not terms:
+            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in observed.items())
+            message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
+            of_terms.append(Problem(message, key=key))
+        elif missing:
+            of_terms += [
+                Problem(f"the environment has no observation '{term}'{did_you_mean(term, observed)}", key=key)
+                for term in missing
+            ]
+        elif (found := sum(prod(observed[term].shape) for term in terms)) != size:
+            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
+            of_terms.append(Problem(message, key=key))
+
     # Collect the misfits of all inputs, so that the user can correct them at once.
     problems = [
         *(
@@ -127,7 +148,7 @@ def fitted(
         problems.append(Problem(message, key="fps"))
     refuse(problems)
     others = frozenset(name for name, shape in features.pictures.items() if shown[cameras[name]].shape != shape)
-    return Inputs(cameras=cameras, terms=terms, in_colours=others)
+    return Inputs(cameras=cameras, terms=formed, in_colours=others)
 
 
 def _cameras(
@@ -164,34 +185,14 @@ def _cameras(
     return cameras, problems
 
 
-def _terms(
-    features: lerobot.Features, specs: Mapping[str, ArraySpec], named: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
-    """Return the observations that form each input, and every misfit: those named, else the only one of its size."""
-    formed: dict[str, tuple[str, ...]] = {}
-    problems: list[Problem] = []
-    for name, size in features.states.items():
-        alike = [term for term, spec in specs.items() if prod(spec.shape) == size]
-        terms = formed[name] = tuple(named.get(name, alike if len(alike) == 1 else ()))
-        key, missing = f"states.{name}", [term for term in terms if term not in specs]
-        if not terms:
-            sizes = ", ".join(f"{term} {prod(spec.shape)}" for term, spec in specs.items())
-            message = f"is missing: say which observations form its {size} numbers, in order; there are {sizes}"
-            problems.append(Problem(message, key=key))
-        elif missing:
-            problems += [
-                Problem(f"the environment has no observation '{term}'{did_you_mean(term, specs)}", key=key)
-                for term in missing
-            ]
-        elif (found := sum(prod(specs[term].shape) for term in terms)) != size:
-            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
-            problems.append(Problem(message, key=key))
-    return formed, problems
-
-
 # The policy that acts like a LeRobot policy, which runs in a worker of LeRobot's own interpreter.
 
 CPU_SLOTS_PER_CALL = 4
+
+_ONE_STEP = "is {}, and a policy that remembers is asked in every control step; leave it out"
+# The refusal of a policy with memory where others would play its chunks.
+_NEVER_LATE = "remembers its answers, and so is asked in every control step, which cannot be late"
+_OPTION = f"policy_config_dict.{lerobot.KEY}"
 
 _LOG = logging.getLogger(__name__)
 
@@ -225,7 +226,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         if self._num_played > said.num_actions:
             self._network.close()
             if said.remembers:
-                raise _several_steps_of_one_that_remembers(config)
+                raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
             message = f"is {self._num_played}, and the policy was saved with {said.num_actions}"
             raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
@@ -246,7 +247,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         features = lerobot.read_features(directory)
         lerobot.check_statistics(directory)
         if features.remembers and (config.n_action_steps or 1) > 1:
-            raise _several_steps_of_one_that_remembers(config)
+            raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
         lerobot.read_training_data(directory, config.dataset)
         _device(config)
         lerobot.versions_there(config)
@@ -338,12 +339,14 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     def stated_chunks(cls, config: LeRobotPolicyCfg) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError for a memory."""
         features = lerobot.read_features(lerobot.policy_directory(config.pretrained))
-        _refuse_memory(is_kept=features.remembers)
+        if features.remembers:
+            raise ConfigError(_NEVER_LATE, key=_OPTION)
         return ChunkTraits(played=config.n_action_steps or features.num_actions, predicted=features.num_actions)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return a chunk's numbers of actions and a query's steps; ConfigError for a memory."""
-        _refuse_memory(is_kept=self._said.remembers)
+        if self._said.remembers:
+            raise ConfigError(_NEVER_LATE, key=_OPTION)
         shown = tuple(self._shown_steps) if self._features.pictures else ()
         return ChunkTraits(played=self._num_played, predicted=self._said.num_actions, picture_steps=shown)
 
@@ -413,15 +416,3 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
 def _device(config: LeRobotPolicyCfg) -> torch.device:
     check_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
     return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
-
-
-def _several_steps_of_one_that_remembers(config: LeRobotPolicyCfg) -> ConfigError:
-    message = f"is {config.n_action_steps}, and a policy that remembers is asked in every control step; leave it out"
-    return ConfigError(message, key="n_action_steps")
-
-
-def _refuse_memory(*, is_kept: bool) -> None:
-    """Refuse by ConfigError a policy with memory where others would play its chunks."""
-    if is_kept:
-        message = "remembers its answers, and so is asked in every control step, which cannot be late"
-        raise ConfigError(message, key=f"policy_config_dict.{lerobot.KEY}")

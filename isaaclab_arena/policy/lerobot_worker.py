@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -120,11 +121,13 @@ def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.An
     doubtful = [*_not_seen_in(file, policy)]
     if not doubtful:
         return policy
-    first = {name: value.detach().cpu().clone() for name, value in _weights(policy).items() if name in doubtful}
-    del policy
+    # Tied weights appear under each of their names.
+    weights = dict(policy.named_parameters(remove_duplicate=False))
+    first = {name: value.detach().cpu().clone() for name, value in weights.items() if name in doubtful}
+    del policy, weights
     torch.manual_seed(1)
     policy = load()
-    again = _weights(policy)
+    again = dict(policy.named_parameters(remove_duplicate=False))
     by_chance = [name for name, value in first.items() if not torch.equal(value, again[name].detach().cpu())]
     if by_chance:
         names = ", ".join(by_chance[:_SHOWN]) + (", ..." if len(by_chance) > _SHOWN else "")
@@ -136,29 +139,21 @@ def surely_loaded(load: typing.Callable[[], typing.Any], file: str) -> typing.An
 
 def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
     """Yield the names of weights that the file lacks or whose first row differs in it."""
-    weights = _weights(policy)
+    weights = dict(policy.named_parameters(remove_duplicate=False))
     if not weights:
         return
     with safetensors.safe_open(file, "pt") as saved:
         names = {name.removeprefix(_PREFIX): name for name in saved.keys()}  # noqa: SIM118  it is no mapping
-
-        def is_seen(name: str, value: torch.Tensor) -> bool:
-            if name.removeprefix(_PREFIX) not in names:
-                return False
-            part = saved.get_slice(names[name.removeprefix(_PREFIX)])
-            if list(part.get_shape()) != [*value.shape]:
-                return False
-            begin = part[:1] if value.ndim else part[...]
-            return torch.equal(begin.to(value.dtype), (value[:1] if value.ndim else value).detach().cpu())
-
         # Compared by memory, because tied weights have several names but are saved under one.
-        seen = {value.data_ptr() for name, value in weights.items() if is_seen(name, value)}
+        seen = set()
+        for name, value in weights.items():
+            saved_as = names.get(name.removeprefix(_PREFIX))
+            part = None if saved_as is None else saved.get_slice(saved_as)
+            if part is not None and list(part.get_shape()) == [*value.shape]:
+                begin = part[:1] if value.ndim else part[...]
+                if torch.equal(begin.to(value.dtype), (value[:1] if value.ndim else value).detach().cpu()):
+                    seen.add(value.data_ptr())
     yield from (name for name, value in weights.items() if value.data_ptr() not in seen)
-
-
-def _weights(policy: typing.Any) -> dict[str, torch.Tensor]:
-    """Return all weights by name; tied weights appear under each of their names."""
-    return dict(policy.named_parameters(remove_duplicate=False))
 
 
 # Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
@@ -353,7 +348,7 @@ class EpisodeMemory:
         parts = []
         # An attribute may not exist at this time; `recall` then deletes it.
         for number, path in enumerate(self.paths):
-            owner = _owner(self._policy, path)
+            owner = functools.reduce(getattr, path[1:-1], self._policy.get_submodule(path[0]))
             if hasattr(owner, path[-1]):
                 parts.append((number, getattr(owner, path[-1])))
         try:
@@ -369,7 +364,7 @@ class EpisodeMemory:
             return
         values = dict(unpacked(kept.tobytes(), device))
         for number, path in enumerate(self.paths):
-            owner = _owner(self._policy, path)
+            owner = functools.reduce(getattr, path[1:-1], self._policy.get_submodule(path[0]))
             if number in values:
                 setattr(owner, path[-1], values[number])
             elif hasattr(owner, path[-1]):
@@ -433,13 +428,6 @@ class _Same:
         return isinstance(other, _Same) and self._value is other._value
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _owner(policy: typing.Any, path: _Path) -> typing.Any:
-    owner = policy.get_submodule(path[0])
-    for name in path[1:-1]:
-        owner = getattr(owner, name)
-    return owner
 
 
 # Draw the noise of each batch entry from its own seed, so that it does not depend on the batch.
@@ -587,7 +575,7 @@ class Network:
             else:
                 arrays[name] = np.zeros((1, config.n_obs_steps, *shape), np.float32)
         actions, memory = self.actions(arrays, ["nothing"], [0]), NOTHING
-        self._memory.find(lambda: self._acted(arrays, ["nothing"], [0], self._next))
+        self._memory.find(lambda: self._acted(arrays, ["nothing"], [0], one_step=True))
         if self.remembers:
             actions, memory = self.next_action(arrays, ["nothing"], [0], NOTHING)
         return {
@@ -615,13 +603,13 @@ class Network:
             ]
             groups.setdefault(tuple(shapes), []).append(place)
         if len(groups) <= 1:
-            return self._acted(arrays, words, seeds, self._played)
+            return self._acted(arrays, words, seeds)
         found: dict[int, np.ndarray] = {}
         for places in groups.values():
             filled = places + places[:1] * (len(words) - len(places))
             part = {name: array[filled] for name, array in arrays.items()}
             asked = [words[place] for place in filled], [seeds[place] for place in filled]
-            found.update(zip(places, self._acted(part, *asked, self._played), strict=False))
+            found.update(zip(places, self._acted(part, *asked), strict=False))
         return np.stack([found[place] for place in range(len(words))])
 
     def next_action(
@@ -631,10 +619,11 @@ class Network:
         # Some policies draw at the start of an episode. That seed must differ from the seed of the first action.
         torch.manual_seed(seeds[0] ^ 1)
         self._memory.recall(memory, self._device)
-        return self._acted(arrays, words, seeds, self._next), self._memory.kept()
+        return self._acted(arrays, words, seeds, one_step=True), self._memory.kept()
 
-    def _acted(self, arrays: dict, words: list[str], seeds: list[int], act: typing.Callable) -> np.ndarray:
-        """Return the processed actions of `act` for some observations, with one noise seed per entry."""
+    def _acted(self, arrays: dict, words: list[str], seeds: list[int], *, one_step: bool = False) -> np.ndarray:
+        """Return the processed actions of LeRobot's own loop for some observations, with one noise seed per entry."""
+        # They are the action after the last observation, and unless `one_step` those that are queued.
         steps = self._shown(arrays, words)
         if self.takes_batches:
             noise: typing.Any = NoiseOfEntries(seeds)
@@ -643,7 +632,17 @@ class Network:
             torch.manual_seed(seeds[0])
         amp = torch.autocast(self._device.type) if self._policy.config.use_amp else contextlib.nullcontext()
         with torch.inference_mode(), amp, noise:
-            actions = act([self._before(step) for step in steps])
+            observations = [self._before(step) for step in steps]
+            # A policy with memory has seen the earlier observations. Others keep their last observations themselves,
+            # and act after each unless an action is queued. So they get a blank action to play after all observations
+            # but the last.
+            if not one_step:
+                self._policy.reset()
+                for observation in observations[:-1]:
+                    self._kept().append(None)
+                    self._policy.select_action(observation)
+            actions = [self._policy.select_action(observations[-1])]
+            actions += [] if one_step else self._kept()
             if self._after_is_elementwise:
                 stacked = torch.stack(actions, dim=1)
                 played = self._after(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2])
@@ -659,21 +658,6 @@ class Network:
                 shown[name] = tensor.movedim(-1, -3).contiguous().to(torch.float32) / 255
         steps = range(self._policy.config.n_obs_steps)
         return [{**{name: each[:, step] for name, each in shown.items()}, "task": words} for step in steps]
-
-    def _next(self, observations: list[dict]) -> list[torch.Tensor]:
-        """Return the next action of LeRobot's own loop; a policy with memory has seen the earlier observations."""
-        return [self._policy.select_action(observations[-1])]
-
-    def _played(self, observations: list[dict]) -> list[torch.Tensor]:
-        """Return the actions of LeRobot's own loop: the one after the last observation, and those queued."""
-        # A policy keeps its last observations itself, and acts after each unless an action is queued. So it gets a
-        # blank action to play after all observations but the last.
-        self._policy.reset()
-        for observation in observations[:-1]:
-            self._kept().append(None)
-            self._policy.select_action(observation)
-        action = self._policy.select_action(observations[-1])
-        return [action, *self._kept()]
 
     def _kept(self) -> typing.Any:
         """Return the queue of actions that the policy has still to play, always empty if it keeps none."""

@@ -62,10 +62,17 @@ class RecordedActions(PolicyBase[OptionsT]):
 
     traits = PolicyTraits(reproducible=True, batch_invariant=True, pictures="none")
 
-    def _play(self, *, played: Mapping[int, int], only: int | None, device: torch.device | None) -> None:
+    def _play(self, *, played: Mapping[int, int], only: int | None, device: str | None) -> None:
         # ``played``: index of the recorded sequence for each episode of the job. ``only``: the one played in every
-        # episode, None if each plays its own. ``device``: where actions wait, None for the environment's.
-        self._played, self._only, self._device = played, only, device
+        # episode, None if each plays its own. ``device``: where actions wait, None for the environment's; ConfigError
+        # if torch cannot use it.
+        self._played, self._only, self._device = played, only, None
+        if device is not None:
+            try:
+                self._device = torch.zeros(0, device=device).device
+            except (RuntimeError, AssertionError) as error:
+                message = f"cannot use device '{device}': {first_line(error)}; leave it out to use the environment's"
+                raise ConfigError(message, key="device") from error
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self._positions = torch.zeros(0, dtype=torch.int64)
@@ -163,7 +170,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
         elif only not in files:
             message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
             raise ConfigError(message, key="episode_name")
-        self._play(played=played, only=only, device=None if config.device is None else checked_device(config.device))
+        self._play(played=played, only=only, device=config.device)
 
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
@@ -260,13 +267,3 @@ def played_episodes(
     if not wanted or len({*wanted}) < len(wanted):
         raise ConfigError(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes")
     return dict(enumerate(wanted))
-
-
-def checked_device(name: str) -> torch.device:
-    """Return a device that torch can use; ConfigError at the option ``device`` for any other."""
-    try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
-        ) from error

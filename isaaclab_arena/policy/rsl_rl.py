@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.distributed.ranks import DistributedError
@@ -51,19 +52,6 @@ class NetworkInputs:
             flattened(observation[name], tuple(terms), num_envs=num_envs, device=device) for name, terms in self.groups
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-    def problems(self, num_inputs: int | None) -> list[Problem]:
-        """Return the reasons why a network cannot take this input; `num_inputs` is None if it is unknown."""
-        # Sizes are comparable only if all groups and terms exist.
-        if self.missing or num_inputs in {None, self.size}:
-            return list(self.missing)
-        shown = []
-        for name, terms in self.groups:
-            sizes = {term: prod(spec.shape) for term, spec in terms.items()}
-            listed = ", ".join(f"{term} {size}" for term, size in sizes.items())
-            shown.append(f"group '{name}' with {sum(sizes.values())} numbers ({listed})")
-        message = f"the network takes {num_inputs} numbers, this environment would show it {' and '.join(shown)}"
-        return [Problem(message)]
 
 
 def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[str, Sequence[str]]) -> NetworkInputs:
@@ -339,7 +327,17 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
         file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
         agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else rsl_rl_checkpoint.find_agent_file(file)
-        environment = {} if agent_file is None else rsl_rl_checkpoint.trained_environment(agent_file)
+        # Only a training of this package states its environment. The file decides nothing about the network, and other
+        # programs write other contents there.
+        document: Any = {}
+        beside = None if agent_file is None else agent_file.with_name(rsl_rl_checkpoint.ENVIRONMENT_FILE)
+        if beside is not None:
+            with suppress(ConfigError):
+                document = read_document(beside, python_tags=True) if beside.is_file() else {}
+        environment: Mapping[str, Any] = {}
+        if isinstance(document, dict) and isinstance(document.get("environment"), str):
+            options = {key: value for key, value in document.items() if key not in ("environment", "num_envs")}
+            environment = {"env_name": document["environment"], "env_kwargs": options}
         return Description(source=str(file), environment=environment)
 
     @classmethod
@@ -397,7 +395,16 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Refuse by ConfigError an environment that the network does not fit; see `check_environment`."""
         inputs, _ = self._meeting_with(env)
         network, shape = self._trained.network, env.action_spec.shape
-        problems = inputs.problems(network.num_inputs)
+        problems = list(inputs.missing)
+        # Sizes are comparable only if all groups and terms exist.
+        if not problems and network.num_inputs not in {None, inputs.size}:
+            shown = []
+            for name, terms in inputs.groups:
+                sizes = {term: prod(spec.shape) for term, spec in terms.items()}
+                listed = ", ".join(f"{term} {size}" for term, size in sizes.items())
+                shown.append(f"group '{name}' with {sum(sizes.values())} numbers ({listed})")
+            message = f"the network takes {network.num_inputs} numbers, this environment would show it "
+            problems.append(Problem(message + " and ".join(shown)))
         if not problems:
             # Ask about one env slot of zeros.
             try:

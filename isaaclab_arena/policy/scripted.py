@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -70,7 +70,8 @@ class ArmMotion:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
         # Translation [m] and rotation [rad] to the goal have shape (n, 3); ``step_m`` (n,) limits the translation [m].
         joints = self.backend.qpos[:, self.positions]
-        jacobian = self.jacobian()
+        # The Jacobian of the tool in the arm's joints, (n, 6, k).
+        jacobian = self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
@@ -100,10 +101,6 @@ class ArmMotion:
         zero = torch.zeros_like(closed_by)
         shift = torch.stack((zero, -closed_by, zero), dim=-1)
         return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
-
-    def jacobian(self) -> torch.Tensor:
-        """Return the Jacobian of the tool in the arm's joints. Shape: (n, 6, k)."""
-        return self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
 
 
 class Symmetry(Enum):
@@ -135,26 +132,6 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
     zero = torch.zeros_like(w)
     pointing_down = constant(HAND_DOWN, w).expand(w.shape[0], 4)
     return multiply(torch.stack((w, zero, zero, z), dim=-1), pointing_down)
-
-
-def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> torch.Tensor:
-    """Return the hand's orientation for a push: pointing down, flat side across ``way``. Shape: (n, 4)."""
-    # ``way`` holds unit vectors (n, 3) with z = 0. ``rest`` points down: a half turn about a horizontal axis.
-    _, axis_x, axis_y, _ = rest
-    along = constant((axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), way)
-    aside = torch.stack((-along[1], along[0], along[2]))
-    # The hand is symmetric, so half a turn is never needed.
-    backward = dot(way, along) < 0
-    forward = torch.where(backward[:, None], -way, way)
-    w = torch.sqrt((1 + dot(forward, along)) / 2)
-    zero = torch.zeros_like(w)
-    held = constant(rest, w).expand(w.shape[0], 4)
-    # A tilted hand leans 30 degrees forward.
-    if tilted:
-        sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
-        tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
-        held = multiply(tilt, held)
-    return multiply(torch.stack((w, zero, zero, dot(forward, aside) / (2 * w)), dim=-1), held)
 
 
 def constant(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
@@ -445,12 +422,12 @@ class _Player:
         dtype = self.backend.qpos.dtype
         self.tables = {name: each.to(dtype) if each.is_floating_point() else each for name, each in found.items()}
         self.tables["step_m"] = self.tables["step_m"] * speed
-        self.anchors = self._of_roles(self._position)
+        self.anchors = self._of_roles("position")
         self.hand = self._hand_goal(self.anchors)
 
     def action(self) -> torch.Tensor:
         """Return the next action of all env slots. Shape: (num_envs, action_dim)."""
-        now = self._of_roles(self._position)
+        now = self._of_roles("position")
 
         # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
@@ -492,7 +469,8 @@ class _Player:
         else:
             # The end-effector step from the current joint targets to the new ones.
             held = self.backend.ctrl[:, self.motion.arm_controls]
-            arm = apply_jacobian(self.motion.jacobian(), targets - held)
+            jacobian = self.backend.jacobian(self.env.robot.hand_body, self.env.robot.tcp_site)[:, :, self.motion.dofs]
+            arm = apply_jacobian(jacobian, targets - held)
         if self.env.robot.gripper_actuator is None:
             return arm
         return torch.cat((arm, self._now("width_m")[:, None]), dim=-1)
@@ -527,28 +505,42 @@ class _Player:
             return forward.expand(self.env.num_envs, 4)
         robot, role = self.env.robot, self._now("role")
         if self.script.hand == "across":
+            # For a push the hand points down, with its flat side across the way (unit vectors). At rest it points down
+            # too: a half turn about a horizontal axis.
             way, _ = horizontal_way(now[role, self.slots], now[self._now("toward"), self.slots])
-            return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
-        orientations = self._of_roles(self._orientation)
+            _, axis_x, axis_y, _ = robot.hand_down
+            along = constant((axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), way)
+            aside = torch.stack((-along[1], along[0], along[2]))
+            # The hand is symmetric, so half a turn is never needed.
+            backward = dot(way, along) < 0
+            forward = torch.where(backward[:, None], -way, way)
+            w = torch.sqrt((1 + dot(forward, along)) / 2)
+            zero = torch.zeros_like(w)
+            held = constant(robot.hand_down, w).expand(w.shape[0], 4)
+            # It leans 30 degrees forward, unless orientation has less weight than position.
+            if robot.rotation_weight == 1.0:
+                sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
+                tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
+                held = multiply(tilt, held)
+            return multiply(torch.stack((w, zero, zero, dot(forward, aside) / (2 * w)), dim=-1), held)
+        orientations = self._of_roles("orientation")
         return hand_down(orientations[role, self.slots], self.symmetry, robot.hand_down)
 
-    def _of_roles(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+    def _of_roles(self, kind: Literal["position", "orientation"]) -> torch.Tensor:
         """Read the landmarks of all roles. Shape of positions: (num_roles, num_envs, 3), of orientations: (…, 4)."""
-        found = []
+        found, backend = [], self.backend
         for role in self.roles:
-            if role == NAMED:
-                candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
-                found.append(torch.stack(candidates)[self.named, self.slots])
-            else:
-                found.append(read(self.env.robot.tcp_site if role == TOOL else self.env.landmarks[role]))
+            values = []
+            for landmark in self.script.candidates if role == NAMED else (role,):
+                name = self.env.robot.tcp_site if landmark == TOOL else self.env.landmarks[landmark]
+                if kind == "position":
+                    is_site = name in backend.names.sites
+                    values.append(backend.site_position(name) if is_site else backend.body_position(name))
+                elif name in backend.names.bodies:
+                    values.append(backend.body_orientation(name))
+                else:
+                    # A place without a body is upright.
+                    upright = constant((1.0, 0.0, 0.0, 0.0), backend.qpos)
+                    values.append(upright.expand(self.env.num_envs, 4))
+            found.append(torch.stack(values)[self.named, self.slots] if role == NAMED else values[0])
         return torch.stack(found)
-
-    def _position(self, name: str) -> torch.Tensor:
-        known_site = name in self.backend.names.sites
-        return self.backend.site_position(name) if known_site else self.backend.body_position(name)
-
-    def _orientation(self, name: str) -> torch.Tensor:
-        if name in self.backend.names.bodies:
-            return self.backend.body_orientation(name)
-        upright = constant((1.0, 0.0, 0.0, 0.0), self.backend.qpos)
-        return upright.expand(self.env.num_envs, 4)

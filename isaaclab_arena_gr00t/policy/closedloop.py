@@ -96,6 +96,9 @@ class ShownHistory:
 
 ArgsT = TypeVar("ArgsT", bound=gr00t_config.ClosedloopPolicyArgs)
 
+_AVERAGES = "averages the answers to several queries, which cannot be late; leave it out"
+_AVERAGES_OPTION = "policy_config_dict.temporal_ensemble_coeff"
+
 
 class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     """Asks a vision-language-action model for chunks of actions, for each env slot when its chunk is used up."""
@@ -168,13 +171,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Refuse a wrong YAML file before anything is simulated: ConfigError with every problem."""
         gr00t_config.check_args(config)
         with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
-            cls._check_settings(cls.settings_of(config), config)
-
-    @classmethod
-    def _check_settings(cls, settings: gr00t_config.Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse wrong settings that show without model and environment; `args` of the job take precedence."""
-        del args
-        gr00t_config.read_joint_files(settings)
+            gr00t_config.read_joint_files(cls.settings_of(config))
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
@@ -229,13 +226,15 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError if predictions are averaged."""
-        _refuse_averages(config)
+        if config.temporal_ensemble_coeff is not None:
+            raise ConfigError(_AVERAGES, key=_AVERAGES_OPTION)
         settings = cls.settings_of(config)
         return ChunkTraits(played=settings.action_chunk_length, predicted=settings.action_horizon)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return the chunk lengths and the steps of a query's pictures; ConfigError if predictions are averaged."""
-        _refuse_averages(self.args)
+        if self.args.temporal_ensemble_coeff is not None:
+            raise ConfigError(_AVERAGES, key=_AVERAGES_OPTION)
         model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
         return ChunkTraits(
             played=self._num_played,
@@ -338,9 +337,3 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             file = self.args.policy_config_yaml_path
             self._wired = (env, observations.wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
-
-
-def _refuse_averages(args: gr00t_config.ClosedloopPolicyArgs) -> None:
-    if args.temporal_ensemble_coeff is not None:
-        message = "averages the answers to several queries, which cannot be late; leave it out"
-        raise ConfigError(message, key="policy_config_dict.temporal_ensemble_coeff")

@@ -193,28 +193,25 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
-        """Refuse a missing checkpoint or a wrong YAML file before the simulation starts: ConfigError."""
+        """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
         if config.model_path is not None:
             searched = "and is looked for in the working directory"
             refuse(gr00t_config.checkpoint_problems(config.model_path, searched=searched))
         super().check_options(config)
-
-    @classmethod
-    def _check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse a YAML file whose checkpoint, embodiment or device does not exist: ConfigError with every problem."""
-        super()._check_settings(settings, args)
-        problems = gr00t_config.checkpoint_problems(settings.model_path)
-        known = gr00t_config.stated_embodiments(settings.model_path)
-        with problems_into(problems):
-            tag = str(embodiment_tag(settings.embodiment_tag).value)
-            if known and tag not in known:
-                message = f"'{settings.model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}"
-                problems.append(Problem(message, key="embodiment_tag"))
-        # The effect of a subclass on the device is known only once a policy exists.
-        if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
+        with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
+            settings = cls.settings_of(config)
+            problems = gr00t_config.checkpoint_problems(settings.model_path)
+            known = gr00t_config.stated_embodiments(settings.model_path)
             with problems_into(problems):
-                policy_device(args, settings.policy_device)
-        refuse(problems)
+                tag = str(embodiment_tag(settings.embodiment_tag).value)
+                if known and tag not in known:
+                    message = f"'{settings.model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}"
+                    problems.append(Problem(message, key="embodiment_tag"))
+            # The effect of a subclass on the device is known only once a policy exists.
+            if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
+                with problems_into(problems):
+                    policy_device(config, settings.policy_device)
+            refuse(problems)
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> Connections | None:

@@ -37,7 +37,8 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         self.check_options(config)
         super().__init__(config)
         self._connections = SlotConnections[Any](server_address(addressed(config)), make_codec)
-        self._chunk_length = played_length(config)
+        # None to play all actions of each answer.
+        self._chunk_length = None if config.execute == "all" else config.action_chunk_length
         self._num_played = self._chunk_length or 1
 
     @classmethod
@@ -93,13 +94,12 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
         """Return the number of actions played of an answer; ConfigError if it is open."""
-        length = played_length(config)
-        if length is None:
+        if config.execute == "all":
             message = (
                 "all leaves open how long a chunk is, so its answers cannot be late; give action_chunk_length instead"
             )
             raise ConfigError(message, key="execute")
-        return ChunkTraits(played=length, predicted=length)
+        return ChunkTraits(played=config.action_chunk_length, predicted=config.action_chunk_length)
 
     def chunk_traits(self) -> ChunkTraits:
         """Return the number of actions played of an answer; ConfigError if it is open."""
@@ -159,11 +159,6 @@ def addressed(config: Any) -> Any:
     if parts.scheme != "ws" or not parts.hostname or not has_port or parts.path.strip("/") or parts.query:
         return config
     return replace(config, remote_host=parts.hostname, remote_port=parts.port or config.remote_port)
-
-
-def played_length(config: Any) -> int | None:
-    """Return the number of actions that a job plays of each answer, None for all of them."""
-    return None if config.execute == "all" else config.action_chunk_length
 
 
 def misfits(

@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, checked_device, played_episodes
+from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
@@ -137,7 +137,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             source, name = str(self.dataset.root), "trajectory {}".format
             played = played_episodes(config.episodes, self.dataset.episodes, source=source, name=name)
         self._joints = read_joint_files(self.settings)
-        self._play(played=played, only=index, device=None if config.device is None else checked_device(config.device))
+        self._play(played=played, only=index, device=config.device)
 
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:

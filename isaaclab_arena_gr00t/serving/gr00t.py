@@ -215,7 +215,20 @@ class NamedPolicy(BasePolicy):
     def _entries(self, observation: Mapping[str, Any]) -> list[SlotObservation]:
         """Return the observation of each entry of a batch."""
         mapping, spec = self._served.mapping, self._served.policy.environment.observation_spec
-        video, state = _arrays(observation, "video"), _arrays(observation, "state")
+        # The arrays of both modalities, each of shape (entries, steps, ...).
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for modality in ("video", "state"):
+            arrays = observation.get(modality, {})
+            if not isinstance(arrays, Mapping):
+                raise ObservationRefusedError(f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}")
+            for key, values in arrays.items():
+                if not isinstance(values, np.ndarray) or values.ndim < 3 or values.shape[1] < 1:
+                    shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
+                    raise ObservationRefusedError(
+                        f"'{modality}.{key}' must have entries, steps and values, it has {shape}"
+                    )
+            found[modality] = dict(arrays)
+        video, state = found["video"], found["state"]
         sizes = {len(values) for values in (*video.values(), *state.values())}
         if len(sizes) != 1:
             raise ObservationRefusedError(f"the request's arrays have {sorted(sizes)} entries, all must have as many")
@@ -230,15 +243,3 @@ class NamedPolicy(BasePolicy):
             )
             for entry in range(*sizes)
         ]
-
-
-def _arrays(observation: Mapping[str, Any], modality: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a modality, each of shape (entries, steps, ...)."""
-    arrays = observation.get(modality, {})
-    if not isinstance(arrays, Mapping):
-        raise ObservationRefusedError(f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}")
-    for key, values in arrays.items():
-        if not isinstance(values, np.ndarray) or values.ndim < 3 or values.shape[1] < 1:
-            shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
-            raise ObservationRefusedError(f"'{modality}.{key}' must have entries, steps and values, it has {shape}")
-    return dict(arrays)

@@ -76,15 +76,12 @@ class ObservationMapping:
     states: Mapping[str, Sequence[str]]  # key of an array to its terms of the group ``policy``, one behind the other
     shapes: Mapping[str, tuple[int, ...]]  # shape of each of those terms
     sizes: Mapping[str, tuple[int, ...]]  # shape of each camera's pictures
+    state_sizes: Mapping[str, int]  # number of values in each of a client's arrays
 
     def shown(self) -> dict[str, set[str]]:
         """Return the terms that clients send, by group."""
         names = {name for names in self.states.values() for name in names}
         return {STATES: names, CAMERAS: set(self.images.values())}
-
-    def state_sizes(self) -> dict[str, int]:
-        """Return the number of values in each of a client's arrays."""
-        return {key: sum(math.prod(self.shapes[name]) for name in names) for key, names in self.states.items()}
 
     def observation(self, pictures: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return a client's pictures and states as an observation; ObservationRefusedError if one does not fit."""
@@ -147,10 +144,12 @@ def mapping_of(
         twice = sorted({name for name in used if used.count(name) > 1})
         problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
     refuse(problems)
+    shapes = {name: terms[name].shape for name in named}
     return ObservationMapping(
         images=images,
         states=states,
-        shapes={name: terms[name].shape for name in named},
+        shapes=shapes,
+        state_sizes={key: sum(math.prod(shapes[name]) for name in names) for key, names in states.items()},
         sizes={name: cameras[name].shape for name in images.values()},
     )
 
@@ -353,7 +352,7 @@ class OpenpiTalks:
             "action_dim": served.policy.environment.action_spec.shape[0],
             "action_horizon": served.policy.chunk_length,
             "images": list(served.mapping.images),
-            "states": served.mapping.state_sizes(),
+            "states": served.mapping.state_sizes,
             "prompt_key": self.prompt_key,
         }
         connection.send(protocols.OpenpiCodec.pack(metadata))
@@ -451,7 +450,7 @@ class VlaEvalTalks:
             return _error(error_text("hello refused", words), message.number)
         served = self.served
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
-        states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes().items()}
+        states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes.items()}
         payload = {
             "harness_version": served.stated["program"],
             "protocol_version": protocols.PROTOCOL_VERSION,

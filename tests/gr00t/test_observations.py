@@ -15,7 +15,7 @@ from isaaclab_arena_gr00t.config import (
     read_policy_config,
     read_policy_joints,
 )
-from isaaclab_arena_gr00t.observations import from_groups, resized_with_padding, to_groups, wired_action
+from isaaclab_arena_gr00t.observations import Wiring, action_chunks, resized_with_padding, to_groups, wired_action
 from tests.gr00t.fakes import GROUPS, write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS
 
@@ -40,7 +40,9 @@ def test_groups_take_their_joints_by_name_wherever_the_simulation_has_them():
 def test_what_was_taken_apart_comes_together_again():
     positions = {"a": (3, 0), "b": (2,), "c": (1,)}
     values = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(from_groups(to_groups(values, positions), positions), values)
+    groups = {key: part.numpy() for key, part in to_groups(values, positions).items()}
+    wiring = Wiring(cameras={}, image_size=(1, 1), state_terms=(), state={}, action=positions, language_keys=())
+    assert torch.equal(action_chunks(groups, wiring, num_slots=2, chunk_length=5), values)
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,18 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             hint = f"for {config.python}: {self.worker_install_hint or hint}"
         try:
             found = self._find(config)
-        except ImportError as error:
-            message = f"'{self.name}' cannot be imported: {error}; {self._way_out(config, hint)}"
-            raise ConfigError(message, key="environment") from error
         except LookupError as error:
             raise ConfigError(str(error), key="environment") from error
-        except workers.WorkerError as error:
-            hint = self._way_out(config, f"name a Python that has the packages of '{self.kind}:'")
-            raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
+        except (ImportError, workers.WorkerError) as error:
+            # The way out is the library that OpenGL lacks, else the packages.
+            if isinstance(error, workers.WorkerError):
+                hint = f"name a Python that has the packages of '{self.kind}:'"
+            if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
+                hint = f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
+            if isinstance(error, workers.WorkerError):
+                raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
+            message = f"'{self.name}' cannot be imported: {error}; {hint}"
+            raise ConfigError(message, key="environment") from error
         if found["max_episode_length"] is None and config.max_episode_length is None:
             raise ConfigError(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")
         refuse(list(config.problems_with(found)))
@@ -158,11 +162,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def task_name(self, config: _Config) -> str:
         """Return the instruction for policies."""
-        return config.task_description or self._short_name
-
-    @property
-    def _short_name(self) -> str:
-        return self.name.rpartition(":")[2].rpartition("/")[2]
+        return config.task_description or self.name.rpartition(":")[2].rpartition("/")[2]
 
     def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment, EnvironmentBuildError if it cannot be made or used; see `EnvironmentBuilder`."""
@@ -246,12 +246,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         except workers.RequestError as error:
             raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
 
-    def _way_out(self, config: _Config, hint: str) -> str:
-        """Return the advice after a failed import: for the library that OpenGL lacks, else ``hint``."""
-        if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
-            return f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
-        return hint
-
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
         return SlotSource(
@@ -269,12 +263,44 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         limit = config.max_episode_length or description["max_episode_length"]
         if limit is None:
             raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
+
+        # The time between two control steps [s]. ``dt`` is a control step in some packages and a simulator step in
+        # others. So it counts only without another statement, or as the exact form of the whole number ``render_fps``.
+        # Two different statements raise EnvironmentBuildError.
+        control_dt = config.control_dt
+        if control_dt is None:
+            rates = description["rates"]
+            seconds = {name: each if name in ("control_timestep", "dt") else 1.0 / each for name, each in rates.items()}
+            if seconds.keys() - {"dt", "render_fps"}:
+                seconds.pop("dt", None)
+            for one, other in itertools.combinations(seconds, 2):
+                rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
+                most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
+                if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
+                    where = ["metadata['render_fps']" if name == "render_fps" else name for name in (one, other)]
+                    raise EnvironmentBuildError(
+                        f"'{self.name}' says {rates_hz[0]:g} control steps per second with {where[0]}, and "
+                        f"{rates_hz[1]:g} with {where[1]}; give control_dt, the seconds between two of them"
+                    )
+            if not seconds:
+                _say_once(
+                    f"'{self.name}' does not say how long a control step takes: 1 s is taken; control_dt gives another",
+                    logging.WARNING,
+                )
+            elif [*seconds] == ["dt"]:
+                _say_once(
+                    f"'{self.name}' says dt = {rates['dt']:g} s alone: that is taken for a control step, but may be a "
+                    "step of its simulator; control_dt gives another",
+                    logging.WARNING,
+                )
+            exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
+            control_dt = next((seconds[name] for name in exact_first if name in seconds), 1.0)
         return GymTraits(
             name=f"{self.kind}:{self.name}",
-            task_name=self._short_name,
+            task_name=self.name.rpartition(":")[2].rpartition("/")[2],
             task_description=self.task_name(config),
             max_episode_length=limit,
-            control_dt=config.control_dt or self._stated_control_dt(description["rates"]),
+            control_dt=control_dt,
             seed_bits=config.seed_bits,
             reproducible=config.seeded and not description["nondeterministic"],
             success=SuccessRule(
@@ -285,37 +311,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             metric_keys=tuple(dict.fromkeys((*config.metric_keys, *description["metric_keys"]))),
             tells_episode=config.tell_episode,
         )
-
-    def _stated_control_dt(self, rates: Mapping[str, float]) -> float:
-        """Return the time between two control steps [s] from the environment's own rates."""
-        # ``dt`` is a control step in some packages and a simulator step in others. So it counts only without another
-        # statement, or as the exact form of the whole number ``render_fps``. Two different statements raise
-        # EnvironmentBuildError.
-        seconds = {name: value if name in ("control_timestep", "dt") else 1.0 / value for name, value in rates.items()}
-        if seconds.keys() - {"dt", "render_fps"}:
-            seconds.pop("dt", None)
-        for one, other in itertools.combinations(seconds, 2):
-            rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
-            most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
-            if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
-                where = ["metadata['render_fps']" if name == "render_fps" else name for name in (one, other)]
-                raise EnvironmentBuildError(
-                    f"'{self.name}' says {rates_hz[0]:g} control steps per second with {where[0]}, and "
-                    f"{rates_hz[1]:g} with {where[1]}; give control_dt, the seconds between two of them"
-                )
-        if not seconds:
-            _say_once(
-                f"'{self.name}' does not say how long a control step takes: 1 s is taken; control_dt gives another",
-                logging.WARNING,
-            )
-        elif [*seconds] == ["dt"]:
-            _say_once(
-                f"'{self.name}' says dt = {rates['dt']:g} s alone: that is taken for a control step, but may be a step "
-                "of its simulator; control_dt gives another",
-                logging.WARNING,
-            )
-        exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
-        return next((seconds[name] for name in exact_first if name in seconds), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

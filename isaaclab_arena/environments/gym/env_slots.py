@@ -541,11 +541,6 @@ class EnvSlots:
         for worker, _ in self._stepping:
             worker.begin_steps(actions, asked, planned or {})
 
-    def unplanned(self, moving: Iterable[int]) -> Sequence[int]:
-        """Return the env slots whose next step is not made ahead, so that a plan for them is of use."""
-        left = [each for worker in self.workers for each in worker.steps_left()]
-        return [index for index in moving if not left[index]]
-
     @property
     def unanswered(self) -> Sequence[int]:
         """File descriptors; each becomes readable when a process has made its part of the step."""
@@ -575,18 +570,6 @@ class EnvSlots:
             return worker.asked({"request": "render", "slot": index - worker.indices[0]})["picture"]
         except (RequestError, WorkerError) as error:
             raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
-
-    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return the Meta-World expert's actions, computed by one worker for all env slots; ArenaError if it fails."""
-        # ImportError: Meta-World is not installed there. LookupError: there is no such expert.
-        try:
-            # Any worker gives the same answer; one with a reset under way would answer late.
-            worker = next((worker for worker in self.workers if not worker.starting), self.workers[0])
-            return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
-        except (RequestError, WorkerError) as error:
-            if isinstance(error, RequestError) and error.kind in FAMILIES:
-                raise FAMILIES[error.kind](str(error)) from error
-            raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def close(self) -> None:
         """Stop all workers, except those that the next environment can use. Can be called more than once."""

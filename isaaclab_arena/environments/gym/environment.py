@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
+from isaaclab_arena.environments.gym.env_slots import FAMILIES, EnvSlots, SlotReset, SlotSteps, SlotWords
 from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
+from isaaclab_arena.workers import RequestError, WorkerError
 
 # Judge success in an environment that has only rewards and an ``info``.
 
@@ -23,13 +24,9 @@ class SuccessRule:
 
     key: str | None = None  # entry of info that is true if solved; nested names are joined with dots
     return_threshold: float | None = None  # an episode succeeds once its return reaches this
-    # True: an episode ends at the first step with a true key. False: its last step counts.
+    # True: an episode ends at the first step with a true key. False: its last step counts. A return may fall again, so
+    # its threshold ends no episode.
     end_on_success: bool = True
-
-    @property
-    def ends_episode(self) -> bool:
-        """True if success ends an episode. A return may fall again, so its threshold does not."""
-        return self.key is not None and self.end_on_success
 
     def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear ``key``."""
@@ -255,9 +252,8 @@ class GymEnvironment(Environment, Background):
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return True for env slots whose reset ``info`` says that the task is solved."""
         rule, starts = self._traits.success, self._starts
-        return [
-            rule.ends_episode and slot in starts and starts[slot][1].info.get(rule.key or "") == 1.0 for slot in env_ids
-        ]
+        key = rule.key if rule.end_on_success else None
+        return [key is not None and slot in starts and starts[slot][1].info.get(key) == 1.0 for slot in env_ids]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return the mismatch of a reset's observation with its space, by env slot."""
@@ -273,7 +269,8 @@ class GymEnvironment(Environment, Background):
         """Return the running env slots whose next step is not made ahead; none if steps never are."""
         if not self._slots.makes_steps_ahead:
             return ()
-        return self._slots.unplanned(np.flatnonzero(self._running).tolist())
+        left = [each for worker in self._slots.workers for each in worker.steps_left()]
+        return [index for index in np.flatnonzero(self._running).tolist() if not left[index]]
 
     def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
         """Set the actions that follow the next step, by env slot."""
@@ -324,7 +321,7 @@ class GymEnvironment(Environment, Background):
             is_there, found = steps.entry(key)
             values[moved] = np.where(is_there, found, np.nan)[moved]
         success = rule.judge(steps, self._return, moved)
-        terminated = moved & (steps.terminated | (success & rule.ends_episode))
+        terminated = moved & (steps.terminated | (success & (rule.key is not None and rule.end_on_success)))
         truncated = moved & steps.truncated & ~terminated
         diverged = self._running & ~moved
         self._running = moved & ~(terminated | truncated)
@@ -342,8 +339,17 @@ class GymEnvironment(Environment, Background):
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
         """Return the scripted Meta-World expert's actions (n, 4), float32, for ``observations`` (n, 39)."""
-        # It runs in the interpreter that has Meta-World. ImportError: not installed there. LookupError: no such expert.
-        return self._slots.expert_actions(task, observations)
+        # It runs in one worker, in the interpreter that has Meta-World. ImportError: not installed there. LookupError:
+        # no such expert. ArenaError: it fails.
+        workers = self._slots.workers
+        try:
+            # Any worker gives the same answer; one with a reset under way would answer late.
+            worker = next((worker for worker in workers if not worker.starting), workers[0])
+            return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
+        except (RequestError, WorkerError) as error:
+            if isinstance(error, RequestError) and error.kind in FAMILIES:
+                raise FAMILIES[error.kind](str(error)) from error
+            raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name, the versions of its interpreter's packages, and its facts."""

@@ -1,5 +1,6 @@
 """Messages that no honest server sends."""
 
+import io
 import random
 import threading
 import time
@@ -14,7 +15,7 @@ from gr00t.policy.policy_server import PolicyServer
 from gr00t.policy.server_client import PolicyClient
 
 from arena_wire import gr00t as gr00t_wire
-from arena_wire import messages, zmtp
+from arena_wire import zmtp
 from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
@@ -369,7 +370,9 @@ def test_a_server_forgets_who_has_not_asked_for_ten_seconds(monkeypatch):
 
 # Chance.
 
-NPY = messages.write_npy(np.zeros((2, 3), np.float32))
+SAVED = io.BytesIO()
+np.save(SAVED, np.zeros((2, 3), np.float32))
+NPY = SAVED.getvalue()
 
 
 def some_message(random_: random.Random) -> bytes:

@@ -232,7 +232,17 @@ class Answers:
                 found = source_of(message["kind"]).find(message["name"], message["make_kwargs"])
                 return {**found, "origins": {name: origin(name) for name in found["modules"]}}, {}
             if request == "make":
-                return self._make(message), {}
+                made = [self._made(message) for _ in message["slots"]]
+                self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
+                self._made_by = message
+                if self._alone:
+                    # Imported objects never become garbage, and a scan of them takes as long as many steps.
+                    gc.freeze()
+                if not self._description:
+                    told = versions_of(made[0].environment, alone=self._alone)
+                    drawn_with = rendering.drawn_with() if self._alone else {}
+                    self._description = {**made[0].description(), "versions": told, **drawn_with}
+                return self._description, {}
             if request == "forget":
                 if self._raised:
                     raise RuntimeError("an environment raised, and may have left this process in any state")
@@ -251,19 +261,6 @@ class Answers:
             for slot in self._slots.values():
                 closings.callback(slot.environment.close)
             self._slots, self._shared, self._description = {}, None, {}
-
-    def _make(self, message: dict) -> dict:
-        made = [self._made(message) for _ in message["slots"]]
-        self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-        self._made_by = message
-        if self._alone:
-            # Imported objects never become garbage, and a scan of them takes as long as many steps.
-            gc.freeze()
-        if not self._description:
-            told = versions_of(made[0].environment, alone=self._alone)
-            drawn_with = rendering.drawn_with() if self._alone else {}
-            self._description = {**made[0].description(), "versions": told, **drawn_with}
-        return self._description
 
     def _made(self, message: dict) -> env_slot.EnvSlot:
         make, generators = source_of(message["kind"]).make, env_slot.OwnGenerators()

@@ -63,14 +63,6 @@ class OwnGenerators:
         if torch is not None:
             self._torch = torch.get_state()
 
-    def seed(self, seed: int) -> None:
-        """Seed all generators for an episode; call it inside the ``with`` block."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
-        torch = _behind_torch()
-        if torch is not None:
-            torch.manual_seed(seed)
-
 
 _OTHERS = [OwnGenerators()]
 _TURN = threading.RLock()
@@ -206,7 +198,11 @@ class EnvSlot:
     def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
         """Start an episode, with or without pictures; ValueError if the instruction is missing or not text."""
         with self._told(pictures), self._generators:
-            self._generators.seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
+            torch = _behind_torch()
+            if torch is not None:
+                torch.manual_seed(seed)
             answer = self.environment.reset(seed=seed, options=options)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
@@ -253,11 +249,19 @@ class EnvSlot:
         # A missing entry is no error here: success needs it at an episode's last step only.
         found = {key: _entry(info, key) for key in self._info_keys}
         entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
+        arrays, reward = self._arrays(observation, pictures=pictures), _number(reward, "the reward")
+        over = []
+        for what, value in (("terminated", terminated), ("truncated", truncated)):
+            # None is False, because wrappers use it for an unknown value.
+            number = float(bool(value)) if value is None or isinstance(value, bool) else _number(value, what)
+            if number not in (0.0, 1.0):
+                raise ValueError(f"{what} is {value!r}, neither true nor false")
+            over.append(number == 1.0)
         return SlotStep(
-            observation=self._arrays(observation, pictures=pictures),
-            reward=_number(reward, "the reward"),
-            terminated=_truth(terminated, "terminated"),
-            truncated=_truth(truncated, "truncated"),
+            observation=arrays,
+            reward=reward,
+            terminated=over[0],
+            truncated=over[1],
             info=entries,
             info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(_names(info))),
         )
@@ -476,16 +480,6 @@ def _number(value: typing.Any, what: str) -> float:
     return float(number.reshape(()))
 
 
-def _truth(value: typing.Any, what: str) -> bool:
-    """Convert to bool; None is False, because wrappers use it for an unknown value."""
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    number = _number(value, what)
-    if number not in (0.0, 1.0):
-        raise ValueError(f"{what} is {value!r}, neither true nor false")
-    return number == 1.0
-
-
 # Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
 
 HOOK = "draw_pictures"
@@ -549,7 +543,7 @@ class RobosuiteCameras:
             if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
                 continue
             # Nothing but the picture depends on its sensor, and each control step has to read it.
-            if all(_package(each._sensor) in allowed for each in observables.values()):
+            if all(each._sensor.__module__.partition(".")[0] in allowed for each in observables.values()):
                 off_s = observables[name]._sampling_timestep - environment.control_timestep
                 if abs(off_s) < _CLOCK_TOLERANCE_S:
                     self.names.append(name)
@@ -596,12 +590,9 @@ def _is_robosuite(layer: typing.Any) -> bool:
     inner = layer.unwrapped
     while True:
         step, flatten = (getattr(type(layer), name, None) for name in ("step", "_flatten_obs"))
-        if step is None or any(_package(each) != "robosuite" for each in (step, flatten) if each is not None):
+        methods = (each for each in (step, flatten) if each is not None)
+        if step is None or any(each.__module__.partition(".")[0] != "robosuite" for each in methods):
             return False
         if layer is inner:
             return isinstance(getattr(inner, "_observables", None), dict)
         layer = layer.env
-
-
-def _package(thing: typing.Any) -> str:
-    return thing.__module__.partition(".")[0]

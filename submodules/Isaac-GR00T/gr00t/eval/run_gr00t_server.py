@@ -18,7 +18,7 @@ from arena_wire.messages import WireLimits
 from gr00t import Gr00tError
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
-from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer, is_local
+from gr00t.policy.policy_server import LOCAL_HOSTS, MAX_CLIENTS, BatchingOptions, PolicyServer
 
 _LOG = logging.getLogger("gr00t")
 _LOADED = {".safetensors", ".json"}
@@ -124,7 +124,7 @@ def server_of(config: ServerConfig) -> PolicyServer:
         serves=describe_model(config.model_path),
     )
     # The default address is local; a public one without a token deserves a warning.
-    if api_token is None and not is_local(config.host):
+    if api_token is None and config.host not in LOCAL_HOSTS:
         _LOG.warning("everyone who can reach %s may use this server; api_token_file keeps others out", config.host)
     _LOG.info("serving %s on %s", config.model_path, server.address)
     return server

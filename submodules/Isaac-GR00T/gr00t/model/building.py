@@ -20,6 +20,7 @@ RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
 """``{"state": {key: statistics}, "action": {key: statistics}}``."""
 
 _MAX_INSTRUCTION_TOKENS = 24
+_VOCABULARY = 1024
 _PADDING, _START = "[PAD]", "[CLS]"
 _MANIPULATION_WORDS = """
 a all an and any at away back beside behind between both by close down each every first from front get grasp grip
@@ -48,7 +49,27 @@ def build_small_model(
         )
         for index, (tag, (configs, statistics)) in enumerate(robots.items())
     }
-    tokenizer = build_tokenizer(instructions)
+
+    # Train a byte-level tokenizer with one token per known word, as far as the vocabulary allows; 256 tokens are bytes.
+    # It splits an unknown word into shorter pieces, down to bytes, so it can encode every text. It ignores case.
+    tokens = Tokenizer(models.BPE())
+    tokens.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokens.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        min_frequency=1,
+        special_tokens=[_PADDING, _START],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokens.train_from_iterator([*sorted(set(instructions)), _MANIPULATION_WORDS], trainer)
+    # With a start token even an empty instruction has a token.
+    tokens.post_processor = processors.TemplateProcessing(
+        single=f"{_START} $A", special_tokens=[(_START, tokens.token_to_id(_START))]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token=_PADDING, cls_token=_START)
+
     capacity = _capacity(list(embodiments.values()))
     processor = Gr00tSmallProcessor(
         tokenizer,
@@ -170,25 +191,3 @@ def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:
         "action_horizon": max(len(each["action"].delta_indices) for each in configs),
         "max_action_dim": max(sum(embodiment.dimensions["action"].values()) for embodiment in embodiments),
     }
-
-
-def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """Train a byte-level tokenizer with one token per known word, as far as `vocab_size` (256 are bytes) allows."""
-    # It splits an unknown word into shorter pieces, down to bytes, so it can encode every text. It ignores case.
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=1,
-        special_tokens=[_PADDING, _START],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([*sorted(set(sentences)), _MANIPULATION_WORDS], trainer)
-    # With a start token even an empty instruction has a token.
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{_START} $A", special_tokens=[(_START, tokenizer.token_to_id(_START))]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=_PADDING, cls_token=_START)

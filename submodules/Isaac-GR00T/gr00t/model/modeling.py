@@ -484,10 +484,7 @@ class Gr00tSmall(PreTrainedModel):
 
     def _velocity(self, situation: Situation) -> Callable[[Tensor, Tensor], Tensor]:
         # The small steps add up in float32; only the network runs in the weights' precision.
-        def velocity(action: Tensor, time: Tensor) -> Tensor:
-            return self.action_head.velocity(situation, action.to(self.dtype), time).float()
-
-        return velocity
+        return lambda action, time: self.action_head.velocity(situation, action.to(self.dtype), time).float()
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Situation:
         """Encode images, instruction and state, once for all Euler steps."""

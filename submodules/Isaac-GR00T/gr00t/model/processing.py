@@ -156,14 +156,6 @@ class Embodiment:
         }
         return {"embodiment_id": self.embodiment_id, "modality_configs": configs, "statistics": self.statistics}
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "Embodiment":
-        """Undo ``to_dict``."""
-        kept = content["modality_configs"]
-        # JSON may have changed the order.
-        configs = {modality: ModalityConfig(**kept[modality]) for modality in MODALITIES if modality in kept}
-        return cls(embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"])
-
 
 class Gr00tSmallProcessor(ProcessorMixin):
     """Turns observations into tensors, and the model's answers into actions. The checkpoint holds it."""
@@ -193,7 +185,14 @@ class Gr00tSmallProcessor(ProcessorMixin):
         self.random_shift_px = random_shift_px  # largest shift of training images [px]
         self.colour_jitter = colour_jitter  # largest relative change of brightness and contrast in training
         self.training = False
-        self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
+        self._known: dict[str, Embodiment] = {}
+        for tag, content in self.embodiments.items():
+            kept = content["modality_configs"]
+            # JSON may have changed the order.
+            configs = {modality: ModalityConfig(**kept[modality]) for modality in MODALITIES if modality in kept}
+            self._known[tag] = Embodiment(
+                embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"]
+            )
 
     def train(self) -> "Gr00tSmallProcessor":
         """Augment images from now on."""

@@ -255,14 +255,16 @@ def check_observation(
 ) -> tuple[str, ...]:
     """Check an observation, and return the names of entries that the model ignores, such as ``state.gripper``."""
     # The first problem raises an ObservationError with the entry, its value and the expected one.
-    _check_mapping(observation, "observation")
+    if not isinstance(observation, Mapping):
+        raise ObservationError(f"observation should be a dict, and is {_describe(observation)}")
     batch_sizes: dict[str, int] = {}
     ignored: list[str] = []
     for modality in _OBSERVED:
         if modality not in observation:
             raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
         entries, config = observation[modality], configs[modality]
-        _check_mapping(entries, f"observation['{modality}']")
+        if not isinstance(entries, Mapping):
+            raise ObservationError(f"observation['{modality}'] should be a dict, and is {_describe(entries)}")
         for place, key in enumerate(config.modality_keys):
             if key not in entries:
                 if modality == "language" and place > 0:
@@ -299,7 +301,7 @@ def _check_entry(
     shape = (steps, None, None, 3) if modality == "video" else (steps, dimensions["state"][key])
     fits = (
         isinstance(entry, (np.ndarray, torch.Tensor))
-        and _type_name(entry) == dtype
+        and str(entry.dtype).removeprefix("torch.") == dtype
         and entry.ndim == len(shape) + 1
         and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(entry.shape[1:], shape, strict=True))
     )
@@ -317,18 +319,9 @@ def _check_entry(
     return len(entry)
 
 
-def _type_name(array: np.ndarray | torch.Tensor) -> str:
-    return str(array.dtype).removeprefix("torch.")
-
-
-def _check_mapping(value: Any, name: str) -> None:
-    if not isinstance(value, Mapping):
-        raise ObservationError(f"{name} should be a dict, and is {_describe(value)}")
-
-
 def _describe(value: Any) -> str:
     if isinstance(value, (np.ndarray, torch.Tensor)):
-        return f"{_type_name(value)} of shape {tuple(value.shape)}"
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
     text = _SHORT.repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 

@@ -299,7 +299,9 @@ _POLL_S = 0.1
 _FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
 _MAX_CLIENTS_REMEMBERED = 1000
-_LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+
+LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+"""The names that only this machine can reach, to their addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,11 +396,11 @@ class PolicyServer:
         self._batching = batching or BatchingOptions()
         self._limits = limits
         # A kill from another machine needs proof of the caller.
-        self._may_kill = allow_kill and (is_local(host) or api_token is not None)
+        self._may_kill = allow_kill and (host in LOCAL_HOSTS or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
 
-        name, most = "" if host == "*" else _LOCAL_HOSTS.get(host, host), limits.max_message_bytes
+        name, most = "" if host == "*" else LOCAL_HOSTS.get(host, host), limits.max_message_bytes
         try:
             self._listener = Listener((name, port), max_message_bytes=most, max_clients=self._batching.max_clients)
         except OSError as error:
@@ -442,7 +444,13 @@ class PolicyServer:
             while self.running:
                 self._receive(wait_s=_POLL_S)
                 while self._waiting and self.running:
-                    self._gather()
+                    # Wait a moment for recently active clients whose next request has not arrived.
+                    deadline = time.monotonic() + self._batching.wait_ms / 1000
+                    while self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch:
+                        self._forget_old()
+                        missing = set(self._last_asked) - {waiting.sender.client for waiting in self._waiting}
+                        if not missing or not self._receive(max(0.0, deadline - time.monotonic())):
+                            break
                     self._answer_some()
         finally:
             # Refuse the requests without an answer, then close.
@@ -524,15 +532,6 @@ class PolicyServer:
                 return
             del self._last_asked[client]
 
-    def _gather(self) -> None:
-        """Wait a moment for recently active clients whose next request has not arrived."""
-        deadline = time.monotonic() + self._batching.wait_ms / 1000
-        while self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch:
-            self._forget_old()
-            missing = set(self._last_asked) - {waiting.sender.client for waiting in self._waiting}
-            if not missing or not self._receive(max(0.0, deadline - time.monotonic())):
-                return
-
     def _waiting_entries(self) -> int:
         return sum(1 if waiting.request is None else waiting.request.batch_size for waiting in self._waiting)
 
@@ -590,11 +589,6 @@ class PolicyServer:
         if not self._may_kill:
             raise PermissionError("this server cannot be killed from outside; stop its process where it runs")
         self.running = False
-
-
-def is_local(host: str) -> bool:
-    """True if an address is reachable from this machine only."""
-    return host in _LOCAL_HOSTS
 
 
 def action_request(data: object) -> ActionRequest | None:

@@ -98,7 +98,31 @@ class PolicyClient(BasePolicy):
         if self.api_token:
             request["api_token"] = self.api_token
         try:
-            message = self._exchange(pack(request, self._arrays), endpoint)
+            packed = pack(request, self._arrays)
+            # Ask, on a new connection if there is none; wait for an unreachable server until the time-out.
+            deadline = time.monotonic() + self.timeout_ms / 1000
+            message = None
+            while message is None:
+                try:
+                    if self._socket is None:
+                        left_s = max(0.001, deadline - time.monotonic())
+                        self._socket = RequestSocket(
+                            self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
+                        )
+                    connection = self._socket
+                    connection.send(packed, deadline - time.monotonic())
+                    message = connection.receive(deadline - time.monotonic())
+                except WireError:
+                    self.close()
+                    raise
+                except OSError as error:
+                    self.close()
+                    if time.monotonic() + _PAUSE_S >= deadline:
+                        raise ServerTimeoutError(
+                            f"{self._server} did not answer '{endpoint}' within {self.timeout_ms / 1000:g} s; "
+                            f"is it running, and is timeout_ms long enough for its model?"
+                        ) from error
+                    time.sleep(_PAUSE_S)
             answer, arrays = received(message, self._limits, modality=ModalityConfig)
         except WireError as error:
             raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
@@ -140,31 +164,6 @@ class PolicyClient(BasePolicy):
     @property
     def _server(self) -> str:
         return f"the policy server at {self.host}:{self.port}"
-
-    def _exchange(self, request: bytes, endpoint: str) -> bytes | bytearray:
-        """Ask, on a new connection if there is none; wait for an unreachable server until the time-out."""
-        deadline = time.monotonic() + self.timeout_ms / 1000
-        while True:
-            try:
-                if self._socket is None:
-                    left_s = max(0.001, deadline - time.monotonic())
-                    self._socket = RequestSocket(
-                        self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
-                    )
-                connection = self._socket
-                connection.send(request, deadline - time.monotonic())
-                return connection.receive(deadline - time.monotonic())
-            except WireError:
-                self.close()
-                raise
-            except OSError as error:
-                self.close()
-                if time.monotonic() + _PAUSE_S >= deadline:
-                    raise ServerTimeoutError(
-                        f"{self._server} did not answer '{endpoint}' within {self.timeout_ms / 1000:g} s; "
-                        f"is it running, and is timeout_ms long enough for its model?"
-                    ) from error
-            time.sleep(_PAUSE_S)
 
 
 class MsgSerializer:
