@@ -14,18 +14,8 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.sim import math as sim_math
 from isaaclab_arena.sim.backend import Backend, Simulated
-from isaaclab_arena.sim.math import (
-    apply_jacobian,
-    clip_length,
-    damped_least_squares,
-    dot,
-    multiply,
-    norm,
-    rotate,
-    rotation_error,
-    step_within_limits,
-)
 from isaaclab_arena.sim.scene import Robot
 
 # Turn a goal pose into an action by one damped-least-squares step, in either action mode.
@@ -64,7 +54,7 @@ class ArmMotion:
         """Return the errors to a goal: translation [m] and rotation vector [rad], both of shape (n, 3)."""
         # The goal: the middle between the fingertips (n, 3), and the hand's orientation (n, 4).
         translation = position - self.tool_position()
-        return translation, rotation_error(orientation, self.backend.body_orientation(self.robot.hand_body))
+        return translation, sim_math.rotation_error(orientation, self.backend.body_orientation(self.robot.hand_body))
 
     def joint_targets(self, translation: torch.Tensor, rotation: torch.Tensor, step_m: torch.Tensor) -> torch.Tensor:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k)."""
@@ -72,16 +62,16 @@ class ArmMotion:
         joints = self.backend.qpos[:, self.positions]
         # The Jacobian of the tool in the arm's joints, (n, 6, k).
         jacobian = self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
-        shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
-        twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
+        shorter = (step_m / sim_math.norm(translation).clamp(min=1e-9)).clamp(max=1.0)
+        twist = torch.cat((translation * shorter[:, None], sim_math.clip_length(rotation, _TURN_RAD)), dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
         posture = _POSTURE_GAIN * (self.home - joints)
         if self.robot.rotation_weight == 1.0:
-            twist = twist - apply_jacobian(jacobian, posture)
-            step = posture + damped_least_squares(jacobian, twist, self.robot.ik_damping)
+            twist = twist - sim_math.apply_jacobian(jacobian, posture)
+            step = posture + sim_math.damped_least_squares(jacobian, twist, self.robot.ik_damping)
             return torch.minimum(torch.maximum(joints + step, self.low), self.high)
         # If orientation has less weight than position, the step keeps the joint limits in the solution itself.
-        return joints + step_within_limits(
+        return joints + sim_math.step_within_limits(
             jacobian,
             twist,
             self.robot.ik_damping,
@@ -100,7 +90,7 @@ class ArmMotion:
         closed_by = (self.robot.gripper_width - width) / 2
         zero = torch.zeros_like(closed_by)
         shift = torch.stack((zero, -closed_by, zero), dim=-1)
-        return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
+        return site + sim_math.rotate(self.backend.body_orientation(self.robot.hand_body), shift)
 
 
 class Symmetry(Enum):
@@ -131,7 +121,7 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
         w, z = torch.where(better, other_w, w), torch.where(better, other_z, z)
     zero = torch.zeros_like(w)
     pointing_down = constant(HAND_DOWN, w).expand(w.shape[0], 4)
-    return multiply(torch.stack((w, zero, zero, z), dim=-1), pointing_down)
+    return sim_math.multiply(torch.stack((w, zero, zero, z), dim=-1), pointing_down)
 
 
 def constant(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
@@ -151,7 +141,7 @@ def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor
     """Return direction and length [m] between points, seen from above. Shapes: (n, 3) -> (n, 3), (n,)."""
     way = end - start
     way = torch.stack((way[:, 0], way[:, 1], torch.zeros_like(way[:, 0])), dim=-1)
-    length = norm(way)
+    length = sim_math.norm(way)
     return way / length.clamp(min=1e-9)[:, None], length
 
 
@@ -432,7 +422,7 @@ class _Player:
         # A phase that carries an object is tried again if the object is no longer between the fingertips.
         tcp = self.motion.tool_position()
         held = now[self._now("carries"), self.slots] + self.grip
-        dropped = self._now("carrying") & (norm(held - tcp) > _AT_FINGERTIPS_M)
+        dropped = self._now("carrying") & (sim_math.norm(held - tcp) > _AT_FINGERTIPS_M)
         self.steps = torch.where(dropped, 0, self.steps)
         self.phase = torch.where(dropped, self._now("retry"), self.phase)
 
@@ -441,7 +431,7 @@ class _Player:
             pushed = now[self._now("role"), self.slots]
             way, rest = horizontal_way(pushed, now[self._now("toward"), self.slots])
             ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
-            beside = (self._now("ahead_m") > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
+            beside = (self._now("ahead_m") > 0) & (sim_math.dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
             self.steps = torch.where(beside, 0, self.steps)
             self.phase = torch.where(beside, self._now("retry"), self.phase)
 
@@ -454,7 +444,7 @@ class _Player:
 
         # Arrival ends a phase, as does its maximum of steps. Only the maximum ends the last one, and restarts the plan.
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
-        there = (norm(translation) < self._now("tolerance_m")) & (norm(rotation) < self.turned_rad)
+        there = (sim_math.norm(translation) < self._now("tolerance_m")) & (sim_math.norm(rotation) < self.turned_rad)
         done = there & (self.steps >= self._now("min_steps")) | (self.steps >= self._now("max_steps"))
         last = self.phase == len(self.script.phases) - 1
         again = last & (self.steps >= self._now("max_steps"))
@@ -470,7 +460,7 @@ class _Player:
             # The end-effector step from the current joint targets to the new ones.
             held = self.backend.ctrl[:, self.motion.arm_controls]
             jacobian = self.backend.jacobian(self.env.robot.hand_body, self.env.robot.tcp_site)[:, :, self.motion.dofs]
-            arm = apply_jacobian(jacobian, targets - held)
+            arm = sim_math.apply_jacobian(jacobian, targets - held)
         if self.env.robot.gripper_actuator is None:
             return arm
         return torch.cat((arm, self._now("width_m")[:, None]), dim=-1)
@@ -492,7 +482,7 @@ class _Player:
         # A push aims ahead of the tool, and slightly back to the line behind the landmark.
         tcp = self.motion.tool_position()
         missing = behind - tcp
-        aside = missing - way * dot(missing, way)[:, None]
+        aside = missing - way * sim_math.dot(missing, way)[:, None]
         step = torch.minimum(self._now("ahead_m"), rest)
         arrived = (step > 0) & (rest < _ARRIVED_M)
         pushed = tcp + way * step[:, None] + aside * constant((_CENTRING, _CENTRING, 1.0), tcp)
@@ -512,17 +502,17 @@ class _Player:
             along = constant((axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), way)
             aside = torch.stack((-along[1], along[0], along[2]))
             # The hand is symmetric, so half a turn is never needed.
-            backward = dot(way, along) < 0
+            backward = sim_math.dot(way, along) < 0
             forward = torch.where(backward[:, None], -way, way)
-            w = torch.sqrt((1 + dot(forward, along)) / 2)
+            w = torch.sqrt((1 + sim_math.dot(forward, along)) / 2)
             zero = torch.zeros_like(w)
             held = constant(robot.hand_down, w).expand(w.shape[0], 4)
             # It leans 30 degrees forward, unless orientation has less weight than position.
             if robot.rotation_weight == 1.0:
                 sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
                 tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
-                held = multiply(tilt, held)
-            return multiply(torch.stack((w, zero, zero, dot(forward, aside) / (2 * w)), dim=-1), held)
+                held = sim_math.multiply(tilt, held)
+            return sim_math.multiply(torch.stack((w, zero, zero, sim_math.dot(forward, aside) / (2 * w)), dim=-1), held)
         orientations = self._of_roles("orientation")
         return hand_down(orientations[role, self.slots], self.symmetry, robot.hand_down)
 

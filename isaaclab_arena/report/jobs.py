@@ -13,14 +13,9 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.rows import (
-    of_conditions,
-    percent_text,
-    scored_episodes,
-    short_policy_name,
-)
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
@@ -138,7 +133,7 @@ def pooled_rate(
         distinct=scored.num_distinct,
         rate=scored.successes / len(scored),
         interval=interval,
-        repeats=of_conditions(scored.num_distinct, len(scored)),
+        repeats=rows.of_conditions(scored.num_distinct, len(scored)),
         address=address,
     )
 
@@ -317,13 +312,13 @@ def job_on_page(
     named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
     keys = {name: row[name] for name in named}
     keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
-    rate = percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
+    rate = rows.percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
 
     # One sentence to quote: the task, the rate with its interval, and uncounted episodes.
-    told = [row["environment"], row["object"], row["embodiment"], short_policy_name(row["policy"])]
-    num_scored = 0 if row["success_rate"] is None else scored_episodes(row)
+    told = [row["environment"], row["object"], row["embodiment"], rows.short_policy_name(row["policy"])]
+    num_scored = 0 if row["success_rate"] is None else rows.scored_episodes(row)
     if num_scored:
-        of = f"{num_scored}{of_conditions(row.get('distinct_conditions'), num_scored)}"
+        of = f"{num_scored}{rows.of_conditions(row.get('distinct_conditions'), num_scored)}"
         said = f"{row['successes']} of {of}, {rate}"
     elif row["episodes"]:
         means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
@@ -455,7 +450,7 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
             if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
                 continue
             # The other properties tell the curves apart.
-            rest = [row["environment"], row["object"], row["embodiment"], short_policy_name(str(row["policy"]))]
+            rest = [row["environment"], row["object"], row["embodiment"], rows.short_policy_name(str(row["policy"]))]
             for name, other in row.items():
                 if name.startswith(PREFIX) and name not in own and other is not None and other not in rest:
                     rest.append(f"{name.rpartition('.')[2]} {other}")
@@ -485,7 +480,7 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
     for job in jobs:
         if job.row["success_rate"] is None:
             continue
-        policy = short_policy_name(job.keys["policy"])
+        policy = rows.short_policy_name(job.keys["policy"])
         if checkpoint := job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]:
             policy = f"{policy}, {checkpoint}"
         task = ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)

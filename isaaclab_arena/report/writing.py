@@ -29,6 +29,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB
 from isaaclab_arena.report import jobs as sections
+from isaaclab_arena.results import stopping
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
@@ -40,13 +41,6 @@ from isaaclab_arena.results.rows import (
     simulation_in_words,
 )
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
-from isaaclab_arena.results.stopping import (
-    Answer,
-    PairCounts,
-    in_words,
-    log_e_value_of_difference,
-    log_e_value_of_equality,
-)
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.disk import plain, read_json, read_whole, write_text
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
@@ -78,7 +72,7 @@ class EvidenceCurve:
     answer: str | None = None  # answer to the run's question; None if the run asked none about the two jobs
 
 
-def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questions: int) -> EvidenceCurve:
+def evidence_curve(first: Arm, second: Arm, answer: stopping.Answer | None, *, num_questions: int) -> EvidenceCurve:
     """Return the evidence over the episodes 0 to m - 1 that both jobs have finished."""
     # Without a question of the run, a default comparison is assumed. Questions of a run share alpha.
     if answer is None:
@@ -107,11 +101,13 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
     # At most 240 points are kept.
     points = [(0, 0.0)]
     for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
-        counted = PairCounts(both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0)
+        counted = stopping.PairCounts(
+            both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0
+        )
         evidence = (
-            log_e_value_of_equality(counted)
+            stopping.log_e_value_of_equality(counted)
             if question.margin is None
-            else log_e_value_of_difference(counted, -question.margin)
+            else stopping.log_e_value_of_difference(counted, -question.margin)
         )
         points.append((at + 1, evidence / math.log(10.0)))
     decisive, (most, last) = math.log(num_questions / question.alpha) / math.log(10.0), points[-1]
@@ -127,7 +123,7 @@ def evidence_curve(first: Arm, second: Arm, answer: Answer | None, *, num_questi
         needed=f"{10.0**decisive:.4g}",
         against=plain_text("neither is better" if question.margin is None else worse),
         bar=f"alpha {question.alpha:g}, {shared}",
-        answer=None if answer is None else plain_text(in_words(answer)),
+        answer=None if answer is None else plain_text(stopping.in_words(answer)),
     )
 
 
@@ -142,7 +138,7 @@ class PairOnPage:
 
     first: int  # position of the candidate on the page
     second: int  # position of the baseline on the page
-    counts: PairCounts  # outcomes of the pairs
+    counts: stopping.PairCounts  # outcomes of the pairs
     distinct: int  # distinct initial conditions of the pairs
     difference: float  # of the success rates
     interval: Interval  # 95 % interval of the difference
@@ -158,7 +154,7 @@ class PairOnPage:
 
 
 def pairs_on_page(
-    runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[Answer]] = ()
+    runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[stopping.Answer]] = ()
 ) -> tuple[PairOnPage, ...]:
     """Return the pairs of jobs that the run or `compare` compared, or else each job with the first of its task."""
     # `positions` maps the number of a run and a job's name to its position on the page.
@@ -169,7 +165,7 @@ def pairs_on_page(
         if (number, name) in positions
     }
     # The comparisons that the runs asked for, each with its answer and the run's number of questions.
-    asked: dict[tuple[int, int], tuple[Answer, int]] = {}
+    asked: dict[tuple[int, int], tuple[stopping.Answer, int]] = {}
     for number, own in enumerate(answers):
         for answer in (each for each in own if len(each.question.jobs) > 1):
             new, old = (positions[number, name] for name in answer.question.jobs)

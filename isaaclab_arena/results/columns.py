@@ -12,21 +12,7 @@ import pandas as pd
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.results.rows import (
-    QUERY_RATE,
-    STALE_SHARE,
-    FinishedEpisode,
-    JobEvidence,
-    MeasuredMetric,
-    PooledJobs,
-    SuiteEvidence,
-    environment_sha256,
-    is_of_another_package,
-    mean,
-    of_conditions,
-    scored_episodes,
-    short_policy_name,
-)
+from isaaclab_arena.results import rows as evidence
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.stopping import verdict_in_words
 from isaaclab_arena.storage.disk import json_line
@@ -146,8 +132,9 @@ def _of_planned(row: Mapping[str, Any]) -> str:
 
 
 def _succeeded(row: Mapping[str, Any]) -> str:
-    scored = row["scored"] if "scored" in row else scored_episodes(row)
-    return f"{row['successes']}/{scored}{of_conditions(row.get('distinct_conditions'), scored)}" if scored else "-"
+    scored = row["scored"] if "scored" in row else evidence.scored_episodes(row)
+    conditions = evidence.of_conditions(row.get("distinct_conditions"), scored)
+    return f"{row['successes']}/{scored}{conditions}" if scored else "-"
 
 
 def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
@@ -162,12 +149,12 @@ _TOLD = _any(lambda job: any(line.events for line in job.finished))
 _REPEATED = _any(lambda row: row.scored.num_distinct < len(row.scored))
 _SATURATED = _any(lambda row: row.saturated is not None)
 _NAMED = _any(lambda suite: bool(suite.simulation))
-_ELSEWHERE = _any(lambda suite: is_of_another_package(suite.jobs))
+_ELSEWHERE = _any(lambda suite: evidence.is_of_another_package(suite.jobs))
 
 # A table is read line by line, so its columns are not wrapped like code. Their order is that of the files.
 # fmt: off
 
-JOBS: tuple[Column[JobEvidence], ...] = (
+JOBS: tuple[Column[evidence.JobEvidence], ...] = (
     Column("name", "string", lambda job: job.job.name,
            "what was asked for; `task` is the job's label of that name, or else the instruction that policies get: "
            "`lift the cube`", title="job", show=Show.CONSOLE | Show.COPY),
@@ -176,7 +163,7 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("embodiment", "string", lambda job: job.job.embodiment),
     Column("object", "string", lambda job: job.job.object),
     Column("policy", "string", lambda job: job.job.config.policy_type, show=Show.CONSOLE | Show.COPY,
-           cell=lambda row: short_policy_name(row["policy"])),
+           cell=lambda row: evidence.short_policy_name(row["policy"])),
     Column("checkpoint", "string", lambda job: job.checkpoint,
            "the file or directory of the policy's checkpoint; empty for a policy without one"),
     Column("policy_sha256", "string", lambda job: job.policy_sha256,
@@ -205,12 +192,12 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("success_rate_lower_bound", "Float64", lambda job: job.bounds and job.bounds.low,
            "the rate if every error and every missing episode had failed, and if every one had succeeded"),
     Column("success_rate_upper_bound", "Float64", lambda job: job.bounds and job.bounds.high),
-    Column("mean_length", "Float64", lambda job: mean(job.lengths),
+    Column("mean_length", "Float64", lambda job: evidence.mean(job.lengths),
            "averages over finished episodes, without errors, each with its standard deviation over episodes (n - 1 "
            "below; empty for fewer than two): the `±sd` of the table", title="length", pattern=".1f",
            spread="std_length", show=Show.CONSOLE | Show.PAGE | Show.TRACKER | Show.COPY),
     Column("std_length", "Float64", lambda job: standard_deviation(job.lengths)),
-    Column("mean_return", "Float64", lambda job: mean(job.returns), title="return", pattern=".2f",
+    Column("mean_return", "Float64", lambda job: evidence.mean(job.returns), title="return", pattern=".2f",
            spread="std_return", show=Show.CONSOLE | Show.PAGE | Show.TRACKER | Show.COPY),
     Column("std_return", "Float64", lambda job: standard_deviation(job.returns)),
     Column("failures", "Int64", lambda job: job.outcomes[Outcome.FAILURE], "how many episodes ended so",
@@ -287,10 +274,12 @@ JOBS: tuple[Column[JobEvidence], ...] = (
     Column("protocol", "string", lambda job: job.simulation.get("protocol"),
            "as in the table of [suites](#suites), for environments of other packages: LIBERO, Meta-World, robosuite, "
            "vla-eval, Gymnasium. Two rows with equal cells here were played on the same thing",
-           when=is_of_another_package),
-    Column("engine", "string", lambda job: job.simulation.get("engine"), when=is_of_another_package),
-    Column("simulated_by", "string", lambda job: job.simulation.get("simulated_by"), when=is_of_another_package),
-    Column("environment_sha256", "string", lambda job: environment_sha256([job]), when=is_of_another_package),
+           when=evidence.is_of_another_package),
+    Column("engine", "string", lambda job: job.simulation.get("engine"), when=evidence.is_of_another_package),
+    Column("simulated_by", "string", lambda job: job.simulation.get("simulated_by"),
+           when=evidence.is_of_another_package),
+    Column("environment_sha256", "string", lambda job: evidence.environment_sha256([job]),
+           when=evidence.is_of_another_package),
     Column("server_queries", "Int64", lambda job: job.total("policy_server.queries"),
            "queries of a [policy server](../how_to/distributed.md#one-policy-server-for-all-ranks), and their batch "
            "entries", "timing", when=_SERVED),
@@ -312,11 +301,11 @@ JOBS: tuple[Column[JobEvidence], ...] = (
            "the assumed [latency](../how_to/latency.md#what-the-results-say), and the actions meanwhile", when=_LATE),
     Column("meanwhile", "string", lambda job: job.job.config.latency and str(job.job.config.latency.meanwhile),
            when=_LATE),
-    Column("stale_action_share", "Float64", lambda job: job.late(STALE_SHARE),
+    Column("stale_action_share", "Float64", lambda job: job.late(evidence.STALE_SHARE),
            "the share of actions that answer an earlier observation, and queries per second of robot time",
            title="stale %", unit="%", when=_LATE, show=Show.CONSOLE),
-    Column("queries_per_s", "Float64", lambda job: job.late(QUERY_RATE), title="queries/s", pattern=".2f", when=_LATE,
-           show=Show.CONSOLE),
+    Column("queries_per_s", "Float64", lambda job: job.late(evidence.QUERY_RATE), title="queries/s", pattern=".2f",
+           when=_LATE, show=Show.CONSOLE),
     Column("measured_latency_p50_ms", "Float64", lambda job: job.query_ms(50),
            "what queries took on this machine, the median and the 95 % quantile", "timing", title="measured ms",
            when=_LATE, show=Show.CONSOLE,
@@ -350,14 +339,14 @@ JOBS: tuple[Column[JobEvidence], ...] = (
 """The table of jobs. Its results are equal for any ranks, interruptions and moments, its timing is not. The columns of
 swept keys stand before those that only some runs have."""
 
-SUITES: tuple[Column[SuiteEvidence], ...] = (
+SUITES: tuple[Column[evidence.SuiteEvidence], ...] = (
     Column("name", "string", lambda suite: suite.name, "the entry of the job file, with what a sweep added",
            title="suite", show=Show.CONSOLE | Show.COPY),
     Column("suite", "string", lambda suite: suite.config.suite and suite.config.suite.suite,
            "the registered name of the suite", title="of", show=Show.CONSOLE | Show.COPY),
     Column("policy", "string", lambda suite: suite.config.policy_type,
            "as in the table of jobs; `unknown` where tasks were evaluated with different contents", show=Show.COPY,
-           cell=lambda row: short_policy_name(row["policy"])),
+           cell=lambda row: evidence.short_policy_name(row["policy"])),
     Column("checkpoint", "string", lambda suite: suite.common("checkpoint")),
     Column("policy_sha256", "string", lambda suite: suite.common("policy_sha256", otherwise=UNKNOWN)),
     Column("seed", "Int64", lambda suite: suite.config.seed),
@@ -398,7 +387,7 @@ SUITES: tuple[Column[SuiteEvidence], ...] = (
            "what else its tasks say of that, as JSON: versions and revisions of packages, what pictures are drawn "
            "with; a list of all that was said, where tasks differ, with `null` for tasks that did not say",
            when=_NAMED),
-    Column("environment_sha256", "string", lambda suite: environment_sha256(suite.jobs),
+    Column("environment_sha256", "string", lambda suite: evidence.environment_sha256(suite.jobs),
            "in a suite whose environments are from other packages, one hash for all [that decides what they do]"
            "(../how_to/resuming.md#what-was-evaluated): code, assets, tasks, initial states, versions; `unknown` where "
            "a part is", when=_ELSEWHERE),
@@ -407,7 +396,7 @@ SUITES: tuple[Column[SuiteEvidence], ...] = (
     Column("saturated_action_share", "Float64", lambda suite: suite.saturated, when=_SATURATED),
 )
 
-EPISODES: tuple[Column[FinishedEpisode], ...] = (
+EPISODES: tuple[Column[evidence.FinishedEpisode], ...] = (
     Column("job", "string", lambda each: each.job.name, "which episode"),
     Column("episode_index", "Int64", lambda each: each.line.episode_index),
     Column("environment", "string", lambda each: each.job.config.environment,
@@ -455,7 +444,7 @@ EPISODES: tuple[Column[FinishedEpisode], ...] = (
 )
 """The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
 
-METRICS: tuple[Column[MeasuredMetric], ...] = (
+METRICS: tuple[Column[evidence.MeasuredMetric], ...] = (
     Column("job", "string", lambda each: each.job, "the job, and the declared metric"),
     Column("metric", "string", lambda each: each.metric.name),
     Column("unit", "string", lambda each: each.metric.unit or None, "its unit, and the direction of progress: `higher` "
@@ -481,7 +470,7 @@ METRICS: tuple[Column[MeasuredMetric], ...] = (
 )
 """The table of metrics: a row for each job and each metric that its environment, task or policy declares."""
 
-GROUPS: tuple[Column[PooledJobs], ...] = (
+GROUPS: tuple[Column[evidence.PooledJobs], ...] = (
     Column("jobs", "Int64", lambda group: group.jobs),
     Column("episodes", "Int64", lambda group: group.episodes),
     Column("scored", "Int64", lambda group: len(group.scored)),
@@ -489,7 +478,7 @@ GROUPS: tuple[Column[PooledJobs], ...] = (
     Column("success_rate", "Float64", lambda group: group.scored.rate, title="success % [95 %]", ends="success"),
     Column("success_low", "Float64", lambda group: (found := group.scored.wilson()) and found.low),
     Column("success_high", "Float64", lambda group: (found := group.scored.wilson()) and found.high),
-    Column("mean_length", "Float64", lambda group: mean(group.lengths), title="length", pattern=".1f",
+    Column("mean_length", "Float64", lambda group: evidence.mean(group.lengths), title="length", pattern=".1f",
            spread="std_length"),
     Column("std_length", "Float64", lambda group: standard_deviation(group.lengths)),
     Column("errors", "Int64", lambda group: group.errors),

@@ -13,16 +13,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.results.stopping import (
-    Answer,
-    Answering,
-    FinishedEpisode,
-    error_streak,
-    finished_episode,
-    in_words,
-    needed_episodes,
-    nothing_but_errors,
-)
+from isaaclab_arena.results import stopping
 from isaaclab_arena.storage.disk import check_plain, storage_errors
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN
 from isaaclab_arena.storage.ledger import CommitLine, counts_before, parse_line
@@ -56,10 +47,10 @@ class AnswerWatch(Observer):
 
     def __post_init__(self) -> None:
         self._asked = {job for question in self.questions for job in question.jobs}
-        self._finished: dict[str, dict[int, FinishedEpisode]] = {job: {} for job in self._asked}
-        self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]
+        self._finished: dict[str, dict[int, stopping.FinishedEpisode]] = {job: {} for job in self._asked}
+        self._answering = [stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions]
 
-    def look(self, *, now: bool = False) -> tuple[Answer, ...]:
+    def look(self, *, now: bool = False) -> tuple[stopping.Answer, ...]:
         """Return the answers. Commit files are read at most every `_LOOK_INTERVAL_S`, unless `now`."""
         if self._asked and self._is_time("", now=now):
             for job in self._asked:
@@ -67,20 +58,20 @@ class AnswerWatch(Observer):
             for answering in self._answering:
                 before = answering.answer
                 if before.verdict is None and answering.look(self._finished).verdict is not None:
-                    _LOG.info("%s", in_words(answering.answer))
+                    _LOG.info("%s", stopping.in_words(answering.answer))
         return tuple(answering.answer for answering in self._answering)
 
     def needed(self, job: str) -> int | None:
         """Return the number of episodes that a job needs, None while it needs all planned ones; see `look`."""
         if not self.is_over(job):
             return None
-        answered = needed_episodes(job, self.look()) if job in self._asked else None
+        answered = stopping.needed_episodes(job, self.look()) if job in self._asked else None
         # A job that ended by errors needs the episodes that it has.
         return next(index for index in count() if index not in self._lines[job]) if answered is None else answered
 
     def is_over(self, job: str, *, now: bool = False) -> bool:
         """Whether a job needs no further episode, or more of them would end in the same error; see `look`."""
-        if job in self._asked and needed_episodes(job, self.look(now=now)) is not None:
+        if job in self._asked and stopping.needed_episodes(job, self.look(now=now)) is not None:
             return True
         most, in_a_row = self.max_equal_errors, self.suspects[job]
         may_end = most > 0 and in_a_row > 0 and job not in self._over
@@ -88,7 +79,7 @@ class AnswerWatch(Observer):
         if may_end and self._is_time(job, now=now or most <= in_a_row <= 2 * most):
             self._read(job)
             lines = self._lines[job]
-            streak = error_streak((lines[index] for index in sorted(lines)), most)
+            streak = stopping.error_streak((lines[index] for index in sorted(lines)), most)
             if streak is not None:
                 self._over.add(job)
                 _LOG.error("job '%s' ends early: %s", job, streak)
@@ -103,7 +94,7 @@ class AnswerWatch(Observer):
         self._read(job)
         lines = self._lines[job].values()
         has_all = num_episodes is None or len(lines) == num_episodes
-        return job in self._over or (has_all and nothing_but_errors(lines) is not None)
+        return job in self._over or (has_all and stopping.nothing_but_errors(lines) is not None)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Suspect the job after an error; any other end clears the suspicion."""
@@ -160,7 +151,9 @@ class AnswerWatch(Observer):
                 lines[line.episode_index] = line
                 if job not in self._asked:
                     continue
-                self._finished[job][line.episode_index] = finished_episode(line)
+                self._finished[job][line.episode_index] = stopping.finished_episode(line)
                 if known is not None:
                     # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                    self._answering = [Answering(each, num_questions=len(self.questions)) for each in self.questions]
+                    self._answering = [
+                        stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions
+                    ]

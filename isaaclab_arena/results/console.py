@@ -18,15 +18,9 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
+from isaaclab_arena.results import rows as evidence
 from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column, Show, table_of, text_table
 from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_in
-from isaaclab_arena.results.rows import (
-    PooledJobs,
-    mean_over_steps,
-    metric_in_words,
-    repeats_in_words,
-    simulation_in_words,
-)
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
 from isaaclab_arena.storage.disk import json_line
@@ -91,7 +85,7 @@ def console_table(merged: Tables, width: int = 160) -> Table:
 
 def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
     """Return one line per job with its name and these columns, which may be metrics. ConfigError for an unknown one."""
-    metrics = {(row["metric"], row["job"]): metric_in_words(row) for row in records(merged.metrics)}
+    metrics = {(row["metric"], row["job"]): evidence.metric_in_words(row) for row in records(merged.metrics)}
     known = {*map(str, merged.jobs.columns), *(metric for metric, _ in metrics)}
     problems = [
         Problem(f"there is no column or metric '{name}'{did_you_mean(name, known)}", key="--columns")
@@ -190,13 +184,13 @@ def group_by(merged: Tables, keys: Sequence[str]) -> pd.DataFrame:
             else ()
         )
         pooled.append(
-            PooledJobs(
+            evidence.PooledJobs(
                 jobs=len(names),
                 episodes=len(episodes),
                 errors=is_error.tolist().count(True),
                 lengths=[length for length, left_out in zip(lengths, is_error, strict=True) if not left_out],
                 scored=together([scored_in(merged.episodes_of[name]) for name in names]),
-                saturated=mean_over_steps(zip(shares, lengths, strict=False)),
+                saturated=evidence.mean_over_steps(zip(shares, lengths, strict=False)),
             )
         )
     columns = {key: pd.Series([values[at] for values, _ in groups], dtype=object) for at, key in enumerate(keys)}
@@ -271,7 +265,7 @@ def print_summary(
     context = [
         f"suite '{plain(row['name'])}': played {words}"
         for row in records(merged.suites)
-        if (words := simulation_in_words(row))
+        if (words := evidence.simulation_in_words(row))
     ]
     answers = [*map(in_words, merged.answers)]
     if answers:
@@ -358,7 +352,7 @@ def caveats(merged: Tables) -> list[str]:
                 f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
                 f"{times}; those of before do not count and are in set_aside/"
             )
-        if told := repeats_in_words(known):
+        if told := evidence.repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
         if known["success_rate"] is None:
             continue
@@ -406,7 +400,7 @@ def _caveats_of_suites(merged: Tables) -> Iterator[str]:
         elif row["mean_rate"] is not None and (row["errors"] or row["missing"]) and row["mean_lower_bound"] is not None:
             low, high = row["mean_lower_bound"], row["mean_upper_bound"]
             yield f"* suite '{name}': {_with_bounds(row, 'the mean of its tasks', low, high)}"
-        if told := repeats_in_words(row):
+        if told := evidence.repeats_in_words(row):
             yield f"* suite '{name}': {told}"
 
 

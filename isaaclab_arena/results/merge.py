@@ -23,27 +23,10 @@ from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUIT
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
-from isaaclab_arena.storage import ledger
+from isaaclab_arena.storage import disk, ledger
+from isaaclab_arena.storage import reports as rank_reports
 from isaaclab_arena.storage.contents import Provenance
-from isaaclab_arena.storage.disk import (
-    adapter,
-    check_plain,
-    json_text,
-    plain,
-    read_json,
-    read_whole,
-    storage_errors,
-    write_bytes,
-)
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
-from isaaclab_arena.storage.reports import (
-    RESULTS_FILE,
-    JobResultStatus,
-    ReportedStatus,
-    read_job_reports,
-    sizes_of_sources,
-    tables_are_current,
-)
 
 FILES = {
     "results": ("jobs", JOBS, ()),
@@ -62,7 +45,7 @@ class MissingEpisodes:
 
     job: str
     rank: int | None  # assigned rank
-    status: JobResultStatus  # state of the job
+    status: rank_reports.JobResultStatus  # state of the job
     episode_indices: tuple[int, ...]  # empty if the plan was never known
 
 
@@ -178,7 +161,7 @@ class RunFiles:
     def look(self) -> list[JobEvidence]:
         """Read the files, and return the evidence of the jobs with news, all at first."""
         # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
-        before, self.sources = self.sources, sizes_of_sources(self._directory)
+        before, self.sources = self.sources, rank_reports.sizes_of_sources(self._directory)
         grown = {file.partition("/")[0] for file, size in self.sources.items() if before.get(file) != size}
         grown &= self.jobs.keys()
         for name in grown:
@@ -222,7 +205,7 @@ class RunFiles:
         found = []
         for name, job in ((name, job) for name, job in self.jobs.items() if name in news or not before):
             directory, commits = self._directory / name, self._logs[name]
-            reports, unreadable = read_job_reports(directory, name, self._plan.run_id)
+            reports, unreadable = rank_reports.read_job_reports(directory, name, self._plan.run_id)
             twice = (
                 f"job '{name}': episode {index} was committed more than once, with different results; the first counts"
                 for index in commits.unequal_episodes
@@ -257,7 +240,7 @@ class RunFiles:
                 reports=reports,
                 problems=(*commits.problems, *(problem for _, problem in unreadable), *twice),
                 # Listed only if it matters, because the directory may hold very many files.
-                has_parts=not any(report.status is ReportedStatus.COMPLETED for report in reports)
+                has_parts=not any(report.status is rank_reports.ReportedStatus.COMPLETED for report in reports)
                 and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
                 unequal=commits.unequal_episodes,
                 retried=commits.retried_episodes,
@@ -294,7 +277,7 @@ def merge_results(output_directory: Path) -> Tables:
             episode_indices=each.standing.missing,
         )
         for each in evidence
-        if each.standing.status not in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED)
+        if each.standing.status not in (rank_reports.JobResultStatus.SKIPPED, rank_reports.JobResultStatus.COMPLETED)
     )
     episodes = [episode for each in evidence for episode in each.episodes]
     told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
@@ -354,7 +337,7 @@ def write_tables(output_directory: Path, tables: Tables) -> tuple[Path, ...]:
     paths = []
     for name, content in _contents(tables):
         paths.append(output_directory / name)
-        write_bytes(paths[-1], content, overwrite=True)
+        disk.write_bytes(paths[-1], content, overwrite=True)
     return tuple(paths)
 
 
@@ -372,10 +355,10 @@ def stale_tables(output_directory: Path, tables: Tables) -> list[Path]:
 def _is_like(path: Path, content: bytes) -> bool:
     """Whether a result file has the content, as this version or an earlier one writes it."""
     try:
-        found = read_whole(path)
+        found = disk.read_whole(path)
     except StorageError:
         return False
-    if path.name == RESULTS_FILE:
+    if path.name == rank_reports.RESULTS_FILE:
         # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
         found = found.replace(b'  "elsewhere": [],\n', b"", 1)
     # Another version of the library writes the same table in other bytes; pyarrow raises these if it is no Parquet.
@@ -422,7 +405,7 @@ def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
         **({"answers": answers} if answers else {}),
         "sources": tables.sources,
     }
-    yield RESULTS_FILE, json_text(document).encode()
+    yield rank_reports.RESULTS_FILE, disk.json_text(document).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -444,20 +427,20 @@ def csv_text(table: pd.DataFrame) -> str:
 
 def harmless_text(text: str) -> str:
     """Return text that a spreadsheet does not treat as a formula, without terminal control sequences."""
-    plain = plain_text(text, keep_lines=True)
-    return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain
+    text = plain_text(text, keep_lines=True)
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
 def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | None = None) -> Tables | None:
     """Return the same as `merge_results` from current tables, in a third of the time. None if only a merge can."""
     plan = ledger.read_run_plan(output_directory)
     # Only a merge has the answers to questions, and the episodes behind old tables.
-    if (plan.questions and episode_columns is None) or not tables_are_current(output_directory):
+    if (plan.questions and episode_columns is None) or not rank_reports.tables_are_current(output_directory):
         return None
     try:
-        document = read_json(output_directory / RESULTS_FILE)
+        document = disk.read_json(output_directory / rank_reports.RESULTS_FILE)
         if document["run_id"] != plan.run_id:
-            raise DamagedFileError(f"{output_directory / RESULTS_FILE} is of another run")
+            raise DamagedFileError(f"{output_directory / rank_reports.RESULTS_FILE} is of another run")
 
         # A run without suites or metrics has no such table; an existing file is a leftover.
         suites, metrics = (
@@ -469,7 +452,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             remarks = [
                 f"job '{job.name}': {remark}"
                 for job in plan.jobs
-                for report in read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
+                for report in rank_reports.read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
                 for remark in report.remarks
             ]
         else:
@@ -480,15 +463,15 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             suites=suites,
             metrics=metrics,
             episodes=episodes,
-            missing=adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
+            missing=disk.adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
             problems=tuple(document["problems"]),
             complete=document["complete"],
             sources=document["sources"],
             remarks=tuple(dict.fromkeys(remarks)),
         )
         # JSON and Parquet must agree, so that a single edited file does not change the results silently.
-        if plain(tables.rows) != document["jobs"]:
-            raise DamagedFileError(f"the tables of jobs do not hold what {RESULTS_FILE} does")
+        if disk.plain(tables.rows) != document["jobs"]:
+            raise DamagedFileError(f"the tables of jobs do not hold what {rank_reports.RESULTS_FILE} does")
         # The episodes must give the seed, number of episodes, mean length and mean return of their job.
         if "beyond_decision" in episodes:
             episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
@@ -525,8 +508,8 @@ def _joined(output_directory: Path, *files: str) -> pd.DataFrame:
 
 def _read_table(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
     """Read a table of a run from its Parquet file: all of it, or those of the `columns` that it has."""
-    check_plain(path)
-    with storage_errors("read", path):
+    disk.check_plain(path)
+    with disk.storage_errors("read", path):
         try:
             wanted = None if columns is None else [name for name in read_schema(path).names if name in columns]
             return pd.read_parquet(path, columns=wanted)

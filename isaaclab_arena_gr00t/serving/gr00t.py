@@ -15,13 +15,7 @@ from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
 
 from arena_wire.messages import WireLimits
-from isaaclab_arena.evaluation.serving import (
-    BegunEpisode,
-    ObservationRefusedError,
-    SlotAnswer,
-    SlotObservation,
-    checked_observation,
-)
+from isaaclab_arena.evaluation import serving
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.serving.served_job import PATHS, ListenOptions, ServedJob, health_answer
@@ -178,11 +172,13 @@ class NamedPolicy(BasePolicy):
         if not isinstance(texts, list) or not all(
             isinstance(each, (list, tuple)) and len(each) == 1 and isinstance(each[0], str) for each in texts
         ):
-            raise ObservationRefusedError(f"'language.{INSTRUCTION}' must hold a list of one text for each entry")
+            raise serving.ObservationRefusedError(
+                f"'language.{INSTRUCTION}' must hold a list of one text for each entry"
+            )
         words = [text for (text,) in texts] or [None] * len(entries)
         seeds = (options or {}).get(NOISE_SEEDS) or [None] * len(entries)
         if len(words) != len(entries) or len(seeds) != len(entries):
-            raise ObservationRefusedError(
+            raise serving.ObservationRefusedError(
                 f"the request has {len(entries)} pictures or states, {len(words)} instructions and {len(seeds)} seeds"
             )
 
@@ -194,7 +190,7 @@ class NamedPolicy(BasePolicy):
                 episode = served.episode(next(self._numbers))
             else:
                 episode = Episode(job=policy.job.config.name, episode_index=0, seed=seed)
-            begun.append(BegunEpisode(episode=episode, instruction=served.instruction(INSTRUCTION, text)))
+            begun.append(serving.BegunEpisode(episode=episode, instruction=served.instruction(INSTRUCTION, text)))
 
         # A request may have more entries than the policy has env slots.
         num_slots, chunks = policy.num_slots, []
@@ -207,12 +203,12 @@ class NamedPolicy(BasePolicy):
                 policy.end(env_id)
             for env_id in shown:
                 answer = answers[env_id]
-                if not isinstance(answer, SlotAnswer):
+                if not isinstance(answer, serving.SlotAnswer):
                     raise answer
                 chunks.append(answer.planned)
         return {ACTION: np.stack(chunks)}, {}
 
-    def _entries(self, observation: Mapping[str, Any]) -> list[SlotObservation]:
+    def _entries(self, observation: Mapping[str, Any]) -> list[serving.SlotObservation]:
         """Return the observation of each entry of a batch."""
         mapping, spec = self._served.mapping, self._served.policy.environment.observation_spec
         # The arrays of both modalities, each of shape (entries, steps, ...).
@@ -220,20 +216,24 @@ class NamedPolicy(BasePolicy):
         for modality in ("video", "state"):
             arrays = observation.get(modality, {})
             if not isinstance(arrays, Mapping):
-                raise ObservationRefusedError(f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}")
+                raise serving.ObservationRefusedError(
+                    f"'{modality}' must hold arrays by name, it is a {type(arrays).__name__}"
+                )
             for key, values in arrays.items():
                 if not isinstance(values, np.ndarray) or values.ndim < 3 or values.shape[1] < 1:
                     shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
-                    raise ObservationRefusedError(
+                    raise serving.ObservationRefusedError(
                         f"'{modality}.{key}' must have entries, steps and values, it has {shape}"
                     )
             found[modality] = dict(arrays)
         video, state = found["video"], found["state"]
         sizes = {len(values) for values in (*video.values(), *state.values())}
         if len(sizes) != 1:
-            raise ObservationRefusedError(f"the request's arrays have {sorted(sizes)} entries, all must have as many")
+            raise serving.ObservationRefusedError(
+                f"the request's arrays have {sorted(sizes)} entries, all must have as many"
+            )
         return [
-            checked_observation(
+            serving.checked_observation(
                 # The last step is the present one.
                 mapping.observation(
                     {key: values[entry][-1] for key, values in video.items()},

@@ -22,13 +22,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from arena_wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena.errors import ArenaError, Problem, did_you_mean, refuse
-from isaaclab_arena.evaluation.serving import (
-    HostedPolicy,
-    HostFullError,
-    HostSession,
-    ObservationRefusedError,
-    PolicyHost,
-)
+from isaaclab_arena.evaluation import serving
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
@@ -94,11 +88,13 @@ class ObservationMapping:
                 # A picture is decoded only if its stated size is that of the environment's pictures.
                 if isinstance(picture, protocols.EncodedPicture):
                     if picture.shape != self.sizes[camera]:
-                        raise ObservationRefusedError(f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due")
+                        raise serving.ObservationRefusedError(
+                            f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due"
+                        )
                     try:
                         picture = picture.decoded()
                     except WireError as error:
-                        raise ObservationRefusedError(f"'{key}': {error}") from error
+                        raise serving.ObservationRefusedError(f"'{key}': {error}") from error
                 found[CAMERAS][camera] = picture
         if self.states:
             found[STATES] = {}
@@ -110,13 +106,15 @@ class ObservationMapping:
             except ValueError:
                 numbers = np.asarray(None)
             if numbers.dtype.kind not in "biuf":
-                raise ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
+                raise serving.ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
 
             # Split it into the terms of the environment, which lie one behind the other.
             sizes = [math.prod(self.shapes[name]) for name in names]
             if numbers.size != sum(sizes):
                 due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
-                raise ObservationRefusedError(f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}")
+                raise serving.ObservationRefusedError(
+                    f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}"
+                )
             parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
             found[STATES] |= {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
         return found
@@ -163,7 +161,7 @@ def _found(message: Mapping[str, Any], key: str, what: str) -> Any:
     value = value_of(message, key)
     if value is None:
         names = [str(name)[:50] for name in list(message)[:20]]
-        raise ObservationRefusedError(f"the observation has no {what} '{key}'{did_you_mean(key, names)}")
+        raise serving.ObservationRefusedError(f"the observation has no {what} '{key}'{did_you_mean(key, names)}")
     return value
 
 
@@ -174,7 +172,7 @@ def _found(message: Mapping[str, Any], key: str, what: str) -> Any:
 class ServedJob:
     """The job whose policy is served."""
 
-    policy: HostedPolicy
+    policy: serving.HostedPolicy
     mapping: ObservationMapping  # the clients' names for the terms of its environment
     contents: Mapping[str, str]  # hashes of the policy's parts, for clients to record
 
@@ -202,8 +200,8 @@ class ServedJob:
         if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):
             return None
         if words is None:
-            raise ObservationRefusedError(f"'{key}' is missing; the policy reads an instruction")
-        raise ObservationRefusedError(f"'{key}' must be a text that says something, it is {in_words(words)}")
+            raise serving.ObservationRefusedError(f"'{key}' is missing; the policy reads an instruction")
+        raise serving.ObservationRefusedError(f"'{key}' must be a text that says something, it is {in_words(words)}")
 
     def episode(self, episode_index: int) -> Episode:
         """Return an episode of the job, with its random streams."""
@@ -221,7 +219,7 @@ def error_text(what: str, error: object) -> str:
 
 def failure_text(error: Exception) -> str:
     """Return the text for a client whose query failed, and log the traceback of an unexpected error."""
-    if isinstance(error, ObservationRefusedError):
+    if isinstance(error, serving.ObservationRefusedError):
         return error_text("observation refused", error)
     if not isinstance(error, ArenaError):
         _LOG.warning("the policy failed", exc_info=error)
@@ -236,14 +234,14 @@ _CLOSE_S = 1.0
 _LONGEST_REASON_BYTES = 120
 
 
-Talk: TypeAlias = Callable[[ServerConnection, HostSession], None]
+Talk: TypeAlias = Callable[[ServerConnection, serving.HostSession], None]
 """Talks with one client: it gets the connection and its session, and returns or raises when that is over."""
 
 
 class WebsocketServer:
     """Gives each connection a session of a policy host, until it closes; OSError if the port is taken."""
 
-    def __init__(self, host: PolicyHost, talk: Talk, listen: ListenOptions, stated: Mapping[str, Any]) -> None:
+    def __init__(self, host: serving.PolicyHost, talk: Talk, listen: ListenOptions, stated: Mapping[str, Any]) -> None:
         # ``GET /health`` answers with `stated` and the number of sessions. It needs no token.
         self._host, self._talk, self._listen, self._stated = host, talk, listen, stated
         self._server = serve(
@@ -310,7 +308,7 @@ class WebsocketServer:
             )
         try:
             self._host.check_room()
-        except HostFullError as error:
+        except serving.HostFullError as error:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
         return None
 
@@ -319,7 +317,7 @@ class WebsocketServer:
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             session = self._host.open()
-        except HostFullError as error:
+        except serving.HostFullError as error:
             connection.close(_TRY_AGAIN, str(error)[:_LONGEST_REASON_BYTES])
             return
         try:
@@ -344,7 +342,7 @@ class OpenpiTalks:
     prompt_key: str = field(kw_only=True)
     numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
 
-    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+    def __call__(self, connection: ServerConnection, session: serving.HostSession) -> None:
         """Talk with one client until it closes the connection."""
         served = self.served
         metadata = {
@@ -360,7 +358,7 @@ class OpenpiTalks:
             # An error is text, as openpi's own server writes it.
             connection.send(self._answer(data, session))
 
-    def _answer(self, data: str | bytes, session: HostSession) -> str | bytes:
+    def _answer(self, data: str | bytes, session: serving.HostSession) -> str | bytes:
         if isinstance(data, str):
             return error_text("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
         try:
@@ -395,7 +393,7 @@ class VlaEvalTalks:
     limits: WireLimits
     unnumbered: Iterator[int] = field(default_factory=itertools.count, init=False)
 
-    def __call__(self, connection: ServerConnection, session: HostSession) -> None:
+    def __call__(self, connection: ServerConnection, session: serving.HostSession) -> None:
         """Talk with one client until it closes the connection."""
         # An episode begins with its first observation, which has the instruction.
         begins: Episode | None = None
@@ -439,7 +437,7 @@ class VlaEvalTalks:
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})
         if not isinstance(pictures, Mapping):
-            raise ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
+            raise serving.ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
         return self.served.mapping.observation(pictures, payload)
 
     def _hello(self, message: protocols.Message) -> protocols.Message:

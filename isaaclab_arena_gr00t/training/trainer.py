@@ -22,16 +22,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage import episodes, layout
-from isaaclab_arena_gr00t.observations import (
-    CAMERA_GROUP,
-    STATE_GROUP,
-    RecordedSpaces,
-    Wiring,
-    model_observation,
-    pictures,
-    state_values,
-    to_groups,
-)
+from isaaclab_arena_gr00t import observations
 
 # Read recorded episodes as training data: every control step with the actions that followed it.
 
@@ -93,28 +84,36 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
     return found
 
 
-def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps) -> RecordedSpaces:
+def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps) -> observations.RecordedSpaces:
     """Return the observations and actions of a demonstration's environment; ConfigError if it has no pictures."""
-    groups: dict[str, dict[str, ArraySpec]] = {CAMERA_GROUP: {}, STATE_GROUP: {}}
-    prefixes = {f"{CAMERA_GROUP}/": CAMERA_GROUP, f"{layout.OBSERVATIONS}/": STATE_GROUP}
+    groups: dict[str, dict[str, ArraySpec]] = {observations.CAMERA_GROUP: {}, observations.STATE_GROUP: {}}
+    prefixes = {
+        f"{observations.CAMERA_GROUP}/": observations.CAMERA_GROUP,
+        f"{layout.OBSERVATIONS}/": observations.STATE_GROUP,
+    }
     for name in steps.names(demonstration.file, demonstration.episode_index):
         for prefix, group in prefixes.items():
             if name.startswith(prefix):
                 array = steps.array(_place(demonstration, name))
                 dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
-    if not groups[CAMERA_GROUP]:
+    if not groups[observations.CAMERA_GROUP]:
         message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
         raise ConfigError(message, key="--dataset")
     action = steps.array(_place(demonstration, layout.ACTIONS))
-    return RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
+    return observations.RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
 
 
 class DemonstrationSteps:
     """All control steps of the demonstrations, numbered consecutively; `wiring` locates the model's data in them."""
 
     def __init__(
-        self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: episodes.RecordedSteps
+        self,
+        demonstrations: Sequence[Demonstration],
+        wiring: observations.Wiring,
+        *,
+        horizon: int,
+        steps: episodes.RecordedSteps,
     ) -> None:
         self.demonstrations = tuple(demonstrations)
         self._wiring = wiring
@@ -137,8 +136,10 @@ class DemonstrationSteps:
 
         # Use the functions of an evaluation, so that the model sees the same inputs in training.
         names = {
-            CAMERA_GROUP: {camera: f"{CAMERA_GROUP}/{camera}" for camera in wiring.cameras.values()},
-            STATE_GROUP: {term: f"{layout.OBSERVATIONS}/{term}" for term in wiring.state_terms},
+            observations.CAMERA_GROUP: {
+                camera: f"{observations.CAMERA_GROUP}/{camera}" for camera in wiring.cameras.values()
+            },
+            observations.STATE_GROUP: {term: f"{layout.OBSERVATIONS}/{term}" for term in wiring.state_terms},
         }
         observed: dict[str, dict[str, torch.Tensor]] = {group: {} for group in names}
         for group, of_group in names.items():
@@ -146,9 +147,9 @@ class DemonstrationSteps:
                 parts = [self._steps.array(_place(demonstration, name))[step] for demonstration, step in places]
                 observed[group][key] = torch.from_numpy(np.stack(parts))
         rows = list(range(len(places)))
-        state = state_values(observed, wiring, rows)
-        observation = model_observation(
-            {key: values[:, None] for key, values in pictures(observed, wiring, rows).items()},
+        state = observations.state_values(observed, wiring, rows)
+        observation = observations.model_observation(
+            {key: values[:, None] for key, values in observations.pictures(observed, wiring, rows).items()},
             None if state is None else state[:, None],
             wiring,
             [demonstration.instruction for demonstration, _ in places],
@@ -162,7 +163,7 @@ class DemonstrationSteps:
             wanted = np.arange(step, step + self._horizon)
             chunks.append(np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32))
             paddings.append(wanted >= len(actions))
-        groups = to_groups(torch.from_numpy(np.stack(chunks)), wiring.action)
+        groups = observations.to_groups(torch.from_numpy(np.stack(chunks)), wiring.action)
         return DemonstrationBatch(
             observation=observation,
             action={key: values.numpy() for key, values in groups.items()},

@@ -12,18 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isaaclab_arena import workers
 from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
-from isaaclab_arena.workers import (
-    RequestError,
-    WorkerError,
-    WorkerOptions,
-    WorkerProcess,
-    memory_file,
-    spare_worker,
-    taken_worker,
-)
 
 ANSWERS = Path(__file__).parent / "worker" / "answers.py"
 """The program of workers that hold env slots."""
@@ -127,7 +119,7 @@ class ThisProcess:
     """Answers like a `WorkerProcess`, in this process. An error of a request is raised as it is."""
 
     def __init__(self) -> None:
-        self._memory, self.pid = memory_file(), os.getpid()
+        self._memory, self.pid = workers.memory_file(), os.getpid()
         self._answers = answers.Answers(
             self._memory.fileno(),
             lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
@@ -163,18 +155,20 @@ class ThisProcess:
 class EnvWorker:
     """A worker and its env slots; it starts when the first of them is made."""
 
-    def __init__(self, source: SlotSource, options: WorkerOptions | None, failures: Failures, indices: range) -> None:
+    def __init__(
+        self, source: SlotSource, options: workers.WorkerOptions | None, failures: Failures, indices: range
+    ) -> None:
         # If the process dies in a step, only the env slot that was moving has failed; a new process continues the
         # others from there. ``options`` is None for this process.
         self.indices, self._failures = indices, failures
         self.places = slice(indices.start, indices.stop)  # of its env slots in arrays of all
-        self._source, self._is_here, self._options = source, options is None, options or WorkerOptions()
+        self._source, self._is_here, self._options = source, options is None, options or workers.WorkerOptions()
         self._which: Hashable = None  # workers of equal keys can replace each other
         if source.code is not None and options is not None:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
-        self.process: WorkerProcess | ThisProcess | None = None
-        self.begun: WorkerProcess | None = None  # a process that already runs, for the first start
+        self.process: workers.WorkerProcess | ThisProcess | None = None
+        self.begun: workers.WorkerProcess | None = None  # a process that already runs, for the first start
         self.shared: Any = None  # `SharedArrays`, once an environment is made
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
@@ -183,7 +177,7 @@ class EnvWorker:
         # of each step since, for all env slots of the worker, each (num_slots, action_dim).
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
-        self._unsent: WorkerError | None = None
+        self._unsent: workers.WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         self._ahead: answers.StepsAhead | None = None
         self._most_ahead = self._options.steps_per_message - 1
@@ -199,13 +193,17 @@ class EnvWorker:
             return
         if self.process is None:
             # A spare process has run such environments, and has more loaded than one that has only begun.
-            spare, begun, self.begun = None if self._which is None else taken_worker(self._which), self.begun, None
+            spare, begun, self.begun = (
+                None if self._which is None else workers.taken_worker(self._which),
+                self.begun,
+                None,
+            )
             if spare and begun:
                 begun.close()
             command = ANSWERS, self._options.interpreter, self._options.environment_variables
             try:
-                self.process = spare or begun or (ThisProcess() if self._is_here else WorkerProcess(*command))
-            except WorkerError as error:
+                self.process = spare or begun or (ThisProcess() if self._is_here else workers.WorkerProcess(*command))
+            except workers.WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
         self._send({**told, "slots": [index - self.indices[0] for index in self._making]})
@@ -216,7 +214,7 @@ class EnvWorker:
             return {}
         try:
             description, _ = self._receive(self._options.start_timeout_s * len(self._making))
-        except (RequestError, WorkerError) as error:
+        except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
         if self.shared is None and self.process is not None:
             sizes = description, len(self.indices), self._most_ahead
@@ -234,7 +232,7 @@ class EnvWorker:
         timeout_s = self._options.start_timeout_s * len(starting)
         try:
             message, _ = self._receive(timeout_s)
-        except WorkerError as error:
+        except workers.WorkerError as error:
             if not error.died:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
@@ -292,7 +290,7 @@ class EnvWorker:
             return
         try:
             self._take_steps(moving, steps)
-        except WorkerError as error:
+        except workers.WorkerError as error:
             self._failures.tell(f"env slots {[*moving]}", str(error))
             self._go_on(error, moving, steps)
 
@@ -309,11 +307,11 @@ class EnvWorker:
     def let_go(self) -> None:
         """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
         is_free = self._is_sound and not self.starting and self._which is not None
-        if is_free and isinstance(self.process, WorkerProcess):
+        if is_free and isinstance(self.process, workers.WorkerProcess):
             try:
-                if spare_worker(self._which, self.process, self._options.step_timeout_s):
+                if workers.spare_worker(self._which, self.process, self._options.step_timeout_s):
                     self.process = None
-            except (RequestError, WorkerError) as error:
+            except (workers.RequestError, workers.WorkerError) as error:
                 _LOG.info("a worker of '%s' stops, as it could not close: %s", self._source.name, first_line(error))
         self.close()
 
@@ -369,7 +367,7 @@ class EnvWorker:
             elif self._played:
                 self._played[index][1].append(self._asked[0])
 
-    def _go_on(self, error: WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
+    def _go_on(self, error: workers.WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
         """Repeat the steps after the process died or did not answer in one of them."""
         # After steps made ahead no env slot is at fault yet: only the requested steps are repeated.
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
@@ -394,10 +392,10 @@ class EnvWorker:
                 self._ask_steps(actions, asked)
                 if others:
                     self._take_steps(others, again)
-            except WorkerError as error_again:
+            except workers.WorkerError as error_again:
                 # Another env slot kills the process too: each round drops one.
                 steps.failures[self._moving(playing)] = first_line(error_again)
-            except (ArenaError, RequestError) as refusal:
+            except (ArenaError, workers.RequestError) as refusal:
                 _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
                 steps.failures.update((index, first_line(error)) for index in playing if index not in moving)
                 self.close()
@@ -440,7 +438,7 @@ class EnvWorker:
             raise RuntimeError("a worker was asked before it was started")
         try:
             self.process.send(message, arrays)
-        except WorkerError as error:
+        except workers.WorkerError as error:
             self._unsent = error
 
     def _receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -458,7 +456,11 @@ class EnvSlots:
     """
 
     def __init__(
-        self, source: SlotSource, num_envs: int, options: WorkerOptions | None, begun: WorkerProcess | None = None
+        self,
+        source: SlotSource,
+        num_envs: int,
+        options: workers.WorkerOptions | None,
+        begun: workers.WorkerProcess | None = None,
     ) -> None:
         self.steps_elsewhere = options is not None  # other processes make the steps
         self._source, self._size = source, options.envs_per_worker if options else num_envs
@@ -515,7 +517,7 @@ class EnvSlots:
         try:
             for worker, _ in self._divided(indices):
                 words.update(worker.finish_resets())
-        except (RequestError, WorkerError) as error:
+        except (workers.RequestError, workers.WorkerError) as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}{error.details}") from error
         return words
 
@@ -568,7 +570,7 @@ class EnvSlots:
         worker = self.workers[index // self._size]
         try:
             return worker.asked({"request": "render", "slot": index - worker.indices[0]})["picture"]
-        except (RequestError, WorkerError) as error:
+        except (workers.RequestError, workers.WorkerError) as error:
             raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
 
     def close(self) -> None:
