@@ -40,7 +40,7 @@ from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena_gr00t import config as policies
 from isaaclab_arena_gr00t.data.layout import jobs_of
-from isaaclab_arena_gr00t.observations import Wiring, wired
+from isaaclab_arena_gr00t.observations import RecordedSpaces, Wiring, wired
 from isaaclab_arena_gr00t.training import trainer
 
 PROGRAM = "isaaclab_arena_gr00t.training.finetune"
@@ -127,7 +127,7 @@ def wire_recordings(
     steps: episodes.RecordedSteps,
 ) -> Wiring:
     """Locate the model's inputs and outputs in recordings; ConfigError if one lacks them or two differ in layout."""
-    found: dict[object, trainer.RecordedSpaces] = {}
+    found: dict[object, RecordedSpaces] = {}
     for recording in {demonstration.file: demonstration for demonstration in demonstrations}.values():
         found[recording.file] = trainer.recorded_spaces(recording, steps)
     wirings = {path: wired(spaces, interface, config, files, file=file) for path, spaces in found.items()}
