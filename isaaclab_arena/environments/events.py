@@ -91,6 +91,9 @@ class Moments(NamedState):
         for name, part in parts.items():
             setattr(self, name, part.reshape(len(part), -1, 3) if name == "site_xpos" else part)
 
+    def __len__(self) -> int:
+        return len(self.qpos)
+
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for a field that was not kept; existing attributes never get here."""
         raise AttributeError(f"moments have no '{name}'; a task names what they are to keep of a state: moment_fields")
@@ -99,7 +102,7 @@ class Moments(NamedState):
         """Return the position of a loose or fixed body [m]. Shape: (moments, 3)."""
         joint = self.names.free_joints.get(body)
         if joint is None:
-            return self._standing[self.names.bodies[body]].expand(len(self.qpos), 3)
+            return self._standing[self.names.bodies[body]].expand(len(self), 3)
         return self.joint_position(joint)[:, :3]
 
     def body_orientation(self, body: str) -> torch.Tensor:
@@ -412,7 +415,7 @@ def events_of(facts: Facts, *, solved: bool, max_steps: int) -> EpisodeEvents:
     # goal nearly met.
     at_end = {name for name, each in found.items() if each[-1][1] >= last - _FLICKER}
     visible = ["fell_off_table", "lifted", "never_moved", "never_reached", "almost"]
-    is_pushed = facts.carried is None and facts.strayed_m is not None  # and not held
+    is_pushed = facts.carried is None and facts.strayed_m is not None  # not to be held
     if "wrong_object" in found:
         visible.remove("never_reached")
     if is_pushed:

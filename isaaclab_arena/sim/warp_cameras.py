@@ -206,7 +206,7 @@ class BatchCameras:
             self.render(torch.arange(num_worlds, device=backend.device))
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
-        """Render worlds ``env_ids`` (n,), int64, None for all; return `WorldPictures` (n, ...) on their device."""
+        """Render worlds ``env_ids`` (n,), int64, None for all; return `WorldPictures` as tensors (n, ...)."""
         if self._copies is None:
             return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:

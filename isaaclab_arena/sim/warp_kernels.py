@@ -73,7 +73,7 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
 
 
 _CPU_USERS = SimpleNamespace(number=0, changed=Condition())
-"""How many threads use Warp on the CPU without a turn. A thread that holds ``changed`` keeps others from entering."""
+"""The ``number`` of threads that use Warp's CPU without a turn; a thread that holds ``changed`` keeps others out."""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Terms that tasks are composed of."""
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from isaaclab_arena.environments.mdp.spaces import (
     position_term,
     read_terms,
 )
+from isaaclab_arena.environments.mdp.task import TaskSpec
 from isaaclab_arena.environments.mdp.things import SceneObject
 from isaaclab_arena.environments.variations.catalogue import check_paraphrases, word_distance
 from isaaclab_arena.errors import ConfigError
@@ -402,3 +404,19 @@ def test_a_file_with_a_name_that_is_not_utf_8_is_named(tmp_path):
 def test_a_file_that_was_mended_is_read_again(thing_of):
     assert "no body called" in refusal(thing_of, '<body name="cup"/>')
     assert thing_of('<body name="body"/>').body == "cup/body"
+
+
+class Upturned(SceneObject):
+    """A thing that stands on its head."""
+
+    def part(self):
+        return replace(super().part(), quaternion=(0.0, 1.0, 0.0, 0.0))
+
+
+def test_a_thing_says_itself_how_it_stands_in_a_scene():
+    things = [each(prefix="bin", asset="objects/bin.xml", position=(0.5, 0.0, 0.2)) for each in (SceneObject, Upturned)]
+    spec = TaskSpec(name="right_the_bin", instruction="right the bin", time_limit_s=1.0, things=tuple(things))
+    assert [part.quaternion for part in spec.parts] == [(1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0)]
+    assert {(part.prefix, part.asset, part.position) for part in spec.parts} == {
+        ("bin", "objects/bin.xml", (0.5, 0.0, 0.2))
+    }

@@ -69,6 +69,12 @@ class CameraOptions(ViewportOptions):
     camera_depth: bool = False
     camera_segmentation: bool = False
 
+    @property
+    def resolution(self) -> tuple[int, int]:
+        """Width and height of a picture in pixels."""
+        side = self.camera_size
+        return (self.camera_width, self.camera_height) if side is None else (side, side)
+
 
 def check_camera_options(options: CameraOptions) -> None:
     """Raise ConfigError, with the option as key, for pictures outside the size limits."""
@@ -256,11 +262,9 @@ class EnvironmentCameras:
         self.filmable = (*(term(name) for name in observed), *viewport)
         self.enabled = options.enable_cameras  # policies see the pictures
         # Names and picture size (width, height) of the viewport, and of all cameras that policies may see.
-        side = options.camera_size
-        resolution = (options.camera_width, options.camera_height) if side is None else (side, side)
         self._cameras_at: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
             VIEWPORT: (viewport, (options.viewport_width, options.viewport_height)),
-            HEAD_CAMERA: (observed, resolution),
+            HEAD_CAMERA: (observed, options.resolution),
         }
         self._renderers: dict[str, Renderer] = {}
         self._film_renderers: dict[str, FilmRenderer] = {}

@@ -193,11 +193,8 @@ class EnvWorker:
             return
         if self.process is None:
             # A spare process has run such environments, and has more loaded than one that has only begun.
-            spare, begun, self.begun = (
-                None if self._which is None else workers.taken_worker(self._which),
-                self.begun,
-                None,
-            )
+            spare = None if self._which is None else workers.taken_worker(self._which)
+            begun, self.begun = self.begun, None
             if spare and begun:
                 begun.close()
             command = ANSWERS, self._options.interpreter, self._options.environment_variables

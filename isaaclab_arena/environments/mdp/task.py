@@ -83,7 +83,7 @@ class TaskSpec:
     @property
     def parts(self) -> tuple[ScenePart, ...]:
         """The things as parts of a scene."""
-        return tuple(ScenePart(prefix=each.prefix, asset=each.asset, position=each.position) for each in self.things)
+        return tuple(thing.part() for thing in self.things)
 
     @property
     def rigid_objects(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ class Task(ABC):
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Store the parts for the judge of conditions that env slots (n,) were just reset to; by default nothing."""
+        """Store the parts that `judge` needs of the conditions of env slots (n,) just reset; by default nothing."""
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Clear the counters of env slots (n,), int64, that were just reset."""

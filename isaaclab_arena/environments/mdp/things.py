@@ -8,7 +8,7 @@ import numpy as np
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, orientation_term, position_term
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, point, upright_pose
-from isaaclab_arena.sim.scene import ASSETS, part_names
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, part_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,10 @@ class SceneObject:
     def joint(self) -> str:
         """Its free joint in the scene, if it is loose."""
         return f"{self.prefix}/free"
+
+    def part(self) -> ScenePart:
+        """Return it as a part of a scene."""
+        return ScenePart(prefix=self.prefix, asset=self.asset, position=self.position)
 
     def draw(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
         """Draw ``<name>.position`` and, for a loose thing, ``<name>.yaw``; nothing without an area."""

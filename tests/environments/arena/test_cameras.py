@@ -38,6 +38,7 @@ def test_a_side_of_a_square_goes_before_a_width_and_a_height():
     backend, options = seeing().backend, partial(CameraOptions, camera_width=40, camera_height=24)
     specs = [EnvironmentCameras(backend, options(camera_size=side), torch.device("cpu")).spec() for side in (None, 32)]
     assert [spec[name].shape for name in RGB for spec in specs] == [(24, 40, 3), (32, 32, 3)] * 2
+    assert [options(camera_size=side).resolution for side in (None, 32)] == [(40, 24), (32, 32)]
 
 
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)

@@ -422,6 +422,8 @@ class Cameras:
         self._size = size
         self._shown_size = shown_size
         self._names = [f"{name}_image" for name in names]
+        if not names:
+            return
         make = environment._create_camera_sensors
 
         def make_on_demand(*args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
