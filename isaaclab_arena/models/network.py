@@ -34,8 +34,8 @@ class PolicyNetwork(ABC):
     num_inputs: int | None = None
     num_outputs: int | None = None
     knows_std: bool = False  # True if its answers have a standard deviation
-    # The layers and the hidden size of each part of the memory, and the device of new memory.
-    memory_sizes: Sequence[tuple[int, int]] = ()
+    # The shape of each part of one batch entry's memory, (num_layers, 1, hidden_size), and the device of new memory.
+    memory_shapes: Sequence[Sequence[int]] = ()
     memory_device: torch.device | None = None
     # The names that its file gives to the outputs, and the observations that its file lists as input, in order.
     stated_actions: tuple[str, ...] | None = None
@@ -47,8 +47,8 @@ class PolicyNetwork(ABC):
 
     def new_memory(self, batch_size: int) -> Memory:
         """Return the memory of batch entries before their first observation: zeros for each part."""
-        sizes, device = self.memory_sizes, self.memory_device
-        return tuple(torch.zeros(num_layers, batch_size, size, device=device) for num_layers, size in sizes)
+        shapes, device = self.memory_shapes, self.memory_device
+        return tuple(torch.zeros(num_layers, batch_size, size, device=device) for num_layers, _, size in shapes)
 
     def close(self) -> None:
         """Announce that no request will follow now; later requests are allowed."""
@@ -144,7 +144,7 @@ class Actor(PolicyNetwork):
         self.knows_std = distribution.std is not None
         if rnn is not None:
             # A GRU has a hidden state, an LSTM a cell state too.
-            self.memory_sizes = [(rnn.num_layers, rnn.hidden_size)] * (2 if isinstance(rnn, torch.nn.LSTM) else 1)
+            self.memory_shapes = [(rnn.num_layers, 1, rnn.hidden_size)] * (2 if isinstance(rnn, torch.nn.LSTM) else 1)
             self.memory_device = next(rnn.parameters()).device
 
     @torch.no_grad()
@@ -191,8 +191,7 @@ class TorchScriptNetwork(PolicyNetwork):
         # Recurrent programs keep the memory of a single batch entry in buffers. Here each batch entry has its own
         # memory, which is put in and taken out around every call.
         self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
-        shapes = [buffers[name].shape for name in self._names]
-        self.memory_sizes, self.memory_device = [(shape[0], shape[2]) for shape in shapes], device
+        self.memory_shapes, self.memory_device = [buffers[name].shape for name in self._names], device
         self._one_by_one: bool | None = None
         parameters = dict(self._module.named_parameters())
         first = next((parameters[name] for name in _FIRST_WEIGHTS if name in parameters), None)
@@ -264,7 +263,7 @@ class OnnxNetwork(PolicyNetwork):
         # Recurrent networks take their memory as inputs ``h_in`` and ``c_in``, and return it.
         self._inputs = [each.name for each in inputs]
         self._outputs = [each.name for each in outputs[: len(inputs)]]
-        self.memory_sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
+        self.memory_shapes = [each.shape for each in inputs[1:]]
         # Most files were exported for a batch of one; then each entry gets its own call.
         self._one_by_one = _ONE_BY_ONE in batches
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None

@@ -391,8 +391,8 @@ def _states(policy: typing.Any) -> dict[_Path, object]:
             own = (*path, name)
             states[own] = _form(value)
             is_object = not isinstance(value, (type, torch.nn.Module, torch.Tensor)) and hasattr(value, "__dict__")
-            package = type(value).__module__.partition(".")[0]
-            if is_object and package in packages and id(value) not in seen:
+            is_known = is_object and type(value).__module__.partition(".")[0] in packages
+            if is_known and id(value) not in seen:
                 seen.add(id(value))
                 states[own] = type(value)
                 look_at(vars(value), own)

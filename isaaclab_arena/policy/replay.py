@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -66,13 +66,8 @@ class RecordedActions(PolicyBase[OptionsT]):
         # ``played``: index of the recorded sequence for each episode of the job. ``only``: the one played in every
         # episode, None if each plays its own. ``device``: where actions wait, None for the environment's; ConfigError
         # if torch cannot use it.
-        self._played, self._only, self._device = played, only, None
-        if device is not None:
-            try:
-                self._device = torch.zeros(0, device=device).device
-            except (RuntimeError, AssertionError) as error:
-                message = f"cannot use device '{device}': {first_line(error)}; leave it out to use the environment's"
-                raise ConfigError(message, key="device") from error
+        self._played, self._only = played, only
+        self._device = None if device is None else checked_device(device)
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self._positions = torch.zeros(0, dtype=torch.int64)
@@ -175,7 +170,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
         """Refuse a recording that cannot be played, before simulation; ConfigError with ``key`` of the option."""
-        policy = cls(config)
+        policy = cls(replace(config, device=None))
         file, index = policy._files[policy.first], policy.first
         try:
             actions = read_actions(file, index)
@@ -186,11 +181,14 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
                 f"the actions of {demo_name(index)} in {file} have shape {actions.shape}, not (num_steps, action_dim)"
             )
             raise ConfigError(message, key=_KEY)
+        if config.device is not None:
+            checked_device(config.device)
 
     @classmethod
     def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
         """Return the connections with an environment; ConfigError if its actions have another size."""
-        policy = cls(config)
+        # Nothing is played here, so no GPU is needed.
+        policy = cls(replace(config, device=None))
         try:
             policy._read(env, policy.first)
         except PolicyError as error:
@@ -200,7 +198,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
     @classmethod
     def description(cls, config: ReplayPolicyCfg) -> Description:
         """Return the facts that the recordings state; see `PolicyBase.description`."""
-        policy = cls(config)
+        policy = cls(replace(config, device=None))
         file = policy._files[policy.first]
         attributes = read_attributes(file, policy.first)
         seed = attributes.get("placement_seed", attributes.get("seed"))
@@ -267,3 +265,12 @@ def played_episodes(
     if not wanted or len({*wanted}) < len(wanted):
         raise ConfigError(f"must name recorded episodes, each once, got {list(wanted)}", key="episodes")
     return dict(enumerate(wanted))
+
+
+def checked_device(name: str) -> torch.device:
+    """Return a device that torch can use; ConfigError at the option ``device`` for any other."""
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        message = f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's"
+        raise ConfigError(message, key="device") from error

@@ -131,7 +131,8 @@ class NetworkOnServer(networks.PolicyNetwork):
         # One call covers all entries of a batch, so an answer has the same bits as without a server.
         self._network = network
         self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
-        self.knows_std, self.memory_sizes = network.about["knows_std"], network.about["memory"]
+        self.knows_std = network.about["knows_std"]
+        self.memory_shapes = [(num_layers, 1, size) for num_layers, size in network.about["memory"]]
 
     def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""

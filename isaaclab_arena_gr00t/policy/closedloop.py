@@ -244,7 +244,9 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query shows."""
-        self._shown_steps = self._wiring_of(env).video_steps
+        # Before the first episode there is no query to come, and the environment need not fit yet.
+        if self._player is not None and self._player.num_envs == env.num_envs:
+            self._shown_steps = self._wiring_of(env).video_steps
         return super().pictures_to_see(env, starting)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
@@ -302,9 +304,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
                 self._instructions.get(slot) or self.task_description or self.policy_config.language_instruction
                 for slot in slots
             ]
-            if not all(words):
+            unsaid = [slot for slot, text in zip(slots, words, strict=True) if not text]
+            if unsaid:
                 raise PolicyError(
-                    f"env slot {slots[words.index('')]} has no instruction; give language_instruction in the job or in "
+                    f"env slot {unsaid[0]} has no instruction; give language_instruction in the job or in "
                     f"{self.args.policy_config_yaml_path}"
                 )
             shown = history.shown(observation, slots, words, as_tensors=self._takes_tensors)

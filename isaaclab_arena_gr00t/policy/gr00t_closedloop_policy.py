@@ -197,9 +197,10 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if config.model_path is not None:
             searched = "and is looked for in the working directory"
             refuse(gr00t_config.checkpoint_problems(config.model_path, searched=searched))
-        super().check_options(config)
+        gr00t_config.check_args(config)
         with gr00t_config.named_by_option(gr00t_config.YAML_OPTION, config.policy_config_yaml_path):
             settings = cls.settings_of(config)
+            gr00t_config.read_joint_files(settings)
             problems = gr00t_config.checkpoint_problems(settings.model_path)
             known = gr00t_config.stated_embodiments(settings.model_path)
             with problems_into(problems):

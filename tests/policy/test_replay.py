@@ -10,6 +10,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
@@ -119,6 +120,12 @@ def test_wrong_options_are_named(tmp_path, options, message):
     options = {"replay_file_path": str(recording(tmp_path)), **options}
     with pytest.raises(ConfigError, match=message):
         resolve_policy_class("replay").from_dict(options)
+
+
+def test_a_recording_without_actions_is_named_before_the_device(tmp_path):
+    config = ReplayPolicyCfg(replay_file_path=str(recording(tmp_path, length=0)), device="gpu")
+    with pytest.raises(ConfigError, match=r"^replay_file_path: .* shape \(0, 3\)"):
+        ReplayPolicy.check_options(config)
 
 
 def test_the_same_episode_in_two_files_is_refused(tmp_path):

@@ -274,6 +274,20 @@ def test_an_exported_network_acts_without_a_configuration(tmp_path):
     assert "gives 2 actions" in refused_environment(policy_of(write_torchscript(tmp_path / "b.pt", 3, 2)))
 
 
+class WithFlatMemory(torch.nn.Linear):
+    """A program whose buffer has the name of rsl_rl's memory, and another shape."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.register_buffer("hidden_state", torch.zeros(1, 8))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_exported_network_with_an_unknown_memory_is_refused(tmp_path):
+    torch.jit.save(torch.jit.script(WithFlatMemory()), str(tmp_path / "policy.pt"))
+    assert "cannot be asked about 3 numbers" in refused_environment(policy_of(tmp_path / "policy.pt"))
+
+
 def test_an_exported_network_is_scaled_as_its_training_says(tmp_path):
     write_checkpoint(tmp_path, action_scaling="within_bounds")
     policy = policy_of(write_torchscript(tmp_path / "exported" / "policy.pt", 3, 3))
