@@ -185,9 +185,9 @@ def jobs_to_run_anew(
         )
     changed: dict[str, list[Problem]] = {}
     for name, job in wanted.items():
-        known, now, found = before[name], job.contents, []
-        if known is not None and now is not None:
-            found = [*changes(known.policy, now.policy), *changes(known.environment, now.environment)]
+        known, present, found = before[name], job.contents, []
+        if known is not None and present is not None:
+            found = [*changes(known.policy, present.policy), *changes(known.environment, present.environment)]
         if problems := [Problem(how, job=name, key=what) for what, how in found]:
             changed[name] = problems
 
