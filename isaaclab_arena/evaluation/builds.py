@@ -15,7 +15,7 @@ from isaaclab_arena.config.schema import Meanwhile, PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching
-from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of
+from isaaclab_arena.evaluation.job import ContentReader, Job, modules_of_object
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
@@ -347,7 +347,7 @@ class GroupBuilder:
         elif because is None and doubtful is not None:
             because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
         # A foreign environment is probed, once for equal keys. This package's tests cover its own environments.
-        if because is None and (isinstance(job.builder, LoadsCode) or modules_of(job.builder.own)):
+        if because is None and (isinstance(job.builder, LoadsCode) or modules_of_object(job.builder.own)):
             key = job.environment_key, job.policy_traits.pictures != "none"
             if key not in self._probed_environments:
                 with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):

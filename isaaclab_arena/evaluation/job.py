@@ -158,12 +158,8 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _PARSER = threading.Lock()
 
 
-def modules_of(found: object) -> list[str]:
-    """Return the modules of a class, or of an object's class and of the classes and functions in its attributes."""
-    # With the modules of base classes, without this package's and Python's own; each once.
-    is_class = isinstance(found, type)
-    parts: list[object] = [found if is_class else type(found)]
-    parts += [] if is_class or not hasattr(found, "__dict__") else vars(found).values()
+def modules_of(*parts: object) -> list[str]:
+    """Return the modules of classes, of their bases, and of functions, without this package's and Python's own."""
     names: dict[str, None] = {}
     for part in parts:
         defined = part.__mro__ if isinstance(part, type) else [getattr(part, "func", part)] if callable(part) else []
@@ -171,6 +167,12 @@ def modules_of(found: object) -> list[str]:
             if isinstance(name, str) and name.partition(".")[0] not in _OWN and _file(name) is not None:
                 names[name] = None
     return list(names)
+
+
+def modules_of_object(found: object) -> list[str]:
+    """Return the modules of an object's class, and of the classes and functions in its attributes."""
+    # The object may be a class that serves as a builder, whose own attributes decide too.
+    return modules_of(type(found), *(vars(found).values() if hasattr(found, "__dict__") else ()))
 
 
 def source_files(modules: Iterable[str]) -> dict[str, Path]:
@@ -319,7 +321,7 @@ class ContentReader:
             options = sources_in_options(job.config.environment_args)
             known = job.builder.content_sources(job.environment_config) or options
             sources = replace(known, files={**options.files, **known.files})
-            self._of_environment[key] = self._contents(sources, modules_of(job.builder.own))
+            self._of_environment[key] = self._contents(sources, modules_of_object(job.builder.own))
         if job.saved_conditions is None:
             return self._of_environment[key]
         saved = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()

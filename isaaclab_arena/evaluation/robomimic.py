@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,13 +27,14 @@ class RobomimicEnv:
 
     # `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation equals
     # ``obs/flat`` of an exported file, and actions have the scale of its ``actions``.
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
     def __init__(self, environment: str, *, lang: str | None = None, **options: Any) -> None:
         # Robomimic 0.5 passes `lang` to every environment; this one has its own instruction.
         del lang
         self.env = gym_ids.make_single_env(environment, observations="nested", **options)
         self.spec: Any = None  # Gym's registry leaves it here.
+        # Not in the class, by which Gym would wrap the environment for a ``render_mode`` that is not listed.
+        self.metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
         arena = self.env.environment
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, arena.action_spec.shape, np.float32)
         self._scaler = ActionScaler(arena.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
@@ -102,46 +103,47 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
         recorded = {name: episodes.index_episodes(found, key=_RUN)}
 
     for name, files in recorded.items():
-        # Leave out episodes that ended in an error.
-        sound: dict[int, Path] = {}
-        for file in dict.fromkeys(files.values()):
-            indices = [index for index, place in files.items() if place == file]
-            with episodes.opened(file) as recording:
-                attributes = [recording.attributes(recording.group(index)) for index in indices]
-            sound |= {
-                index: file
-                for index, own in zip(indices, attributes, strict=True)
-                if own.get("outcome") != Outcome.ERROR
-            }
-        sound = dict(sorted(sound.items()))
-        if not sound:
-            raise ConfigError("holds no episode without an error", file=str(next(iter(files.values()))))
-        source = next(iter(sound.values()))
-        env_args = episodes.read_env_args(source)
+        yield _exported(files, output / f"{name}.hdf5", may_import=may_import)
 
-        # Only the environment knows the bounds of the actions.
-        job = recorded_environment_job(env_args, source=str(source), num_envs=1, cameras=False, may_import=may_import)
-        environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
-        try:
-            scaler = ActionScaler(environment.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
-        finally:
-            environment.close()
 
-        # For robomimic's ``create_env_from_metadata``: Gym imports the module before the colon, which registers the
-        # id. Type 2 is `EnvGym`.
-        variations = {"variations": env_args["variations"]} if env_args.get("variations") else {}
-        kwargs = {**env_args["env_kwargs"], "environment": env_args["env_name"], **variations}
-        module, target = f"{gym_ids.__name__}.robomimic_ids", output / f"{name}.hdf5"
-        made_by = {"env_name": f"{module}:{gym_ids.ROBOMIMIC_ID}", "type": 2, "env_kwargs": kwargs}
-        masks = write_robomimic_file(
-            target,
-            (episodes.read_episode(file, index) for index, file in sound.items()),
-            made_by,
-            scaled=lambda actions, scaler=scaler: scaler.output_of(
-                torch.from_numpy(actions.astype(np.float32))
-            ).numpy(),
-        )
-        shown = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items())
-        num_errors = len(files) - len(sound)
-        left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
-        yield f"{target}: {len(sound)} episodes ({shown}){left_out}"
+def _exported(files: Mapping[int, Path], target: Path, *, may_import: bool) -> str:
+    """Write the recordings of one job (episode index -> file) to `target`, which must not exist; return a line."""
+    # Leave out episodes that ended in an error.
+    sound: dict[int, Path] = {}
+    for file in dict.fromkeys(files.values()):
+        indices = [index for index, place in files.items() if place == file]
+        with episodes.opened(file) as recording:
+            attributes = [recording.attributes(recording.group(index)) for index in indices]
+        sound |= {
+            index: file for index, own in zip(indices, attributes, strict=True) if own.get("outcome") != Outcome.ERROR
+        }
+    sound = dict(sorted(sound.items()))
+    if not sound:
+        raise ConfigError("holds no episode without an error", file=str(next(iter(files.values()))))
+    source = next(iter(sound.values()))
+    env_args = episodes.read_env_args(source)
+
+    # Only the environment knows the bounds of the actions.
+    job = recorded_environment_job(env_args, source=str(source), num_envs=1, cameras=False, may_import=may_import)
+    environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
+    try:
+        scaler = ActionScaler(environment.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
+    finally:
+        environment.close()
+
+    # For robomimic's ``create_env_from_metadata``: Gym imports the module before the colon, which registers the id.
+    # Type 2 is `EnvGym`.
+    variations = {"variations": env_args["variations"]} if env_args.get("variations") else {}
+    kwargs = {**env_args["env_kwargs"], "environment": env_args["env_name"], **variations}
+    module = f"{gym_ids.__name__}.robomimic_ids"
+    made_by = {"env_name": f"{module}:{gym_ids.ROBOMIMIC_ID}", "type": 2, "env_kwargs": kwargs}
+    masks = write_robomimic_file(
+        target,
+        (episodes.read_episode(file, index) for index, file in sound.items()),
+        made_by,
+        scaled=lambda actions: scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy(),
+    )
+    shown = ", ".join(f"{mask} {len(indices)}" for mask, indices in masks.items())
+    num_errors = len(files) - len(sound)
+    left_out = f"; {num_errors} that ended in an error left out" if num_errors else ""
+    return f"{target}: {len(sound)} episodes ({shown}){left_out}"

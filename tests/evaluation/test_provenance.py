@@ -13,10 +13,10 @@ import torch
 from yaml.resolver import BaseResolver
 
 from isaaclab_arena.environments.tasks.grasping import REACH
-from isaaclab_arena.evaluation.job import ContentReader, modules_of, provenance_on, source_files
+from isaaclab_arena.evaluation.job import ContentReader, modules_of, modules_of_object, provenance_on, source_files
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.evaluation.jobs import coin_job
-from tests.fakes import CoinBuilder, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 
 
 def test_versions_are_read_once_however_often_they_are_asked_for():
@@ -80,7 +80,7 @@ def test_what_an_import_cannot_be_read_from_counts_by_itself(package):
 
 def test_classes_of_this_package_have_no_source_of_their_own():
     assert modules_of(ZeroActionPolicy) == []
-    assert modules_of(REACH) == []
+    assert modules_of_object(REACH) == []
     assert modules_of(ShrugPolicy) == ["tests.fakes"]
 
 
@@ -90,7 +90,12 @@ def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
 
     builder = CoinBuilder()
     builder.make_task = make_task  # pyright: ignore[reportAttributeAccessIssue]  as builders have it
-    assert modules_of(builder) == ["tests.fakes", __name__]
+    assert modules_of_object(builder) == ["tests.fakes", __name__]
+
+
+def test_a_class_that_serves_as_a_builder_is_what_its_attributes_are_made_of():
+    builder = type("Builder", (ShrugPolicy,), {"config_class": CoinConfig, "build": staticmethod(coin_job)})
+    assert modules_of_object(builder) == ["tests.fakes", "tests.evaluation.jobs"]
 
 
 class ReadsYaml(ShrugPolicy, BaseResolver):
