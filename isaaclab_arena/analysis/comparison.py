@@ -115,6 +115,11 @@ class JobComparison:
     metrics: Mapping[str, MeanDifference]
     events: tuple[EventDifference, ...] = ()  # if the task reports events; the smallest p-value first
 
+    @property
+    def progress(self) -> MeanDifference | None:
+        """The difference of the completed share of the task, None if the task does not measure it."""
+        return self.metrics.get("progress")
+
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
     """Compare a candidate with its baseline over their pairs, as a family of one. ValueError if none has a result."""

@@ -340,28 +340,6 @@ def job_on_page(
         )
         for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
-
-    # The episodes as columns for the page's script. The most informative conditions come first, because `most_values`
-    # may cut the rest.
-    names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
-    in_room = set(names[: most_values // max(len(episodes), 1)])
-    index = episodes["episode_index"].to_numpy(float)
-    packed: dict[str, Any] = {
-        "count": len(episodes),
-        "index": None if np.array_equal(index, np.arange(len(episodes))) else packed_numbers(index),
-        "outcome": packed_texts(outcome),
-        "conditions": {
-            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
-            for name, values in columns.items()
-            if name in in_room
-        },
-        "conditions_left_out": len(names) - len(in_room),
-    }
-    for name in ("length", "return", "rank"):
-        packed[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
-    for name in ("termination", "language_instruction", "error", "decisive_event"):
-        if name in episodes:
-            packed[name] = packed_texts(episodes[name].to_numpy(object))
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
@@ -379,7 +357,7 @@ def job_on_page(
         returns=histogram(total[kept], won[kept]),
         conditions=telling[:MOST_CHARTS],
         num_conditions=len(telling),
-        episodes=packed,
+        episodes=_for_script(episodes, columns, telling, most_values=most_values),
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
         scored=scored_in(counted),
         reasons=tuple(explained),
@@ -391,6 +369,37 @@ def uncounted(row: Mapping[str, Any]) -> list[str]:
     """Return the numbers of errors and of missing episodes of a job or suite in words, without zeros."""
     errors = [f"{row['errors']} error{'' if row['errors'] == 1 else 's'}"] if row["errors"] else []
     return errors + ([f"{row['missing']} missing"] if row["missing"] else [])
+
+
+def _for_script(
+    episodes: pd.DataFrame,
+    columns: Mapping[str, np.ndarray],
+    telling: tuple[ConditionRates, ...],
+    *,
+    most_values: int,
+) -> dict[str, Any]:
+    """Return a job's episodes as columns for the page's script; if room is short, not all conditions."""
+    count = len(episodes)
+    # The most informative conditions come first, because `most_values` may cut the rest.
+    names = list(dict.fromkeys([*(each.name for each in telling), *columns]))
+    kept = set(names[: most_values // max(count, 1)])
+    index = episodes["episode_index"].to_numpy(float)
+    document = {
+        "count": count,
+        "index": None if np.array_equal(index, np.arange(count)) else packed_numbers(index),
+        "outcome": packed_texts(episodes["outcome"].fillna("not measured").to_numpy(object)),
+        "conditions": {
+            plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(values)
+            for name, values in columns.items()
+            if name in kept
+        },
+        "conditions_left_out": len(names) - len(kept),
+    }
+    for name in ("length", "return", "rank"):
+        document[name] = packed_numbers(episodes[name].to_numpy(float, na_value=np.nan))
+    possible = ("termination", "language_instruction", "error", "decisive_event")
+    texts = [name for name in possible if name in episodes]
+    return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
 
 
 # Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
@@ -412,6 +421,22 @@ class SuiteOnPage:
     mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
     pooled: str  # the rate over all episodes with its interval, or a dash without one
     sentence: str  # quotable: the task, both rates, and uncounted episodes
+
+
+def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
+    """Return the content of the page for a suite."""
+    mean, pooled = (
+        rows.percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
+        for kind in ("mean", "pooled")
+    )
+    said = "success not measured"
+    if row["successes"] is not None:
+        repeats = rows.of_conditions(row.get("distinct_conditions"), row["scored"])
+        said = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
+    played = (f"{row['tasks']} tasks", rows.short_policy_name(row["policy"]), rows.simulation_in_words(row))
+    what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
+    sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
+    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
 
 
 @dataclass(frozen=True, kw_only=True)

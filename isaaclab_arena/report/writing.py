@@ -33,13 +33,7 @@ from isaaclab_arena.results import stopping
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
-from isaaclab_arena.results.rows import (
-    metric_in_words,
-    of_conditions,
-    percent_text,
-    short_policy_name,
-    simulation_in_words,
-)
+from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.disk import plain, read_json, read_whole, write_text
@@ -187,42 +181,53 @@ def pairs_on_page(
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:
-        leaders = {
-            at: next(each for each in arms if not differences_of_tasks(arm, arms[each])) for at, arm in arms.items()
-        }
-        wanted = [(at, leader) for at, leader in leaders.items() if at != leader]
+        leaders: list[int] = []
+        for at, arm in arms.items():
+            leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
+            if leader is None:
+                leaders.append(at)
+            else:
+                wanted.append((at, leader))
 
-    found: list[PairOnPage] = []
-    for first, second in (sides for sides in wanted if sides[0] in arms and sides[1] in arms):
-        candidate, baseline = arms[first], arms[second]
-        if len(found) == MOST_PAIRS or differences_of_tasks(candidate, baseline):
-            continue
-        # Episodes with equal conditions are not independent, so interval and test use conditions as units.
-        matched = match(candidate, baseline)
-        counts, known = matched.counts, matched.without_errors()
-        effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
-        interval = paired_difference_interval(counts, design_effect=effect)
-        if interval is None or counts.difference is None:
-            continue
-        answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
-        verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
-        is_unequal = len(matched.unequal_sides[0]) > 0
-        pair = PairOnPage(
-            first=first,
-            second=second,
-            counts=counts,
-            distinct=len({*draws.tolist()}),
-            difference=counts.difference,
-            interval=interval,
-            mid_p=sign_flip_p(known.differences, draws)[1],
-            verdict=None if verdict is None else plain_text(verdict),
-            evidence=evidence_curve(candidate, baseline, answer, num_questions=num_questions),
-            could_stop=tuple(plain_text(arm.entry.name) for arm in (candidate, baseline) if arm.asked),
-            discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
-            episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
-        )
-        found.append(pair)
+    found = []
+    for first, second in wanted:
+        if first in arms and second in arms and len(found) < MOST_PAIRS:
+            answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
+            curve = evidence_curve(arms[first], arms[second], answer, num_questions=num_questions)
+            verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
+            pair = _side_by_side(arms[first], arms[second], first, second, curve, verdict=verdict)
+            found += [] if pair is None else [pair]
     return tuple(found)
+
+
+def _side_by_side(
+    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None
+) -> PairOnPage | None:
+    """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
+    if differences_of_tasks(first, second):
+        return None
+    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
+    matched = match(first, second)
+    counts, known = matched.counts, matched.without_errors()
+    effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
+    interval = paired_difference_interval(counts, design_effect=effect)
+    if interval is None or counts.difference is None:
+        return None
+    is_unequal = len(matched.unequal_sides[0]) > 0
+    return PairOnPage(
+        first=at,
+        second=other,
+        counts=counts,
+        distinct=len({*draws.tolist()}),
+        difference=counts.difference,
+        interval=interval,
+        mid_p=sign_flip_p(known.differences, draws)[1],
+        verdict=None if verdict is None else plain_text(verdict),
+        evidence=evidence,
+        could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),
+        discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
+        episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
+    )
 
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
@@ -407,22 +412,7 @@ def page_of(
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
-        for row in records(merged.suites):
-            # One sentence to quote: the task, the mean rate of the tasks, the rate over all episodes, the uncounted.
-            mean, pooled = (
-                percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
-                for kind in ("mean", "pooled")
-            )
-            told = "success not measured"
-            if row["successes"] is not None:
-                repeats = of_conditions(row.get("distinct_conditions"), row["scored"])
-                told = f"mean of tasks {mean}; {row['successes']} of {row['scored']} episodes{repeats}, {pooled}"
-            label = f"{prefix}{row['name']}"
-            played = (f"{row['tasks']} tasks", short_policy_name(row["policy"]), simulation_in_words(row))
-            what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
-            sentence = f"{what}: {'; '.join([told, *sections.uncounted(row)])}"
-            suite = sections.SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
-            suites.append(suite)
+        suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
         metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))

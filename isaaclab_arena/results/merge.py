@@ -213,26 +213,17 @@ class RunFiles:
             # Every recording holds the provenance of its attempt, so one recorded episode per lost attempt is enough.
             unknown, same_conditions = [], not changes
             for number in sorted(unread & {line.attempt for line in commits.lines}):
-                from isaaclab_arena.storage import episode_file, episodes  # noqa: PLC0415  h5py, if damaged
+                from isaaclab_arena.storage.episodes import recorded_without_arrays  # noqa: PLC0415  h5py, if damaged
 
                 lines = (line for line in commits.lines if line.attempt == number and line.checksum is not None)
-                checksums = {line.episode_index: line.checksum for line in lines}
-                places, recorded = episodes.locate_episodes(directory, name)[0], None
-                for at, path in ((index, path) for index in checksums for path in places.get(index, ())):
-                    with suppress(StorageError):
-                        said = episodes.read_attributes(path, at)
-                        episode = episode_file.RecordedEpisode(
-                            episode_index=at, arrays={}, attributes=said, env_args={}
-                        )
-                        if said.get("checksum") == checksums[at] and episode.provenance:
-                            recorded = episode
-                            break
+                recorded = recorded_without_arrays(
+                    directory, name, {line.episode_index: line.checksum for line in lines}
+                )
                 if recorded is None:
                     unknown.append(number)
                     continue
-                planned, provenance = self._plan, Provenance(facts=recorded.provenance)
-                told = Provenance.of(planned.versions, planned.machine).told_differences(provenance)
-                same_conditions = same_conditions and not told
+                provenance = Provenance(facts=recorded.provenance)
+                same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
                 contents[name] = recorded.contents or contents[name]
             evidence = JobEvidence(
                 job=job,

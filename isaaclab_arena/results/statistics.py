@@ -155,6 +155,11 @@ class ScoredEpisodes:
         """Number of distinct draws of conditions."""
         return len(set(map(draw_of, self.conditions)))
 
+    @property
+    def are_distinct(self) -> bool:
+        """Whether no two episodes share conditions."""
+        return self.num_distinct == len(self)
+
     @cached_property
     def design_effect(self) -> float:
         """The number of these episodes that carry as much information as one with its own conditions."""

@@ -146,6 +146,9 @@ class ProvenanceChange:
     before: str | None
     now: str | None
 
+    def __str__(self) -> str:
+        return f"{self.name} was {self.before or 'absent'}, is now {self.now or 'absent'}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
@@ -166,8 +169,7 @@ class Provenance:
 
     def told_differences(self, other: "Provenance") -> tuple[str, ...]:
         """Return a line for each fact known here that differs in another provenance."""
-        known = (each for each in self.differences(other) if each.before is not None)
-        return tuple(f"{each.name} was {each.before or 'absent'}, is now {each.now or 'absent'}" for each in known)
+        return tuple(str(change) for change in self.differences(other) if change.before is not None)
 
 
 # The packages of this process, its checkout and its machine.

@@ -22,15 +22,16 @@ from isaaclab_arena.storage.disk import flush_to_disk, json_line, storage_errors
 
 
 def make_dataset(sources: Sequence[tuple[int, Path]], dataset: Path, *, overwrite: bool = False) -> None:
-    """Make a dataset of verified episodes of other files, and flush it to the disk. `sources` are indices and files."""
+    """Make a dataset of verified episodes of other files. `sources` are indices and files."""
     with written_in_place(dataset, overwrite=overwrite) as temporary:
         # Fast path first: byte copies without HDF5's library. Copies by the library are verified afterwards.
         if not sources or not assemble_dataset(sources, temporary, name=dataset.name):
             temporary.unlink(missing_ok=True)
             copy_episodes(sources, temporary, name=dataset.name)
             episodes.verify_episodes(temporary, told([index for index, _ in sources], "verifying", dataset.name))
-        # The files of the episodes may be removed next, so the dataset must survive a power failure.
-        flush_to_disk(temporary)
+        # It takes the place of the dataset and of parts that are removed next, so it must survive a power failure.
+        if overwrite:
+            flush_to_disk(temporary)
 
 
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path, *, name: str = "") -> None:

@@ -575,6 +575,23 @@ def in_words(indices: Iterable[int]) -> str:
     return named_in_words(indices, layout.demo_name)
 
 
+def recorded_without_arrays(
+    job_directory: Path, job: str, checksums: Mapping[int, int | None]
+) -> episode_file.RecordedEpisode | None:
+    """Return the first recorded episode with a matching checksum, without arrays. None if there is none."""
+    found, _ = locate_episodes(job_directory, job)
+    for index, checksum in checksums.items():
+        for path in found.get(index, ()):
+            with suppress(StorageError):
+                attributes = read_attributes(path, index)
+                episode = episode_file.RecordedEpisode(
+                    episode_index=index, arrays={}, attributes=attributes, env_args={}
+                )
+                if attributes.get("checksum") == checksum and episode.provenance:
+                    return episode
+    return None
+
+
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
     """Map each episode to the files that hold it, and return one message per unreadable file."""
     found: dict[int, list[Path]] = {}

@@ -14,7 +14,7 @@ from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question,
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
 from isaaclab_arena.storage import disk, layout
-from isaaclab_arena.storage.contents import Contents, Node
+from isaaclab_arena.storage.contents import Contents, Node, Provenance
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
@@ -101,6 +101,11 @@ class RunPlan:
     questions: tuple[Question, ...] = ()  # the jobs stop as soon as these are answered
     working_directory: str | None = None  # base of the relative paths of policies
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def provenance(self) -> Provenance:
+        """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
+        return Provenance.of(self.versions, self.machine)
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = False) -> Path:

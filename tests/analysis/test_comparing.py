@@ -313,7 +313,7 @@ def test_lengths_are_compared_over_pairs_and_times_to_success_where_both_succeed
     assert found.length is not None
     assert found.time_to_success is not None
     assert (found.length.num_pairs, found.length.mean, found.time_to_success.num_pairs) == (4, -3.0, 2)
-    assert "progress" not in found.metrics
+    assert found.progress is None
 
 
 def test_progress_is_compared_where_the_task_measures_it(tmp_path):
@@ -321,8 +321,8 @@ def test_progress_is_compared_where_the_task_measures_it(tmp_path):
     first.episodes.metrics[:] = [json.dumps({"progress": value}) for value in (1.0, 1.0, 1.0)]
     second.episodes.metrics[:] = [json.dumps({"progress": value}) for value in (0.5, 0.25, 0.75)]
     found = compare_pairs(first, second, match(first, second), Question())
-    progress = found.metrics["progress"]
-    assert (progress.first_mean, progress.second_mean, progress.mean) == (1.0, 0.5, 0.5)
+    assert found.progress is not None
+    assert (found.progress.first_mean, found.progress.second_mean, found.progress.mean) == (1.0, 0.5, 0.5)
 
 
 def test_a_family_is_judged_by_adjusted_values(tmp_path):

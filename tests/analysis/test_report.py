@@ -15,7 +15,7 @@ from isaaclab_arena.analysis.comparison_files import leaderboard
 from isaaclab_arena.analysis.picture import Dot, Line, Picture, Words, png, svg
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.statistics import mean_rate_interval
-from isaaclab_arena.storage.contents import Contents, Provenance
+from isaaclab_arena.storage.contents import Contents
 from tests.analysis.recorded_runs import run_of
 
 
@@ -114,8 +114,8 @@ def test_the_same_policy_on_both_sides_is_told(tmp_path):
 
 def test_versions_that_differ_are_told(tmp_path):
     candidate, baseline = runs(tmp_path, {"lift": "ss"}, {"lift": "ss"})
-    provenance = Provenance.of({"torch": "3.0"}, candidate.plan.machine)
-    report = compare_runs(changed(candidate, provenance=provenance), baseline, Question())
+    plan = dataclasses.replace(candidate.plan, versions={"torch": "3.0"})
+    report = compare_runs(changed(candidate, provenance=plan.provenance), baseline, Question())
     assert report.notes == ("torch was None for the baseline and 3.0 for the candidate",)
 
 
