@@ -195,7 +195,8 @@ class OmegaConfInterpolation:
     def _take(self, look_ups: int, *replacing: Any) -> None:
         """Count look-ups, and the values and characters that replace a reference; _SpentError if there are too many."""
         self._look_ups += look_ups
-        limit = f"{self._max_look_ups} look-ups of other keys" if self._look_ups > self._max_look_ups else None
+        is_over = look_ups > 0 and self._look_ups > self._max_look_ups
+        limit = f"{self._max_look_ups} look-ups of other keys" if is_over else None
         # A value is plain, or a node of OmegaConf; its whole content counts.
         pending = [*replacing]
         while pending and limit is None:

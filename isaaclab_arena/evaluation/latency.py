@@ -20,7 +20,6 @@ from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
-from isaaclab_arena.interfaces.episode import Stream, episode_generator
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
@@ -347,10 +346,7 @@ class LatePolicy(PolicyWrapper):
         self.asked.start_episodes(env, starts)
         self._control_dt = env.control_dt
         for start in starts:
-            episode = start.episode
-            # The delays are the same for every policy.
-            generator = episode_generator(episode.world_seed, Stream.LATENCY, episode.episode_index)
-            self._generators[start.env_id] = generator
+            self._generators[start.env_id] = start.episode.latency_generator()
         self._timelines_of(env).restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:

@@ -181,6 +181,12 @@ class Sampler:
     p: float = 0.5
 
     @property
+    def numbers(self) -> tuple[float, ...]:
+        """All its numbers: the ends of its range, or its choices."""
+        chosen = (part for choice in self.choices if not isinstance(choice, str) for part in choice)
+        return (*self.low, *self.high, *chosen)
+
+    @property
     def span(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The least and the greatest value of each component that it may draw; nothing for texts."""
         ends = [choice for choice in (self.low, self.high, *self.choices) if choice and not isinstance(choice, str)]

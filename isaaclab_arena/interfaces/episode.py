@@ -183,6 +183,10 @@ class Episode:
         """Return a fresh generator for the policy's own noise in this episode."""
         return episode_generator(self.seed, Stream.POLICY, self.episode_index)
 
+    def latency_generator(self) -> np.random.Generator:
+        """Return a fresh generator for the delays of answers to a policy's queries, the same for every policy."""
+        return episode_generator(self.world_seed, Stream.LATENCY, self.episode_index)
+
     @property
     def episode_seed(self) -> int:
         """One integer that stands for the episode's conditions, 0 to 2**63 - 1."""

@@ -124,9 +124,9 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         if cls.config_class is None:
             return cls()
         # The namespace may hold others' options too.
-        names = option_names(cls.config_class) or ()
+        given, names = vars(args), option_names(cls.config_class) or ()
         try:
-            config = cls.config_class(**{name: value for name, value in vars(args).items() if name in names})
+            config = cls.config_class(**{name: given[name] for name in names if name in given})
         except TypeError as error:
             raise ConfigError(f"options of {cls.config_class.__name__}: {error}") from error
         return cls(config)

@@ -353,8 +353,9 @@ class TrainingRun:
 
     def _check_synchrony(self) -> None:
         """Refuse ranks that differ in their learned state; every rank calls it."""
-        counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
-        learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
+        if self.ranks.context.is_distributed:
+            counts = {"iterations": self.learner.iterations, "env_steps": self.learner.env_steps}
+            learning.check_synchrony({**learning.learned_state(self.learner.algorithm), **counts})
 
 
 def train_rank(
@@ -400,44 +401,50 @@ def train_rank(
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
             stack.callback(disk.RunLock(run_directory).hold(alone=True).release)
-
-        # The evaluation of checkpoints, None for a training without; every rank takes part.
-        asked = config.evaluation
-        evaluation: loop.ClosedLoopEvaluation | None = None
-        if asked.interval == 0 and asked.video_episodes and ranks.context.is_rank_zero:
-            _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
-        if asked.interval != 0:
-            runner_options: dict[str, Any] = {}
-            if asked.eval_jobs_config is not None:
-                jobs = loading.load_jobs_file(Path(asked.eval_jobs_config), suites=SUITES)
-                ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
-            else:
-                # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy
-                # always answers for the same number of env slots. So the result is the same for any number of ranks.
-                jobs = evaluation_jobs(config)
-                films = asked.video_episodes > 0
-                runner_options = {
-                    "split_jobs": True,
-                    "deterministic": True,
-                    "policy_batch": asked.num_envs,
-                    "record_viewport_video": films,
-                    "video_episodes": str(asked.video_episodes) if films else "all",
-                }
-            evaluation = loop.ClosedLoopEvaluation(
-                jobs,
-                checkpoint_option="checkpoint_path",
-                policy_type=_POLICY_TYPE,
-                output_directory=run_directory,
-                ranks=ranks,
-                device=options.device,
-                torch_threads=1,
-                options=runner_options,
-            )
+        evaluation = _evaluation(config, run_directory, ranks, device=options.device)
         resume = options.resume is not None
         run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)
         if evaluation is not None:
             evaluation.check(run.save_untrained)
         return run.execute(stop_file=options.stop_file)
+
+
+def _evaluation(
+    config: settings.TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None
+) -> loop.ClosedLoopEvaluation | None:
+    """Return the evaluation of checkpoints, None for a training without; every rank calls it."""
+    evaluation = config.evaluation
+    if evaluation.interval == 0:
+        if evaluation.video_episodes and ranks.context.is_rank_zero:
+            _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
+        return None
+
+    options: dict[str, Any] = {}
+    if evaluation.eval_jobs_config is not None:
+        jobs = loading.load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
+        ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
+    else:
+        # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always
+        # answers for the same number of env slots. So the result is the same for any number of ranks.
+        jobs = evaluation_jobs(config)
+        films = evaluation.video_episodes > 0
+        options = {
+            "split_jobs": True,
+            "deterministic": True,
+            "policy_batch": evaluation.num_envs,
+            "record_viewport_video": films,
+            "video_episodes": str(evaluation.video_episodes) if films else "all",
+        }
+    return loop.ClosedLoopEvaluation(
+        jobs,
+        checkpoint_option="checkpoint_path",
+        policy_type=_POLICY_TYPE,
+        output_directory=run_directory,
+        ranks=ranks,
+        device=device,
+        torch_threads=1,
+        options=options,
+    )
 
 
 def evaluation_jobs(config: settings.TrainingConfig) -> schema.JobsFile:

@@ -211,22 +211,8 @@ class TrainingRun:
             save_every=options.save_every,
             evaluate_every=options.eval_every or options.save_every,
         )
-        directory = options.output_dir
-        path = directory / _TRAINING_FILE
-        # Rank 0 refuses a resume with other settings, and a new run in a directory that is not empty.
-        if context.is_rank_zero and options.resume:
-            if not path.is_file():
-                raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
-            before = json.loads(path.read_text(encoding="utf-8"))
-            changed = [
-                Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
-                for key, value in self._asked.items()
-                if before.get(key) != value
-            ]
-            refuse(changed)
-        elif context.is_rank_zero and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
-            raise ConfigError(message, key="--output_dir")
+        if context.is_rank_zero:
+            _check_directory(options, self._asked)
 
         # Refuse ranks that differ in software, options or data before any of them trains.
         start_up.agree_on_versions(ranks, training_versions())
@@ -235,36 +221,7 @@ class TrainingRun:
         same |= {"--resume": options.resume, "the kind of device": context.device.type}
         ranks.agree_on("training", {name: str(value) for name, value in same.items()})
         config = policies.read_policy_config(options.policy_config_yaml_path)
-
-        # Read the demonstrations to learn from, and those held out. Several entries of `dataset` (files, patterns, job
-        # or run directories) may name the same recording.
-        steps, files = episodes.RecordedSteps(), policies.read_joint_files(config)
-        interface = interface_of(config, files)
-        recordings = dict.fromkeys(
-            path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
-        )
-        found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
-        file = str(options.policy_config_yaml_path)
-        wiring = wire_recordings(found, interface, config, files, file=file, steps=steps)
-        data, self._validation = (
-            trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
-            for part in trainer.split(found, share=options.validation_share, seed=options.seed)
-        )
-        if base is None:
-            model, self._processor = new_model(data, found, interface, config, seed=options.seed)
-        else:
-            # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
-            try:
-                model, self._processor = building.add_embodiment(
-                    checkpoint.load_model(base, device="cpu", dtype=torch.float32),
-                    checkpoint.load_processor(base),
-                    config.embodiment_tag,
-                    *_robot(interface, data),
-                    seed=options.seed,
-                )
-            except Gr00tError as error:
-                raise ConfigError(str(error), key="--base_model_path") from error
-
+        (model, self._processor), data, self._validation = _model_and_demonstrations(options, config)
         contents = {
             "the demonstrations": [data.demonstrations, self._validation.demonstrations],
             "the model's inputs, outputs and their statistics": self._processor.embodiments,
@@ -328,7 +285,7 @@ class TrainingRun:
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
                 disk.write_text(directory / _TRAINING_FILE, disk.json_text({**self._asked, **began}))
-            learner.check_synchrony(self._trainer.state())
+            self._check_synchrony()
 
             after_step = self._trainer.num_steps
             writer = loop.tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
@@ -368,9 +325,14 @@ class TrainingRun:
         """Return the directory of the checkpoint after `num_steps` steps."""
         return self._options.output_dir / f"checkpoint-{num_steps}"
 
+    def _check_synchrony(self) -> None:
+        """Refuse ranks that differ in their training state; every rank calls it."""
+        if self._context.is_distributed:
+            learner.check_synchrony(self._trainer.state())
+
     def save(self) -> None:
         """Write a checkpoint on rank 0, keep the newest; OutOfSyncError before any file changes if the ranks differ."""
-        learner.check_synchrony(self._trainer.state())
+        self._check_synchrony()
         if not self._context.is_rank_zero:
             return
         options, state = self._options, self._trainer.state()
@@ -401,6 +363,59 @@ class TrainingRun:
         progress.write(self._trainer.num_steps, rates)
         # The speed of training leaves out the evaluation.
         self._losses, self._began = [], time.perf_counter()
+
+
+def _check_directory(options: FinetuneOptions, asked: Mapping[str, Any]) -> None:
+    """Refuse a resume with other settings, and a new run in a directory that is not empty."""
+    directory = options.output_dir
+    path = directory / _TRAINING_FILE
+    if options.resume:
+        if not path.is_file():
+            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
+        before = json.loads(path.read_text(encoding="utf-8"))
+        changed = [
+            Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
+            for key, value in asked.items()
+            if before.get(key) != value
+        ]
+        refuse(changed)
+    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
+        raise ConfigError(message, key="--output_dir")
+
+
+def _model_and_demonstrations(
+    options: FinetuneOptions, config: policies.Gr00tClosedloopPolicyConfig
+) -> tuple[tuple[Gr00tSmall, Gr00tSmallProcessor], trainer.DemonstrationSteps, trainer.DemonstrationSteps]:
+    """Return the model before its first step, with its processor, the training data, and the held-out data."""
+    steps, files = episodes.RecordedSteps(), policies.read_joint_files(config)
+    interface = interface_of(config, files)
+    # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
+    recordings = dict.fromkeys(
+        path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
+    )
+    found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
+    file = str(options.policy_config_yaml_path)
+    wiring = wire_recordings(found, interface, config, files, file=file, steps=steps)
+    learned, held_out = (
+        trainer.DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
+        for part in trainer.split(found, share=options.validation_share, seed=options.seed)
+    )
+    if options.base_model_path is None:
+        return new_model(learned, found, interface, config, seed=options.seed), learned, held_out
+
+    # A robot that the checkpoint knows keeps the statistics of its states and actions; a new one is added.
+    try:
+        made = building.add_embodiment(
+            checkpoint.load_model(options.base_model_path, device="cpu", dtype=torch.float32),
+            checkpoint.load_processor(options.base_model_path),
+            config.embodiment_tag,
+            *_robot(interface, learned),
+            seed=options.seed,
+        )
+    except Gr00tError as error:
+        raise ConfigError(str(error), key="--base_model_path") from error
+    return made, learned, held_out
 
 
 def _checkpoints(output_directory: Path) -> list[Path]:

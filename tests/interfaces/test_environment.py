@@ -244,6 +244,11 @@ def test_choices_are_as_likely_as_they_should_be():
     assert [uneven.count(each) / 2000 for each in choices] == pytest.approx([0.7, 0.0, 0.3], abs=0.05)
 
 
+def test_a_sampler_tells_all_its_numbers():
+    assert Sampler(low=(0.1, -1.0), high=(0.3, 1.0)).numbers == (0.1, -1.0, 0.3, 1.0)
+    assert Sampler(type=SamplerType.CHOICE, choices=((1.0,), "mug", (4.0,))).numbers == (1.0, 4.0)
+
+
 def test_choices_in_turn_go_by_the_episode():
     sampler = Sampler(type=SamplerType.SEQUENTIAL_CHOICE, choices=((1.0,), (2.0,), (4.0,)))
     assert draws(sampler, 5) == [(1.0,), (2.0,), (4.0,), (1.0,), (2.0,)]

@@ -25,7 +25,6 @@ import tyro
 from rich.table import Table
 
 from isaaclab_arena.cli.main import COMMANDS, commands_of_others, print_json
-from isaaclab_arena.config.options import option_types
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
@@ -33,14 +32,11 @@ from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialis
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import program, show_results
-from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import imported
 from isaaclab_arena.storage.contents import node
 from isaaclab_arena.storage.episode_file import Compression, check_compression
-from isaaclab_arena.training import TASKS
 
 # The parts of this machine, and a trial of each.
 
@@ -258,6 +254,12 @@ class Completable:
 
 def completable_commands() -> dict[str, Completable]:
     """Return every command by name; of other packages' commands only the name is known."""
+    # The doctor needs none of these, which take a third of its start.
+    from isaaclab_arena.config.options import option_types  # noqa: PLC0415
+    from isaaclab_arena.evaluation.options import Assignment  # noqa: PLC0415
+    from isaaclab_arena.policy.catalog import POLICIES  # noqa: PLC0415
+    from isaaclab_arena.training import TASKS  # noqa: PLC0415
+
     policies, environments = POLICIES.names(), ENVIRONMENTS.names()
     known_values = {"policy_type": policies, "policy": policies, "assignment": [*Assignment]}
     found = {}

@@ -82,16 +82,14 @@ def verify(argv: Sequence[str]) -> int:
 
         # Run a sample again, of the jobs that can run again and of their episodes that did not end as in `BROKEN_OFF`.
         # The policies of the others were objects or local classes of the program that began the run.
-        gone, finished = (
-            [
-                job.name
-                for job in merged.plan.jobs
-                if (job.contents is not None and STATE in job.contents.policy)
-                or job.config.policy_type.startswith("__main__.")
-                or "<locals>" in job.config.policy_type
-            ],
-            {},
-        )
+        gone = [
+            job.name
+            for job in merged.plan.jobs
+            if (job.contents is not None and STATE in job.contents.policy)
+            or job.config.policy_type.startswith("__main__.")
+            or "<locals>" in job.config.policy_type
+        ]
+        finished: dict[str, list[int]] = {}
         for name in (job.name for job in merged.plan.jobs if job.name not in gone):
             lines = ledger.read_commits(options.output_dir / name, name).lines
             finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
@@ -104,19 +102,7 @@ def verify(argv: Sequence[str]) -> int:
         verified: list[VerifiedEpisode] = []
         if sample:
             verified += _run_again(options, merged.plan, sample)
-            # One paragraph with the verdict on all episodes.
-            same = [episode for episode in verified if episode.is_same]
-            bitwise = [episode for episode in same if episode.compares_arrays]
-            text = _NUM_BITWISE(len(bitwise), len(verified), sum(each.num_steps for each in bitwise))
-            if other := sorted({episode.job for episode in verified if episode.contents}):
-                jobs = ", ".join(f"'{job}'" for job in other)
-                text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
-            if len(same) > len(bitwise):
-                text += (
-                    f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, "
-                    "return and metrics can be compared"
-                )
-            _say(text)
+            _say(_summary(verified))
             is_sound = not problems and all(each.is_same and not each.contents for each in verified)
         else:
             nothing = "no episode was run again"
@@ -204,6 +190,22 @@ def _verdict(episode: "VerifiedEpisode") -> str:
     if episode.explanation is not None:
         verdict += f" ({episode.explanation})"
     return verdict
+
+
+def _summary(verified: Sequence["VerifiedEpisode"]) -> str:
+    """Return one paragraph with the verdict on all episodes."""
+    same = [episode for episode in verified if episode.is_same]
+    bitwise = [episode for episode in same if episode.compares_arrays]
+    text = _NUM_BITWISE(len(bitwise), len(verified), sum(each.num_steps for each in bitwise))
+    if other := sorted({episode.job for episode in verified if episode.contents}):
+        jobs = ", ".join(f"'{job}'" for job in other)
+        text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
+    if len(same) > len(bitwise):
+        text += (
+            f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, return "
+            "and metrics can be compared"
+        )
+    return text
 
 
 def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) -> None:
