@@ -174,11 +174,11 @@ def test_warp_says_how_long_a_module_took_and_whether_it_was_compiled(message, t
 def test_what_is_reported_adds_up_and_differences_say_what_has_come_since():
     ledger = KernelLedger()
     ledger.add(KernelTimes(compile_s=1.0, wait_s=0.5))
-    before = ledger.times()
+    before = ledger.times
     ledger.add(KernelTimes(compile_s=2.0, load_s=0.25))
-    assert ledger.times() == KernelTimes(compile_s=3.0, load_s=0.25, wait_s=0.5)
-    assert ledger.times().since(before) == KernelTimes(compile_s=2.0, load_s=0.25)
-    assert ledger.times().total_s == 3.75
+    assert ledger.times == KernelTimes(compile_s=3.0, load_s=0.25, wait_s=0.5)
+    assert ledger.times.since(before) == KernelTimes(compile_s=2.0, load_s=0.25)
+    assert ledger.times.total_s == 3.75
 
 
 # Which stream Warp works in, and graphs: captured and replayed on the CPU, in streams that only take notes.
