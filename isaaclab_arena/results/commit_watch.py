@@ -14,9 +14,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.results import stopping
-from isaaclab_arena.storage.disk import check_plain, storage_errors
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN
-from isaaclab_arena.storage.ledger import CommitLine, counts_before, parse_line
+from isaaclab_arena.storage.ledger import CommitLine, counts_before, fresh_lines
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2
@@ -130,30 +128,17 @@ class AnswerWatch(Observer):
     def _read(self, job: str) -> None:
         """Read the lines of a job that its ranks have appended since the last read."""
         lines = self._lines[job]
-        for path in sorted((self.output_directory / job).glob(COMMIT_FILE_PATTERN)):
-            check_plain(path)
-            with storage_errors("read", path), path.open("rb") as file:
-                file.seek(self._read_bytes.get(path, 0))
-                content = file.read()
-            # The part after the last newline is still being written.
-            whole = content[: content.rfind(b"\n") + 1]
-            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
-            for text in whole.splitlines():
-                try:
-                    line = parse_line(text)
-                except ValueError:
-                    # The merge reports a line that is no episode.
-                    continue
-                known = lines.get(line.episode_index)
-                is_older = known is not None and not counts_before(line, known)
-                if line.job_name != job or self.runs_again(line) or is_older:
-                    continue
-                lines[line.episode_index] = line
-                if job not in self._asked:
-                    continue
-                self._finished[job][line.episode_index] = stopping.finished_episode(line)
-                if known is not None:
-                    # A later attempt replaced an error, which may change earlier answers, so all of them start again.
-                    self._answering = [
-                        stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions
-                    ]
+        for line in fresh_lines(self.output_directory / job, job, self._read_bytes):
+            known = lines.get(line.episode_index)
+            is_older = known is not None and not counts_before(line, known)
+            if self.runs_again(line) or is_older:
+                continue
+            lines[line.episode_index] = line
+            if job not in self._asked:
+                continue
+            self._finished[job][line.episode_index] = stopping.finished_episode(line)
+            if known is not None:
+                # A later attempt replaced an error, which may change earlier answers, so all of them start again.
+                self._answering = [
+                    stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions
+                ]

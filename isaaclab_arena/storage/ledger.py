@@ -517,6 +517,24 @@ def parse_line(text: bytes | str) -> CommitLine:
     return line
 
 
+def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
+    """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
+    for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
+        disk.check_plain(path)
+        with disk.storage_errors("read", path), path.open("rb") as file:
+            file.seek(read_bytes.get(path, 0))
+            content = file.read()
+        # The part after the last newline is still being written.
+        whole = content[: content.rfind(b"\n") + 1]
+        read_bytes[path] = read_bytes.get(path, 0) + len(whole)
+        for text in whole.splitlines():
+            # The merge reports a line that is no episode.
+            with suppress(ValueError):
+                line = parse_line(text)
+                if line.job_name == job:
+                    yield line
+
+
 # Compare a commit line with the attributes of its recording.
 
 # The place of a recording may change, so its fields are not compared.
