@@ -293,17 +293,16 @@ def declared_options(policy_class: Any) -> DeclaredOptions:
         )
     # A config without a description is a dict.
     is_config = [parameter.name for parameter in required] == [name] and name in _CONFIG_NAMES
-    return _typed(policy_class, dict if is_config else None, parameters)
+    return _typed(policy_class, dict, parameters, is_described=is_config)
 
 
-def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter]) -> DeclaredOptions:
+def _typed(
+    policy_class: type, config_class: Any, parameters: Sequence[inspect.Parameter], *, is_described: bool = True
+) -> DeclaredOptions:
     """Return the options of a class whose constructor takes an instance of a class, as the only one it needs."""
-    # If nothing describes even the first parameter, ``config_class`` is None.
-    others = [
-        parameter.name
-        for parameter in required_parameters(parameters)
-        if config_class is None or parameter is not parameters[0]
-    ]
+    # `is_described`: False if nothing describes even the first parameter.
+    described = parameters[:1] if is_described else ()
+    others = [parameter.name for parameter in required_parameters(parameters) if parameter not in described]
     if others:
         needed = " and ".join(f"'{name}'" for name in others)
         raise ConfigError(

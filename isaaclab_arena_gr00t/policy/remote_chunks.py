@@ -38,7 +38,8 @@ class RemoteChunks(ChunkPolicy[OptionsT]):
         super().__init__(config)
         self._connections = SlotConnections[Any](server_address(addressed(config)), make_codec)
         # None to play all actions of each answer.
-        self._chunk_length = None if config.execute == "all" else config.action_chunk_length
+        options: Any = config
+        self._chunk_length = None if options.execute == "all" else options.action_chunk_length
         self._num_played = self._chunk_length or 1
 
     @classmethod

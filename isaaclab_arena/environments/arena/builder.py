@@ -145,8 +145,7 @@ class TableTask(_SceneBuilder):
             raise ConfigError(problems)
 
         # With known names, the combination has to work.
-        if isinstance(config, CameraOptions):
-            check_camera_options(config)
+        check_camera_options(_camera_options(config))
         embodiment = find_embodiment(config.embodiment)
         robot, workspace = embodiment.robot, embodiment.workspace
         if hasattr(config, "object"):
@@ -240,11 +239,10 @@ class TableTask(_SceneBuilder):
         self.check(config)
         task, distractors, model = self._compiled(config, variations)
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
-        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
+        choice = _backend_choice(config)
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
-        options = config if isinstance(config, CameraOptions) else CameraOptions()
-        cameras = EnvironmentCameras(backend, options, device, num_threads=num_threads)
+        cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if distractors is not None:
             varied = VariedWorld(backend, robot, task, action_mode.spec, variations, distractors, device)
@@ -253,6 +251,14 @@ class TableTask(_SceneBuilder):
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)
         return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
+
+
+def _camera_options(config: Any) -> CameraOptions:
+    return config if isinstance(config, CameraOptions) else CameraOptions()
+
+
+def _backend_choice(config: Any) -> str:
+    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
 
 
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
@@ -313,7 +319,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         (task, _, model), device = self._compiled(config), torch.device(device)
-        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
+        choice = _backend_choice(config)
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
         options = CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
         cameras = EnvironmentCameras(backend, options, device, num_threads=num_threads)

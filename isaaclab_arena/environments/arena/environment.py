@@ -160,17 +160,14 @@ class ArenaEnvironment(Environment):
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            # Only the controls of the running env slots change.
-            controls = self._controls(action.to(self.backend.device), self._running)
-            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
+            self._command(action)
             self.backend.step(self._running, self._num_substeps)
             return self._outcome(self._running)
 
     def try_step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot, or none. Shape of ``action``: (num_envs, action_dim)."""
         with _ordinary_mode():
-            controls = self._controls(action.to(self.backend.device), self._running)
-            torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
+            self._command(action)
             moved = self.backend.step(self._running, self._num_substeps, may_fail=True)
             return self._outcome(moved, may_be_unmade=moved is not self._running)
 
@@ -320,6 +317,11 @@ class ArenaEnvironment(Environment):
     def _start_state(self, conditions: Conditions) -> StartState:
         """Return the start of one env slot, by default the task's."""
         return self.task.start_state(conditions)
+
+    def _command(self, action: torch.Tensor) -> None:
+        """Set the controls of the running env slots."""
+        controls = self._controls(action.to(self.backend.device), self._running)
+        torch.where(self._running[:, None], controls, self.backend.ctrl, out=self.backend.ctrl)
 
     def _outcome(self, moved: torch.Tensor, *, may_be_unmade: bool = False) -> Step:
         """Judge a step and return it; nothing changes for env slots outside ``moved`` (num_envs,), bool."""

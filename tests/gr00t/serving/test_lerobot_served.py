@@ -22,7 +22,7 @@ policy = test_lerobot_served.policy
 def played(session: HostSession, number: int) -> list[list[float]]:
     """Return the actions of an episode that shows noise."""
     session.start_episode(Episode(job="lift", episode_index=number, seed=5))
-    spec: Any = session._host.policy.environment.observation_spec
+    spec: Any = session.host.policy.environment.observation_spec
     generator, actions = np.random.default_rng(number), []
     for _ in range(NUM_STEPS):
         shown = {
