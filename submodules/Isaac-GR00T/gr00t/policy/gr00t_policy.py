@@ -326,7 +326,17 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-_SHORT = reprlib.Repr()
-"""Shows only the beginning of a value, which may be as large as a message."""
+class _ShortRepr(reprlib.Repr):
+    """Shows only the beginning of a value, which may be as large as a message."""
 
-vars(_SHORT).update(maxstring=60, maxother=60, maxlist=20, repr_bytes=lambda value, _level: repr(value[:60]))
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlist = 20
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        del level
+        return repr(x[:60])
+
+
+_SHORT = _ShortRepr()
