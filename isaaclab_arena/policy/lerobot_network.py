@@ -308,7 +308,8 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
     """Return the versions of Python and LeRobot's packages in the policy's interpreter; ConfigError without LeRobot."""
     interpreter, variables = options.interpreter, options.environment_variables
     try:
-        found = workers.ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)["versions"]
+        answer, _ = workers.ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)
+        found = answer["versions"]
     except (workers.RequestError, workers.WorkerError) as error:
         raise ConfigError(f"'{interpreter}' cannot be asked: {error}", key="python") from error
     if "lerobot" not in found:

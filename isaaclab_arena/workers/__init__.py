@@ -263,19 +263,22 @@ def which_worker(answers: Path, python: str, variables: Mapping[str, str]) -> Ha
 
 def ask_kept_worker(
     answers: Path, python: str, variables: Mapping[str, str], message: Mapping[str, Any], timeout_s: float
-) -> dict[str, Any]:
-    """Ask an interpreter about its packages through a kept worker; RequestError or WorkerError if that fails."""
-    # The question must have no side effects, because the worker may be asked again.
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Ask a kept worker, such as one about its interpreter's packages; RequestError or WorkerError if that fails."""
+    # The question must have no side effects, because the worker may be asked again. Each thread has its own worker.
     which = which_worker(answers, python, variables)
     while True:
-        kept = next((each for each in _KEPT if each.which == which), None)
+        here = threading.get_ident()
+        kept = next((each for each in _KEPT if each.which == which and each.thread == here), None)
         is_new = kept is None
         if kept is None:
             kept = _Kept(which=which, worker=WorkerProcess(answers, python, variables))
             _KEPT.append(kept)
-        kept.questions.append(message)
+        # Two different questions are enough to know that no one else may take it.
+        if len(kept.questions) < 2 and message not in kept.questions:
+            kept.questions.append(message)
         try:
-            return kept.worker.ask(message, timeout_s)[0]
+            return kept.worker.ask(message, timeout_s)
         except WorkerError:
             # A worker ends with the thread that started it; then a new one is needed.
             kept.stop()

@@ -1,11 +1,14 @@
-"""The tables of a LeRobot dataset: Parquet files, their pages and their statistics."""
+"""The tables of a LeRobot dataset: Parquet files and their statistics."""
 
+import os
+import sys
 import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,125 +17,9 @@ from pyarrow import parquet
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.disk import storage_error
+from isaaclab_arena.workers import RequestError, WorkerError, ask_kept_worker
+from isaaclab_arena_gr00t.data import table_worker
 from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes
-
-# Read the decompressed sizes of a Parquet file's pages from their headers, before decompressing anything.
-#
-# A column of a row group is a chain of pages. Each page begins with a header in Thrift's compact protocol, with its
-# compressed and decompressed sizes. Readers allocate buffers of these sizes, whatever the file states for the column
-# as a whole.
-
-MAX_PAGE_BYTES = 64 << 20
-"""Writers begin a new page after about a megabyte; a row of a column has at most half a megabyte."""
-
-_MAX_HEADER_BYTES = 64 << 10
-_MAX_PAGES = 1 << 16
-_MAX_DEPTH = 8
-_MAX_VARINT_BYTES = 10
-_UNFOLDED_BYTES, _STORED_BYTES = 2, 3
-_STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(14)
-_FIXED_BYTES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
-
-
-def largest_page(file: BinaryIO, start: int, num_bytes: int) -> int:
-    """Return the decompressed size of a column's largest page [bytes]; ValueError if the page chain is broken."""
-    # The pages, with their headers, take `num_bytes` from `start` on.
-    size = file.seek(0, 2)
-    position, end = start, start + num_bytes
-    if not 0 <= position <= end <= size:
-        raise ValueError("a column lies outside of the file")
-    largest = 0
-    for _ in range(_MAX_PAGES):
-        if position == end:
-            return largest
-        file.seek(position)
-        # Walk from header to header and skip the page contents, so that nothing is decompressed here.
-        header = _Header(file.read(min(_MAX_HEADER_BYTES, end - position)))
-        unfolded, stored = header.sizes()
-        if unfolded < 0 or stored < 0 or position + header.num_bytes + stored > end:
-            raise ValueError("a page lies outside of its column")
-        largest = max(largest, unfolded)
-        position += header.num_bytes + stored
-    raise ValueError(f"a column has more than {_MAX_PAGES} pages")
-
-
-@dataclass
-class _Header:
-    """A page header in Thrift's compact protocol, at the beginning of `content`."""
-
-    content: bytes
-    num_bytes: int = 0  # read so far
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the decompressed and the compressed page size [bytes]; ValueError if the bytes are no header."""
-        # If a field is repeated, the last value counts.
-        found: dict[int, int] = {}
-        try:
-            number = 0
-            while (kind := (byte := self._byte()) & 0xF) != _STOP:
-                number = number + (byte >> 4) if byte >> 4 else self._whole_number()
-                if kind == _I32:
-                    found[number] = self._whole_number()
-                else:
-                    self._skip(kind, _MAX_DEPTH)
-            return found[_UNFOLDED_BYTES], found[_STORED_BYTES]
-        except (IndexError, KeyError) as error:
-            raise ValueError("a page has no header that says how large it is") from error
-
-    def _byte(self) -> int:
-        byte = self.content[self.num_bytes]
-        self.num_bytes += 1
-        return byte
-
-    def _varint(self) -> int:
-        value = 0
-        for position in range(_MAX_VARINT_BYTES):
-            byte = self._byte()
-            value |= (byte & 0x7F) << (7 * position)
-            if byte < 0x80:
-                return value
-        raise ValueError("a number in the header of a page does not end")
-
-    def _whole_number(self) -> int:
-        # Readers keep only 32 bits of the value.
-        value = self._varint() & 0xFFFFFFFF
-        return (value >> 1) ^ -(value & 1)
-
-    def _skip(self, kind: int, depth: int) -> None:
-        if depth == 0:
-            raise ValueError("the header of a page is nested too deep")
-        if kind in _FIXED_BYTES:
-            self.num_bytes += _FIXED_BYTES[kind]
-        elif kind in (_I16, _I32, _I64):
-            self._varint()
-        elif kind == _BINARY:
-            length = self._varint()
-            self.num_bytes += length
-        elif kind in (_LIST, _SET):
-            byte = self._byte()
-            self._skip_elements(byte >> 4 if byte >> 4 != 0xF else self._varint(), (byte & 0xF,), depth)
-        elif kind == _MAP:
-            count = self._varint()
-            kinds = self._byte() if count else 0
-            self._skip_elements(count, (kinds >> 4, kinds & 0xF), depth)
-        elif kind == _STRUCT:
-            while (field := self._byte()) & 0xF != _STOP:
-                if not field >> 4:
-                    self._varint()
-                self._skip(field & 0xF, depth - 1)
-        elif kind not in (_TRUE, _FALSE):
-            raise ValueError("the header of a page holds what no header holds")
-
-    def _skip_elements(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
-        for _ in range(count):
-            for kind in kinds:
-                if kind in (_TRUE, _FALSE):
-                    self._byte()
-                else:
-                    self._skip(kind, depth - 1)
-                if self.num_bytes > len(self.content):
-                    raise ValueError("the header of a page is cut off")
-
 
 # Compute exact statistics of a dataset's columns, for any number of control steps.
 
@@ -276,49 +163,7 @@ class TableExtent:
 
 def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
     """Return columns of the wanted rows, each (num_rows, size); StorageError if rows, columns or types do not fit."""
-    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        # Check names and types in the schema, before any page is read.
-        missing = [name for name in (extent.key, *names) if name not in file.schema_arrow.names]
-        if missing:
-            raise StorageError(f"{path} has no column '{missing[0]}'")
-        for name in (extent.key, *names):
-            _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
-        if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
-            raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
-
-        # Skip row groups without wanted rows, and keep wanted rows only: even a small file may decompress to much more.
-        groups = _groups_with(file.metadata, extent)
-        rows_at_once = _rows_at_once(file, groups, [extent.key, *names], extent.max_size, path)
-        parts, found = [], 0
-        wanted = list(dict.fromkeys((extent.key, *names)))
-        for batch in file.iter_batches(rows_at_once, row_groups=groups, columns=wanted):
-            part = batch.filter(pa.array(batch[extent.key].to_numpy(zero_copy_only=False) == extent.value))
-            found += part.num_rows
-            if found > extent.num_rows:
-                raise StorageError(
-                    f"{path} has more rows with {extent.key} {extent.value} than the {extent.num_rows} that are due"
-                )
-            parts.append(part)
-        table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
-
-    columns: dict[str, np.ndarray] = {}
-    for name in names:
-        array: Any = table[name].combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks else pa.array([], type=table[name].type)
-        flat = array.flatten() if pa.types.is_nested(array.type) else array
-        # Refuse missing values, which would become NaN unnoticed.
-        if array.null_count or flat.null_count:
-            raise StorageError(f"column '{name}' of {path} has empty places")
-        size = 1
-        if pa.types.is_nested(array.type):
-            # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
-            size = len(flat) // max(1, len(array))
-            lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
-            if lengths.tolist() != [size]:
-                raise StorageError(f"column '{name}' of {path} is no list of equally many numbers per row")
-        columns[name] = flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
-    return columns
+    return next(_pieces(path, "columns", names=list(names), **asdict(extent)))[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,151 +176,59 @@ class EpisodeRows:
 
 def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container[int]) -> EpisodeRows:
     """Count the rows of the `wanted` episodes by column `key`; `ordered_by` should ascend (None: any order)."""
-    names = [key] if ordered_by is None else [key, ordered_by]
     counts: dict[int, int] = {}
-    last: dict[int, float] = {}
     unordered: set[int] = set()
-    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        for name in names:
-            if name not in file.schema_arrow.names:
-                raise StorageError(f"{path} has no column '{name}'")
-            kind = file.schema_arrow.field(name).type
-            _check_type(kind, f"column '{name}' of {path}")
-            if pa.types.is_nested(kind):
-                raise StorageError(f"column '{name}' of {path} holds lists, and should hold a number per row")
-
-        rows_at_once = _rows_at_once(file, range(file.metadata.num_row_groups), names, 1, path)
-        for batch in file.iter_batches(rows_at_once, columns=names):
-            owners = batch[key].to_numpy(zero_copy_only=False)
-            # Split the batch by episode. The stable sort keeps the order of an episode's rows.
-            order = np.argsort(owners, kind="stable")
-            starts = np.flatnonzero(np.diff(owners[order], prepend=np.nan) != 0)
-            for rows in np.split(order, starts[1:]) if len(order) else ():
-                owner: int = owners[rows[0]].item()
-                if owner not in wanted:
-                    continue
-                counts[owner] = counts.get(owner, 0) + len(rows)
-                if ordered_by is not None:
-                    # An episode may go on from an earlier batch, so compare with its last row there.
-                    places = batch[ordered_by].to_numpy(zero_copy_only=False)[rows].astype(np.float64)
-                    if not (np.diff(places, prepend=last.get(owner, -np.inf)) > 0).all():
-                        unordered.add(owner)
-                    last[owner] = places[-1].item()
+    for _, found in _pieces(path, "episodes", key=key, ordered_by=ordered_by):
+        owners, num_rows, ascends = (found[each].tolist() for each in ("owner", "count", "ascends"))
+        for owner, rows, is_ordered in zip(owners, num_rows, ascends, strict=True):
+            if owner in wanted:
+                counts[owner] = counts.get(owner, 0) + rows
+                if not is_ordered:
+                    unordered.add(owner)
     return EpisodeRows(counts=counts, unordered=frozenset(unordered))
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, with the named columns that exist; StorageError if the file cannot be read."""
-    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        columns = [name for name in names if name in file.schema_arrow.names]
-        rows_at_once = _rows_at_once(file, range(file.metadata.num_row_groups), columns, 1000, path)
-        for batch in file.iter_batches(rows_at_once, columns=columns):
-            yield from batch.to_pylist()
+    for piece, _ in _pieces(path, "rows", names=list(names)):
+        yield from piece["rows"]
 
 
 def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]:
     """Yield the wanted rows' encoded pictures; StorageError if one is missing or has more than `max_size` bytes."""
-    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
-        # Hugging Face's `datasets` writes a picture as a struct whose field ``bytes`` is the file.
-        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
-        if kind is None or not pa.types.is_struct(kind) or "bytes" not in [field.name for field in kind]:
-            raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
-        _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
-
-        # A small file may decompress to gigabytes: check its metadata and page headers before anything is read.
-        leaf, groups = f"{name}.bytes", _groups_with(file.metadata, extent)
-        _rows_at_once(file, groups, [extent.key], 1, path)
-        chunks = [
-            (column, group.num_rows)
-            for group in map(file.metadata.row_group, groups)
-            for column in map(group.column, range(group.num_columns))
-            if column.path_in_schema == leaf
-        ]
-        with path.open("rb") as content:
-            for column, num_rows in chunks:
-                # Beside the pictures themselves, each of them takes up to 64 bytes, and the pages 64 KiB together.
-                most = min(2 << 30, num_rows * (extent.max_size + 64) + (1 << 16))
-                if column.total_uncompressed_size > most:
-                    raise StorageError(
-                        f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
-                        f"{num_rows} rows; at most {most} are due"
-                    )
-                _check_pages(content, column, path, most)
-
-        # The file may store equal pictures once, so only a few rows are read at a time, and each picture is measured.
-        for batch in file.iter_batches(8, row_groups=groups, columns=[extent.key, leaf]):
-            rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
-            encoded = batch[name].field("bytes")
-            for position in np.flatnonzero(rows).tolist():
-                value = encoded[position].as_buffer()
-                if value is None or value.size > extent.max_size:
-                    found = "no bytes" if value is None else f"{value.size} bytes"
-                    raise StorageError(
-                        f"{path}: a picture of '{plain_text(name)}' has {found}; at most {extent.max_size} are due"
-                    )
-                yield value.to_pybytes()
+    wanted = {"key": extent.key, "value": extent.value, "max_size": extent.max_size}
+    for _, found in _pieces(path, "pictures", name=name, **wanted):
+        yield from (each.tobytes() for each in found.values())
 
 
-def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
-    """Return the row groups that may hold the wanted rows, by the minimum and maximum in the file's statistics."""
-    found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        columns = (group.column(position) for position in range(group.num_columns))
-        statistics = next((each.statistics for each in columns if each.path_in_schema == extent.key), None)
-        if statistics is None or not statistics.has_min_max or statistics.min <= extent.value <= statistics.max:
-            found.append(number)
-    return found
+MAX_MEMORY_BYTES = 4 << 30
+"""Address space of the process that reads foreign tables: Arrow reserves more than it uses."""
+
+_TIMEOUT_S = 120.0  # for each piece
+_READER = Path(table_worker.__file__)
+_NUMBERS = count()
 
 
-def _rows_at_once(
-    file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
-) -> int:
-    """Return a number of rows that takes a few megabytes; StorageError if a row or a decompressed page is too large."""
-    # Arrow takes the dots of a name as levels: with ``action`` it reads ``action.delta`` too.
-    chunks = [
-        (column, group.num_rows)
-        for group in map(file.metadata.row_group, groups)
-        for column in map(group.column, range(group.num_columns))
-        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names)
-    ]
-
-    # Read the number of values from the metadata, before any buffer is allocated. A leaf of the schema belongs to the
-    # column with the longest name that fits, which may be none of `names`.
-    for column, num_rows in chunks:
-        leaf = f"{column.path_in_schema}."
-        owners = (name for name in file.schema_arrow.names if leaf.startswith(f"{name}."))
-        most = max_size if max(owners, key=len, default="") in names else 65_536
-        if column.num_values > max(1, num_rows) * max(1, most):
-            raise StorageError(
-                f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
-                f"{num_rows} rows; at most {most} in a row are due"
-            )
-
-    # The metadata may lie about a column's size, so the page headers count.
-    with path.open("rb") as content:
-        for column, _ in chunks:
-            _check_pages(content, column, path, MAX_PAGE_BYTES)
-    return max(1, min(65_536, (1 << 21) // max(1, max_size)))
-
-
-def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: Path, most: int) -> None:
-    what = f"{path}: '{plain_text(column.path_in_schema)}'"
-    # Some writers put a dictionary's offset at the beginning of the file although there is no dictionary.
-    starts_with_dictionary = column.has_dictionary_page and 0 < column.dictionary_page_offset < column.data_page_offset
-    start = column.dictionary_page_offset if starts_with_dictionary else column.data_page_offset
-    try:
-        largest = largest_page(content, start, column.total_compressed_size)
-    except ValueError as error:
-        raise StorageError(f"{what} is damaged: {error}") from error
-    if largest > most:
-        raise StorageError(f"{what} has a page that unfolds to {largest} bytes; at most {most} are read")
-
-
-def _check_type(kind: pa.DataType, what: str) -> None:
-    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
-    if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
-        raise StorageError(f"{what} holds {plain_text(kind)}, and should hold numbers or lists of numbers")
+def _pieces(path: Path, kind: str, **wanted: Any) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+    """Yield the pieces of one reading in another process, which is kept; StorageError if the file is refused."""
+    number = next(_NUMBERS)
+    message = {"path": str(path.absolute()), "kind": kind, "wanted": wanted, "memory_bytes": MAX_MEMORY_BYTES}
+    while True:
+        try:
+            piece, arrays = ask_kept_worker(_READER, sys.executable, {}, {"reading": number, **message}, _TIMEOUT_S)
+        except (RequestError, WorkerError) as error:
+            raise StorageError(f"cannot read {path}: {plain_text(error)[:500]}") from error
+        if piece.get("errno") is not None:
+            raise storage_error("read", path, OSError(piece["errno"], os.strerror(piece["errno"])))
+        if "failed" in piece:
+            # Arrow's message may repeat bytes of a damaged file.
+            raise StorageError(f"cannot read {path}: {plain_text(piece['failed'])[:500]}")
+        if "refused" in piece:
+            raise StorageError(plain_text(piece["refused"]))
+        if not piece:
+            return
+        yield piece, arrays
+        message = {}
 
 
 @contextmanager

@@ -242,7 +242,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
             variables = {**opengl.variables, **config.environment_variables}
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
-            return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)
+            return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]
         except workers.RequestError as error:
             raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
 

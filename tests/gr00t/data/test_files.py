@@ -1,8 +1,9 @@
 """The files of a LeRobot dataset."""
 
-import io
 import random
-from typing import Any
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import av
 import numpy as np
@@ -11,104 +12,59 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.workers import WorkerProcess
+from isaaclab_arena_gr00t.data import table_worker
 from isaaclab_arena_gr00t.data.features import VideoWriter, read_frames
 from isaaclab_arena_gr00t.data.tables import (
     QUANTILES,
     ColumnSpool,
     TableExtent,
     array_statistics,
-    largest_page,
     picture_statistics,
     read_columns,
     read_rows,
 )
 from tests.gr00t.data.recordings import picture_series
 
-# How far the pages of a Parquet file unfold.
+# Tables that unfold.
 
 
-def chunk_of(column: parquet.ColumnChunkMetaData) -> tuple[int, int]:
-    starts = [column.data_page_offset, *([column.dictionary_page_offset] if column.has_dictionary_page else [])]
-    return min(starts), column.total_compressed_size
-
-
-def pages_of(content: bytes) -> list[int]:
-    """Return the largest page of each column of each row group."""
-    metadata = parquet.ParquetFile(io.BytesIO(content)).metadata
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(position) for group in groups for position in range(group.num_columns)]
-    return [largest_page(io.BytesIO(content), *chunk_of(column)) for column in columns]
-
-
-def written(table: pa.Table, **options: Any) -> bytes:
-    file = io.BytesIO()
-    parquet.write_table(table, file, **options)
-    return file.getvalue()
-
-
-def table() -> pa.Table:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.random.default_rng(0).random(90_000)), 9)
-    return pa.table({"action": vectors, "index": np.arange(10_000), "task": pa.array(["lift", None] * 5_000)})
-
-
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize("data_page_version", ["1.0", "2.0"])
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_all_pages_are_found_however_they_were_written(compression, data_page_version, use_dictionary):
-    content = written(
-        table(),
-        compression=compression,
-        data_page_version=data_page_version,
-        use_dictionary=use_dictionary,
-        write_page_checksum=True,
-        write_page_index=True,
-        data_page_size=20_000,
-        row_group_size=4_000,
-    )
-    actions = pages_of(content)[::3]
-    assert len(actions) == 3
-    assert all(20_000 <= size < 400_000 for size in actions)
-
-
-def in_one_page(num_rows: int) -> dict[str, Any]:
-    """Return the options that put rows into one page; older releases of Arrow count no rows."""
-    counted = {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
-    return {**counted, "row_group_size": num_rows, "write_batch_size": num_rows}
-
-
-def test_one_page_of_a_small_file_may_be_large():
-    content = written(
-        pa.table({"zeros": np.zeros(4_000_000)}),
-        use_dictionary=False,
-        compression="zstd",
-        data_page_size=1 << 30,
-        **in_one_page(4_000_000),
-    )
-    assert len(content) < 20_000
-    assert pages_of(content) == [pytest.approx(32_000_000, rel=0.01)]
-
-
-@pytest.mark.parametrize("named", ["action", "action.delta"])
-def test_a_table_with_a_page_that_unfolds_too_far_is_refused_before_any_of_it_is_read(tmp_path, named):
+def large_page(path: Path, named: str) -> Path:
+    """Write nine million zeros into one page of a small file."""
     num_rows = 9_000_000
+    # Older releases of Arrow count no rows of a page.
+    counted = {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
     columns = {"index": np.zeros(num_rows, np.int32), "action": np.zeros(num_rows, np.int32), named: np.zeros(num_rows)}
-    path = tmp_path / "table.parquet"
     parquet.write_table(
         pa.table(columns),
         path,
         use_dictionary=False,
         compression="zstd",
         data_page_size=1 << 30,
-        **in_one_page(num_rows),
+        row_group_size=num_rows,
+        write_batch_size=num_rows,
+        **counted,
     )
     assert path.stat().st_size < 100_000
+    return path
+
+
+def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
+    path = large_page(tmp_path / "table.parquet", "action.delta")
     before = pa.total_allocated_bytes()
-    # Arrow reads what is named action.delta along with action.
-    with pytest.raises(StorageError, match=rf"'{named}' has a page that unfolds to 72\d+ bytes; at most 67108864"):
+    with pytest.raises(StorageError, match="has more rows with index 0 than the 10 that are due"):
         read_columns(path, ["action"], TableExtent(key="index", value=0, num_rows=10, max_size=1))
-    with pytest.raises(StorageError, match="has a page that unfolds"):
-        list(read_rows(path, [named]))
+    assert len(next(iter(read_rows(path, ["action"])))) == 1
     assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_a_table_that_needs_more_memory_than_the_process_has_is_refused(tmp_path):
+    path = large_page(tmp_path / "table.parquet", "zeros")
+    worker = WorkerProcess(Path(table_worker.__file__), sys.executable, {})
+    message = {"reading": 0, "path": str(path), "kind": "rows", "wanted": {"names": ["zeros"]}}
+    answer, _ = worker.ask({**message, "memory_bytes": 1 << 20}, 60.0)
+    worker.close()
+    assert "failed" in answer
 
 
 def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_path):
@@ -120,51 +76,18 @@ def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_p
         read_columns(tmp_path / "table.parquet", ["action"], TableExtent(key="index", value=0, num_rows=2, max_size=9))
 
 
-@pytest.mark.parametrize("changes", [{"start": -1}, {"start": 10**9}, {"num_bytes": 10**9}, {"num_bytes": -5}])
-def test_a_column_outside_of_its_file_is_refused(changes):
-    file = io.BytesIO(bytes(100))
-    with pytest.raises(ValueError, match="outside of the file"):
-        largest_page(file, **{"start": 4, "num_bytes": 50, **changes})
-
-
-@pytest.mark.parametrize(
-    ("header", "reason"),
-    [
-        (b"\x00", "no header"),
-        (b"\x15\x00\x15\x02\x15\x02", "no header"),
-        (b"\x15\x00\x15\x02\x15\x63\x00", "outside of its column"),
-        (b"\x15\x00\x15\x01\x15\x02\x00\x00", "outside of its column"),
-        (b"\x1e", "what no header holds"),
-        (b"\x15" + b"\xff" * 11, "does not end"),
-        (b"\x1c" * 20, "nested too deep"),
-        (b"\x19\xf3\xff\xff\xff\xff\x7f\x00", "cut off"),
-    ],
-)
-def test_what_is_no_header_is_refused(header, reason):
-    content = header.ljust(8, b"\x00") if reason == "outside of its column" else header
-    with pytest.raises(ValueError, match=reason):
-        largest_page(io.BytesIO(bytes(4) + content), 4, len(content))
-
-
-def test_of_a_size_that_is_said_with_too_many_bits_the_lower_ones_count():
-    # As readers do, which would otherwise make a buffer of another size than was looked at.
-    header = b"\x15\x00\x15" + b"\x88\x80\x80\x80\x10" + b"\x15\x00\x00"
-    assert largest_page(io.BytesIO(header), 0, len(header)) == 4
-
-
-def test_bytes_drawn_at_random_are_refused_or_read_in_no_time():
-    good = written(table(), compression="zstd", data_page_size=20_000)
-    metadata = parquet.ParquetFile(io.BytesIO(good)).metadata
-    start, num_bytes = chunk_of(metadata.row_group(0).column(0))
-    random_ = random.Random(5)
-    for _ in range(500):
-        content = bytearray(good)
+def test_damaged_bytes_are_refused_or_read_and_the_next_table_is_read(tmp_path):
+    good = tmp_path / "good.parquet"
+    parquet.write_table(pa.table({"index": np.zeros(3000), "action": np.random.default_rng(0).random(3000)}), good)
+    extent, random_ = TableExtent(key="index", value=0, num_rows=3000, max_size=1), random.Random(5)
+    for _ in range(100):
+        content = bytearray(good.read_bytes())
         for _ in range(random_.randrange(1, 20)):
-            content[start + random_.randrange(200)] = random_.randrange(256)
-        try:
-            assert largest_page(io.BytesIO(content), start, num_bytes) >= 0
-        except ValueError:
-            continue
+            content[random_.randrange(len(content))] = random_.randrange(256)
+        (tmp_path / "bad.parquet").write_bytes(content)
+        with suppress(StorageError):
+            read_columns(tmp_path / "bad.parquet", ["action"], extent)
+    assert read_columns(good, ["action"], extent)["action"].shape == (3000, 1)
 
 
 def expected(values: np.ndarray) -> dict[str, float]:
