@@ -58,7 +58,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
     # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
     names = [*(name for name in vars(base) if not name.startswith("_")), "network", "asking"]
     below = [vars(each) for each in policy_class.__mro__[: policy_class.__mro__.index(base)]]
-    depth = {name: next((depth for depth, each in enumerate(below) if name in each), len(below)) for name in names}
+    depth = {name: next((number for number, each in enumerate(below) if name in each), len(below)) for name in names}
     offers = {name for name in names if depth[name] < len(below)}
     offers -= {name for name in offers if below[depth[name]][name] is vars(base).get(name)}
     offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
