@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.interfaces.content import UNKNOWN, LoadsCode
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -347,7 +347,7 @@ class GroupBuilder:
         elif because is None and doubtful is not None:
             because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
         # A foreign environment is probed, once for equal keys. This package's tests cover its own environments.
-        if because is None and (isinstance(job.builder, LoadsCode) or modules_of_object(job.builder.own)):
+        if because is None and (job.builder.loads_code or modules_of_object(job.builder.own)):
             key = job.environment_key, job.policy_traits.pictures != "none"
             if key not in self._probed_environments:
                 with self.set_by_code.of(f"environment '{job.config.environment}'", job.environment_key):

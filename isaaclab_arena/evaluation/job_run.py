@@ -32,7 +32,6 @@ from isaaclab_arena.evaluation.queues import RankWork
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
-from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric, split_evenly
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
@@ -453,7 +452,7 @@ class JobRunner:
         of_policy, of_builder = (each.__module__.partition(".")[0] not in own for each in classes)
         is_foreign = {
             f"policy '{job.config.policy_type}'": of_policy,
-            f"environment '{job.config.environment}'": isinstance(job.builder, LoadsCode) or of_builder,
+            f"environment '{job.config.environment}'": job.builder.loads_code or of_builder,
         }
         foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         key = job.environment_key + job.policy_key

@@ -29,7 +29,6 @@ from isaaclab_arena.errors import (
 from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
-from isaaclab_arena.interfaces.content import LoadsCode
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -525,9 +524,8 @@ class _Reading:
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
-    found = owner.foreign_code(config) if isinstance(owner, LoadsCode) else ()
     why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
-    refuse([replace(problem, message=f"{problem.message}; {why}") for problem in found])
+    refuse([replace(problem, message=f"{problem.message}; {why}") for problem in owner.foreign_code(config)])
 
 
 def environment_args(job: Job) -> dict[str, Any]:

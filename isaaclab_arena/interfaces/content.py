@@ -4,9 +4,7 @@ import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-from isaaclab_arena.errors import Problem
+from typing import Any
 
 UNKNOWN = "unknown"
 """The identity of content that counts and cannot be known."""
@@ -35,15 +33,6 @@ class ContentSources:
     stated: Mapping[str, str] = field(default_factory=dict)
     unknown: Sequence[str] = ()
     checkpoint: str | None = None
-
-
-@runtime_checkable
-class LoadsCode(Protocol):
-    """A builder of environments or a policy class whose options may name code: a module to import, a program to run."""
-
-    def foreign_code(self, config: Any) -> Sequence[Problem]:
-        """Return one problem per option that names code of no installed package; nothing is imported or run."""
-        ...
 
 
 def sources_in_options(options: Mapping[str, Any]) -> ContentSources:

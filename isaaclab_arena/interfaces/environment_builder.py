@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform
@@ -32,6 +33,9 @@ class EnvironmentSummary:
 
 # The contract of builders of environments.
 
+_SAYS = {"has_backends": "faster_backend", "counts_episodes": "num_episodes", "loads_code": "foreign_code"}
+"""The attributes of a builder that say if it has a method of its own."""
+
 
 class EnvironmentBuilder:
     """The object behind a registered environment name: it checks options and builds environments.
@@ -46,6 +50,7 @@ class EnvironmentBuilder:
         has_backends: Whether the option ``backend`` chooses the way of simulation, as it does if there is a
             `faster_backend`: that replaces ``auto``, so that all ranks build the same.
         counts_episodes: Whether there is a `num_episodes`.
+        loads_code: Whether there is a `foreign_code`: options may name a module to import or a program to run.
 
     A builder may also have a method ``summary()`` without arguments, whose `EnvironmentSummary` is what
     `isaaclab-arena list environments` shows.
@@ -54,6 +59,7 @@ class EnvironmentBuilder:
     config_class: Any
     has_backends: bool = False
     counts_episodes: bool = False
+    loads_code: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -61,8 +67,8 @@ class EnvironmentBuilder:
         defaults = {name: each for name, each in vars(EnvironmentBuilder).items() if not name.startswith("_")}
         for name in [name for name, value in vars(cls).items() if value is None and callable(defaults.get(name))]:
             setattr(cls, name, defaults[name])
-        cls.has_backends = cls.faster_backend is not EnvironmentBuilder.faster_backend
-        cls.counts_episodes = cls.num_episodes is not EnvironmentBuilder.num_episodes
+        for name, method in _SAYS.items():
+            setattr(cls, name, getattr(cls, method) is not getattr(EnvironmentBuilder, method))
 
     @property
     def own(self) -> object:
@@ -109,6 +115,10 @@ class EnvironmentBuilder:
     def content_sources(self, config: Any) -> ContentSources | None:
         """Return the sources that determine the environment's behaviour, if `sources_in_options` misses any."""
 
+    def foreign_code(self, config: Any) -> Sequence[Problem]:
+        """Return a problem per option that names code which no package has announced; imports and runs nothing."""
+        return ()
+
     def faster_backend(
         self,
         config: Any,
@@ -131,13 +141,13 @@ def completed(builder: Any) -> EnvironmentBuilder:
     if isinstance(builder, EnvironmentBuilder):
         return builder
     whole = EnvironmentBuilder()
-    defaults = {"config_class": None, "foreign_code": None, "summary": None, **vars(EnvironmentBuilder)}
+    defaults = {"config_class": None, "summary": None, **vars(EnvironmentBuilder)}
     # A class that serves as a builder has the defaults too, unbound; and None says that something is not offered.
     found = {name: getattr(builder, name, None) for name in defaults if not name.startswith("_")}
     own = {name: each for name, each in found.items() if each is not None and each is not defaults[name]}
     vars(whole).update(own)
-    offers = {"has_backends": "faster_backend" in vars(whole), "counts_episodes": "num_episodes" in vars(whole)}
-    vars(whole).update({name: offered if found[name] is None else found[name] for name, offered in offers.items()})
+    for name, method in _SAYS.items():
+        vars(whole)[name] = method in vars(whole) if found[name] is None else found[name]
     vars(whole).update(completes=builder)
     return whole
 

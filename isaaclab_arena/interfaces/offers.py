@@ -57,14 +57,10 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
     # The attributes of ``base`` that the class has of its own, as far as they hold for its ``get_action``.
     # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
     names = [*(name for name in vars(base) if not name.startswith("_")), "network", "asking"]
-    beyond = len(policy_class.__mro__)
-    depth = {
-        name: next((number for number, each in enumerate(policy_class.__mro__) if name in each.__dict__), beyond)
-        for name in names
-    }
-    classes = policy_class.__mro__
-    offers = {name for name in names if depth[name] < classes.index(base)}
-    offers -= {name for name in offers if vars(classes[depth[name]])[name] is vars(base).get(name)}
+    below = [vars(each) for each in policy_class.__mro__[: policy_class.__mro__.index(base)]]
+    depth = {name: next((number for number, each in enumerate(below) if name in each), len(below)) for name in names}
+    offers = {name for name in names if depth[name] < len(below)}
+    offers -= {name for name in offers if below[depth[name]][name] is vars(base).get(name)}
     offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
     for together in _TOGETHER:
         offers -= set() if offers.issuperset(together) else set(together)

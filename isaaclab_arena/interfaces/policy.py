@@ -1,6 +1,5 @@
 """The base class of every policy, Isaac Lab Arena's, so that classes written for it run unchanged; its promises."""
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +7,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
-from isaaclab_arena.config.options import option_names, option_types
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
@@ -94,42 +92,17 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
         """Build the policy from a job's ``policy_config_dict``."""
         declared = policy_options.declared_options(cls)
-        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
-        if not isinstance(policy, cls):
-            # An inherited method may build the base class, and then the results would be another policy's.
-            found = type(policy).__name__
-            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
-        return policy
+        return declared.build(declared.read(config_dict, owner=cls.__name__))
 
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:
         """Add an ``argparse`` option per field of the config class, as in Isaac Lab Arena, and return the parser."""
-        if not dataclasses.is_dataclass(cls.config_class):
-            return parser
-        hints = option_types(cls.config_class)
-        group = parser.add_argument_group(cls.config_class.__name__)
-        for option in dataclasses.fields(cls.config_class):
-            # An argument that the parser already has stays as it is.
-            if not option.init or f"--{option.name}" in parser._option_string_actions:
-                continue
-            default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
-            required = default is dataclasses.MISSING
-            reading = policy_options.argparse_reading(hints.get(option.name, str))
-            group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
-        return parser
+        return policy_options.with_arguments(parser, cls.config_class)
 
     @classmethod
     def from_args(cls, args: Any) -> Self:
         """Build the policy from the namespace of such a parser, as in Isaac Lab Arena."""
-        if cls.config_class is None:
-            return cls()
-        # The namespace may hold others' options too.
-        given, names = vars(args), option_names(cls.config_class) or ()
-        try:
-            config = cls.config_class(**{name: given[name] for name in names if name in given})
-        except TypeError as error:
-            raise ConfigError(f"options of {cls.config_class.__name__}: {error}") from error
-        return cls(config)
+        return cls() if cls.config_class is None else cls(policy_options.config_in(args, cls.config_class))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -220,7 +193,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def close(self) -> None:
         """Release the policy's resources. May be called more than once."""
 
-    # Abilities. A class has one if it defines the method.
+    # Abilities. A class has one if it defines the method; `AsksNetwork` describes ``network`` and ``asking``.
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots at whose pictures the next `get_action` looks, None for all; no others are shown.

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from isaaclab_arena.config.options import misnamed_options, option_names, read_options
+from isaaclab_arena.config.options import misnamed_options, option_names, option_types, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 
@@ -73,11 +73,6 @@ class PolicyParser:
                 what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
                 raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
             self.actions.setdefault(action.dest, []).append(action)
-        why = (
-            f"{policy_class.__name__}.from_args reads '{{}}', which add_args_to_parser does not define; beside that "
-            f"there are {' and '.join(SHARED_OPTIONS)}"
-        )
-        self.build = partial(_built, policy_class.from_args, why)  # returns the policy of ``from_args``
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the argument of ``from_args`` for JSON values by name; ConfigError with ``key`` for a wrong option."""
@@ -116,6 +111,19 @@ class PolicyParser:
         if others:
             raise ConfigError(f"{owner} cannot read {' '.join(others)} among its arguments {' '.join(words)}")
         return found
+
+    def build(self, arguments: ParsedArguments) -> Any:
+        """Return the policy of ``from_args``; ConfigError if it reads a missing argument or returns another policy."""
+        owner = self._policy_class.__name__
+        why = (
+            f"{owner}.from_args reads '{{}}', which add_args_to_parser does not define; beside that there are "
+            f"{' and '.join(SHARED_OPTIONS)}"
+        )
+        policy = _built(self._policy_class.from_args, why, arguments)
+        if not isinstance(policy, self._policy_class):
+            # An inherited method may build the base class, and then the results would be another policy's.
+            raise ConfigError(f"{owner}.from_args must return a {owner}, it returned a {type(policy).__name__}")
+        return policy
 
     def taken_from(self, words: Sequence[str], *, leaving: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the options among the words of a command line, as they were typed, and the other words in order."""
@@ -213,18 +221,47 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     return [spelling, *words]
 
 
-def argparse_reading(hint: Any) -> dict[str, Any]:
+# The options of a config class as arguments of argparse, for callers who have a parser of their own.
+
+
+def with_arguments(parser: argparse.ArgumentParser, config_class: type | None) -> argparse.ArgumentParser:
+    """Return the parser with an argument per field of a config class; unchanged for a class that is no dataclass."""
+    if not dataclasses.is_dataclass(config_class):
+        return parser
+    hints = option_types(config_class)
+    group = parser.add_argument_group(config_class.__name__)
+    for option in dataclasses.fields(config_class):
+        # An argument that the parser already has stays as it is.
+        if not option.init or f"--{option.name}" in parser._option_string_actions:
+            continue
+        default = option.default if option.default_factory is dataclasses.MISSING else option.default_factory()
+        required = default is dataclasses.MISSING
+        reading = _argparse_reading(hints.get(option.name, str))
+        group.add_argument(f"--{option.name}", required=required, default=None if required else default, **reading)
+    return parser
+
+
+def config_in(namespace: argparse.Namespace, config_class: type) -> Any:
+    """Return an instance of a config class from a namespace, which may hold others' options too."""
+    given, names = vars(namespace), option_names(config_class) or ()
+    try:
+        return config_class(**{name: given[name] for name in names if name in given})
+    except TypeError as error:
+        raise ConfigError(f"options of {config_class.__name__}: {error}") from error
+
+
+def _argparse_reading(hint: Any) -> dict[str, Any]:
     """Return the arguments that make argparse read an option of some type."""
     choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return argparse_reading(choices[0]) if len(choices) == 1 else {"type": str}
+        return _argparse_reading(choices[0]) if len(choices) == 1 else {"type": str}
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if origin is typing.Literal:
         return {"choices": choices, "type": type(choices[0])}
     if origin in (list, tuple) or hint in (list, tuple):
-        return {"nargs": "*", **(argparse_reading(choices[0]) if choices and choices[0] in (int, float) else {})}
+        return {"nargs": "*", **(_argparse_reading(choices[0]) if choices and choices[0] in (int, float) else {})}
     if origin is dict or hint is dict:
         return {"type": json.loads}
     return {"type": hint if isinstance(hint, type) and issubclass(hint, int | float | Enum | PurePath) else str}

@@ -291,18 +291,15 @@ class ObjectPolicy(PolicyBase):
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that the object announces, None for all without such a method."""
-        return self._policy.pictures_to_see(env, starting) if hasattr(self._policy, "pictures_to_see") else None
+        return getattr(self._policy, "pictures_to_see", super().pictures_to_see)(env, starting)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Reset the episode state of the named env slots, if the object can."""
-        if hasattr(self._policy, "reset"):
-            self._policy.reset(env_ids)
+        getattr(self._policy, "reset", super().reset)(env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Give the object its instruction, and return the instruction that it will follow."""
-        if hasattr(self._policy, "set_task_description"):
-            return self._policy.set_task_description(task_description)
-        return super().set_task_description(task_description)
+        return getattr(self._policy, "set_task_description", super().set_task_description)(task_description)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,7 +177,6 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     # The expert runs where the environment's Meta-World is, which may be another interpreter.
     name: ClassVar[str] = "metaworld_expert"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
-    config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the expert's actions, shape (num_envs, 4); ConfigError if the environment or task has no expert."""

@@ -324,6 +324,8 @@ class LeRobotNetwork:
     A policy asks it as it would ask one in a policy server, a `NetworkElsewhere`; a server asks it as a `Network`.
     """
 
+    max_batch: int | None = None  # it answers any number of entries together; a server has a limit
+
     def __init__(self, directory: Path, device: torch.device, options: LeRobotPolicyCfg) -> None:
         # ``directory`` is that of LeRobot's ``save_pretrained``. ConfigError: the policy cannot be loaded.
         self._directory, self._device, self._options = directory, device, options

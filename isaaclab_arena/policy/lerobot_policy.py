@@ -204,7 +204,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
     # episode's own stream, so an episode's actions do not depend on the other env slots of the query. A policy with
     # memory is asked in every control step.
     name: ClassVar[str] = "lerobot"
-    config_class: ClassVar[type | None] = LeRobotPolicyCfg
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=True, pictures="announced")
 
     def __init__(self, config: LeRobotPolicyCfg, *, network: LeRobotNetwork | NetworkElsewhere | None = None) -> None:
@@ -220,7 +219,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         said = self._said = lerobot.Description(**about)
         # Env slots of a call unless options fix them: in a policy server all calls have one size. None: as many as need
         # a chunk.
-        self._max_batch = None if isinstance(self._network, LeRobotNetwork) else self._network.max_batch
+        self._max_batch = self._network.max_batch
         # A policy gives at most as many actions per query as it was saved with.
         self._num_played = config.n_action_steps or said.num_actions
         if self._num_played > said.num_actions:
@@ -380,8 +379,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         entries |= {lerobot.WORDS: words, lerobot.SEEDS: np.array(seeds, np.int64)}
         if self._said.remembers:
             memories = [self._memories.get(env_id, lerobot.NOTHING) for env_id in env_ids]
-            is_here = isinstance(self._network, LeRobotNetwork)
-            entries[lerobot.MEMORIES] = memories if is_here else self._said.padded(memories)
+            entries[lerobot.MEMORIES] = memories if self._max_batch is None else self._said.padded(memories)
         answers = self._network.ask(entries, slots_per_call=size or len(words))
         self._memories.update(zip(env_ids, answers.get(lerobot.MEMORIES, ()), strict=False))
         actions, columns = answers[lerobot.ACTIONS], self.config.action_columns

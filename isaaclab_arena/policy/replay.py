@@ -150,7 +150,6 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
 
     # ConfigError: the recording or the device does not exist, or the recording lacks the requested episodes.
     name: ClassVar[str] = "replay"
-    config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)

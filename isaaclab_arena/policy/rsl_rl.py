@@ -287,7 +287,6 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     # its episode's own stream. A recurrent network has a memory per env slot, from the start of its episode.
     name: ClassVar[str] = "rsl_rl"
     traits = PolicyTraits(reproducible=True)
-    config_class: ClassVar[type | None] = RslRlPolicyCfg
 
     def __init__(
         self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None, device: torch.device | None = None

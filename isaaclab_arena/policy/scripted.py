@@ -323,7 +323,6 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     # only, to the last bit.
     name = "scripted"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
-    config_class = ScriptedPolicyCfg
 
     def __init__(self, config: ScriptedPolicyCfg | None = None) -> None:
         super().__init__(config or ScriptedPolicyCfg())

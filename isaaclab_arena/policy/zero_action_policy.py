@@ -23,7 +23,6 @@ class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
     # Zero is literal: an environment with joint position targets moves to zero, and does not stand still.
     name: ClassVar[str] = "zero_action"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
-    config_class: ClassVar[type | None] = ZeroActionPolicyCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return zeros. Shape: (num_envs, action_dim)."""
@@ -51,7 +50,6 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
     # env slot. An env slot without a started episode gets zeros.
     name: ClassVar[str] = "random_action"
     traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
-    config_class: ClassVar[type | None] = RandomActionPolicyCfg
 
     def __init__(self, config: RandomActionPolicyCfg | None = None) -> None:
         super().__init__(config)

@@ -146,6 +146,8 @@ def test_a_builder_of_others_gets_the_defaults_of_what_it_does_not_have():
     assert (whole.own, completed(own), own.own) == (duck, own, own)
     assert (whole.config_class, whole.num_episodes(CoinConfig()), whole.counts_episodes) == (CoinConfig, 7, True)
     assert (whole.variations(CoinConfig()), whole.sample(CoinConfig()), whole.has_backends) == ((), None, False)
+    assert (whole.foreign_code(CoinConfig()), whole.loads_code) == ((), False)
+    assert completed(type("Loads", (Duck,), {"foreign_code": lambda *_: []})()).loads_code
     built = whole.build(CoinConfig(), num_envs=3, device=torch.device("cpu"), num_threads=1)
     assert built.num_envs == 3
     with pytest.raises(TypeError, match="no backends"):
