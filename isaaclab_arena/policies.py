@@ -1,14 +1,12 @@
 """Base class, options, traits and registration of policies."""
 
-from typing import TypeAlias
-
 from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyBase, PolicyCfg, PolicyTraits
-from isaaclab_arena.interfaces.policy_traits import AsksNetwork
+from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.policy.action_chunking import ActionChunkScheduler
 from isaaclab_arena.policy.catalog import POLICIES, register_policy, resolve_policy_class
@@ -35,7 +33,3 @@ __all__ = [
     "register_policy",
     "resolve_policy_class",
 ]
-
-# Every policy has the methods of these two, with defaults; the names are for annotations.
-AnswersChunks: TypeAlias = PolicyBase
-PlaysChunks: TypeAlias = PolicyBase

@@ -1,4 +1,4 @@
-"""A policy as its caller knows it: the pictures that it is shown, and the networks that it asks."""
+"""A policy as its caller knows it: the pictures that it is shown, its network, and its methods for annotations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self, TypeAlias
@@ -8,8 +8,8 @@ import torch
 
 from isaaclab_arena.errors import UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyBase, PolicyTraits  # noqa: F401  once here
-from isaaclab_arena.interfaces.specs import CAMERAS, Pictures, pictures_of
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits  # noqa: F401  an earlier place of the traits
+from isaaclab_arena.interfaces.specs import CAMERAS, ChunkTraits, Continuation, Pictures, pictures_of
 
 # Pictures that readers announce: those that a policy asks for, and the form in which a reader gets them.
 
@@ -116,6 +116,35 @@ class NetworkElsewhere(Protocol):
 
     def close(self) -> None:
         """Announce that no question follows for now."""
+        ...
+
+
+# Methods of `PolicyBase` that a class defines together, for annotations.
+
+
+class PlaysChunks(Protocol):
+    """A policy that knows some of an env slot's next actions already."""
+
+    def planned(self, env_id: int) -> torch.Tensor:
+        """See `PolicyBase.planned`."""
+        ...
+
+
+class AnswersChunks(Protocol):
+    """A policy whose chunks of actions can be played by its caller."""
+
+    def chunk_traits(self) -> ChunkTraits:
+        """See `PolicyBase.chunk_traits`."""
+        ...
+
+    def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
+        """See `PolicyBase.look`."""
+        ...
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """See `PolicyBase.chunks`."""
         ...
 
 
