@@ -148,9 +148,14 @@ def prepare_sample(
         if config.num_episodes is None:
             # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
             config = replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        # The plan holds the latencies; their file may be gone.
+        latency = config.latency
+        if latency is not None and latency.file is not None:
+            latency = replace(latency, file=None, measured=True)
         config = replace(
             config,
             index=index,
+            latency=latency,
             num_envs=again,
             policy_config_dict=policy_config,
             variations=job.variations,
@@ -233,14 +238,8 @@ def jobs_of_plan(
 ) -> tuple[Job, ...]:
     """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `policy_batch`: env slots of
-    # each policy call in that run, None for the job's num_envs. `device`: `--device` of the user. Latencies come from
-    # the plan, because their file may be gone.
-    configs = [job.config for job in plan.jobs]
-    for index, config in enumerate(configs):
-        if config.latency is not None and config.latency.file is not None:
-            latency = replace(config.latency, file=None, measured=True)
-            configs[index] = replace(config, latency=latency)
-    file = str(source / layout.RUN_PLAN_FILE)
+    # each policy call in that run, None for the job's num_envs.
+    configs, file = [job.config for job in plan.jobs], str(source / layout.RUN_PLAN_FILE)
     resolved = validation.resolve_jobs(
         configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
     )
@@ -278,22 +277,22 @@ def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> 
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
             )
-            ending.callback(_end, process)
+
+            @ending.callback
+            def end() -> None:
+                # A launcher ends its ranks if it is terminated, but not if it is killed.
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_MAX_ENDING_S)
+                process.kill()
+                process.wait()
+
         exit_code = process.wait()
     if exit_code != 0:
         # Show the last lines of the ranks, before the launcher's lines about their end.
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         of_ranks = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
         raise ArenaError("\n".join(["the episodes could not be run again:", *of_ranks[-_LOG_LINES_SHOWN:]]))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    # A launcher ends its ranks if it is terminated, but not if it is killed.
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_MAX_ENDING_S)
-    process.kill()
-    process.wait()
 
 
 # Compare a run with the repetition of its sample: the results, and the recordings bit for bit.

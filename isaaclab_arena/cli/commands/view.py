@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -88,8 +89,7 @@ def main(argv: Sequence[str]) -> int:
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
-    policy = job.build_policy()
-    try:
+    with closing(environment), closing(job.build_policy()) as policy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             is_written = output is not None or not glfw.init()  # no display
@@ -106,9 +106,6 @@ def main(argv: Sequence[str]) -> int:
             # Play episodes until the window is closed.
             episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
             rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.viewer.is_running())
-    finally:
-        policy.close()
-        environment.close()
     return 0
 
 
@@ -198,10 +195,8 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
         do(lambda: video.add(draw()[specs.VIEWPORT]))
 
     try:
-        try:
+        with closing(threads):
             rollout(environment, policy, [episode], [_EachStep(add, lambda _, end: endings.append(end))])
-        finally:
-            threads.close()
         video.finish()
     except BaseException:
         video.discard()
