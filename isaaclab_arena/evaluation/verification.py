@@ -109,14 +109,11 @@ def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[in
     names = list(shuffled)
     turns = [names[position] for position in generator.permutation(len(names))]
     drawn: dict[str, list[int]] = {job: [] for job in names}
-    left = min(size, sum(map(len, shuffled.values())))
     # The jobs take turns in a random order, so that each gives the same number while it has episodes left.
-    while left > 0:
-        for job in turns:
-            taken = len(drawn[job])
-            if left > 0 and taken < len(shuffled[job]):
-                drawn[job].append(int(shuffled[job][taken]))
-                left -= 1
+    rounds = range(max(map(len, shuffled.values()), default=0))
+    in_turn = ((job, shuffled[job][number]) for number in rounds for job in turns if number < len(shuffled[job]))
+    for _, (job, episode) in zip(range(size), in_turn, strict=False):
+        drawn[job].append(int(episode))
     return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
 
 
