@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_even
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
 from isaaclab_arena.storage import layout, ledger
-from isaaclab_arena.storage.episodes import locate_episodes, read_attributes
+from isaaclab_arena.storage.episodes import file_with, locate_episodes
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
 
@@ -136,18 +136,14 @@ def film_episodes(
         files: dict[int, Path] = {}
         places: dict[int, FilmPlace] = {}
         for index in indices:
-            line, candidates = lines.get(index), located.get(index, [])
-            if line is None:
-                tell(FilmedEpisode(job=name, episode_index=index, reason="it has not finished"))
-                continue
-            whole = [file for file in candidates if read_attributes(file, index).get("checksum") == line.checksum]
-            if not whole:
+            line, reason = lines.get(index), "it has not finished"
+            if line is not None:
+                if (file := file_with(located.get(index, ()), index, line.checksum)) is not None:
+                    rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
+                    files[index], places[index] = file, FilmPlace(env_id=line.env_id, rebuild=rebuild)
+                    continue
                 reason = "; ".join(["there is no recording of it", *problems])
-                tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
-                continue
-            rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
-            places[index] = FilmPlace(env_id=line.env_id, rebuild=rebuild)
-            files[index] = whole[0]
+            tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
         if not files:
             continue
         recorder = _Recorder(
@@ -196,9 +192,7 @@ class _Recorder(VideoRecorder):
             reason = "its environment has no such cameras"
         # Poses that are less than 1e-3 [m, rad] apart make the same picture, give or take a pixel.
         elif replayed.difference is not None and (apart is None or apart > 1e-3):
-            because = [f"the environment is not the one that was recorded: {each}" for each in replayed.contents]
-            because += [f"when this was recorded, {each}" for each in replayed.other_provenance]
-            reason = "; ".join([f"it came out otherwise, {replayed.difference}", *because])
+            reason = "; ".join([f"it came out otherwise, {replayed.difference}", *replayed.surroundings])
         if reason is not None:
             if film is not None:
                 del self.films[environment][record.env_id]

@@ -53,7 +53,7 @@ class Calls:
     so_far: SoFar = field(default_factory=lambda: SoFar(at_s=time.perf_counter()))  # sums at the end of the last call
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Query:
     entries: Entries
     number: int
@@ -136,7 +136,7 @@ class Batcher:
                     if not taken or (each.kind == taken[0].kind and number + each.number <= self._max_batch):
                         taken.append(each)
                         number += each.number
-                self._waiting = [each for each in self._waiting if not any(each is other for other in taken)]
+                self._waiting = [each for each in self._waiting if each not in taken]
             self._answer(taken)
 
     def _answer(self, queries: Sequence[_Query]) -> None:

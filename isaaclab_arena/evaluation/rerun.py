@@ -21,8 +21,7 @@ from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions_from_json
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.policy.replay import RecordedActions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes
@@ -159,6 +158,12 @@ class ReplayedEpisode:
     other_provenance: tuple[str, ...] = ()  # versions, processor and other facts that have changed
     contents: tuple[str, ...] = ()  # files, classes or packages of the environment that have changed
 
+    @property
+    def surroundings(self) -> list[str]:
+        """What has changed around the episode, in words."""
+        other = [f"the environment is not the one that was recorded: {each}" for each in self.contents]
+        return other + [f"when this was recorded, {each}" for each in self.other_provenance]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
@@ -278,44 +283,29 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], o
 
     # The policy does not read the instruction, and recorded conditions may lack it.
     instruction = environment.task_description
-    rollout(environment, RecordedActions(), episodes(), observers, language_instruction=instruction)
+    rollout(environment, _AsRecorded(), episodes(), observers, language_instruction=instruction)
 
 
-class RecordedActions(PolicyBase[None]):
-    """Plays the actions of recordings. An episode is finished with its last action."""
-
-    traits = PolicyTraits(batch_invariant=True, sees_pictures=False)
+class _AsRecorded(RecordedActions[None]):
+    """Plays the actions of each recording in its own episode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._left: dict[int, list[torch.Tensor]] = {}
-        self._finished = torch.zeros(0, dtype=torch.bool)
+        self._play(played={}, only=None, device=None)
+        self._recordings: dict[int, RecordedEpisode] = {}
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Take the actions of the episodes that begin."""
-        for start in starts:
-            actions = cast(_Again, start.episode).recording.arrays[layout.ACTIONS]
-            self._left[start.env_id] = list(torch.as_tensor(actions.astype(np.float32), device=env.device))[::-1]
+        self._recordings = {start.episode.episode_index: cast(_Again, start.episode).recording for start in starts}
+        self._played = {index: index for index in self._recordings}
+        super().start_episodes(env, starts)
 
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next recorded actions, zeros in idle env slots. Shape: (num_envs, action_dim)."""
-        del observation
-        action = torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
-        for env_id, left in self._left.items():
-            action[env_id] = left.pop()
-        self._finished = torch.zeros(env.num_envs, dtype=torch.bool)
-        self._finished[[env_id for env_id, left in self._left.items() if not left]] = True
-        return action
-
-    def finished(self) -> torch.Tensor:
-        """Return the mask of env slots whose last action was played. Shape: (num_envs,), bool."""
-        return self._finished
-
-    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Drop the actions of episodes that have ended."""
+    def _read(self, env: Environment, index: int) -> np.ndarray:
         del env
-        for env_id in env_ids:
-            del self._left[env_id]
+        return self._recordings[index].arrays[layout.ACTIONS].astype(np.float32)
+
+    def _missing(self, episode_index: int) -> str:
+        return f"there is no recording of {layout.demo_name(episode_index)}"
 
 
 class ReplayJudge(Observer):
@@ -368,14 +358,15 @@ class ReplayJudge(Observer):
         )
 
         # The largest distance of positions and angles, if all can be compared.
-        distances: list[float | None] = []
-        for name, before in recorded.arrays.items():
-            if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose")):
-                after = found.arrays.get(name)
-                if after is not None and after.shape == before.shape:
-                    distances.append(_largest_difference(before, after))
-                else:
-                    distances.append(None)
+        poses = [
+            (before, found.arrays.get(name))
+            for name, before in recorded.arrays.items()
+            if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose"))
+        ]
+        distances = [
+            None if after is None or after.shape != before.shape else _largest_difference(before, after)
+            for before, after in poses
+        ]
         known = [distance for distance in distances if distance is not None]
 
         # A replay has no policy, and its conditions come from the recording.

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -20,17 +20,17 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
-from isaaclab_arena.paths import now, typed_words
+from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import contents, layout, ledger, recovery
 from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
-from isaaclab_arena.storage.episodes import in_words, locate_episodes, read_attributes, read_episode, read_totals
+from isaaclab_arena.storage.episodes import file_with, in_words, locate_episodes, read_episode, read_totals
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
@@ -95,7 +95,7 @@ PROGRAM = "isaaclab_arena.evaluation.verification"
 _ATTEMPT = 1
 """Number of the one attempt at running a sample again."""
 
-_CONTENTS_FILE = "contents.json"
+_CONTENTS_FILE, _NO_IMPORT = "contents.json", "--no_import"
 _MAX_ENDING_S = 10.0
 _LOG_LINES_SHOWN = 15
 
@@ -109,14 +109,11 @@ def draw_sample(finished: Sample, size: int, *, seed: int) -> dict[str, tuple[in
     names = list(shuffled)
     turns = [names[position] for position in generator.permutation(len(names))]
     drawn: dict[str, list[int]] = {job: [] for job in names}
-    left = min(size, sum(map(len, shuffled.values())))
     # The jobs take turns in a random order, so that each gives the same number while it has episodes left.
-    while left > 0:
-        for job in turns:
-            taken = len(drawn[job])
-            if left > 0 and taken < len(shuffled[job]):
-                drawn[job].append(int(shuffled[job][taken]))
-                left -= 1
+    rounds = range(max(map(len, shuffled.values()), default=0))
+    in_turn = ((job, shuffled[job][number]) for number in rounds for job in turns if number < len(shuffled[job]))
+    for _, (job, episode) in zip(range(size), in_turn, strict=False):
+        drawn[job].append(int(episode))
     return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
 
 
@@ -148,9 +145,14 @@ def prepare_sample(
         if config.num_episodes is None:
             # The number of episodes in a number of steps depends on num_envs; the episodes themselves do not.
             config = replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+        # The plan holds the latencies; their file may be gone.
+        latency = config.latency
+        if latency is not None and latency.file is not None:
+            latency = replace(latency, file=None, measured=True)
         config = replace(
             config,
             index=index,
+            latency=latency,
             num_envs=again,
             policy_config_dict=policy_config,
             variations=job.variations,
@@ -192,53 +194,33 @@ def prepare_sample(
 # alone or under torchrun, on a directory with a plan and an attempt. Commit lines and recordings there are not merged.
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankOptions:
-    """Run a rank's share of a sample."""
-
-    output_dir: Path
-    """Directory with the plan and the attempt."""
-
-    source: Path
-    """Directory of the run to verify."""
-
-    no_import: bool = False
-    """Refuse jobs that would import unregistered code."""
-
-    device: str | None = None
-    """Device of the simulation; by default a GPU if there is one."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank's share and return 0; a job that fails states it in its report."""
-    arguments = typed_words(argv)
+    # The words: directory of the plan and the attempt, directory of the verified run, and `--no_import` if asked for.
+    place, verified, *more = sys.argv[1:] if argv is None else argv
+    directory, source = Path(place), Path(verified)
     with console.program() as ended:
         take_rank_of_scheduler()
-        options, unknown = read_command_line(RankOptions, arguments, program=PROGRAM)
-        refuse_unknown(unknown, options)
         die_with_parent()
-        context = DistributedContext.from_environment(device=options.device)
-        plan, attempt = ledger.read_run_plan(options.output_dir), ledger.read_attempt(options.output_dir, _ATTEMPT)
+        # A run on CPUs is run again on CPUs.
+        device = "cpu" if all(each == "cpu" for each in ledger.read_run_plan(source).devices) else None
+        context = DistributedContext.from_environment(device=device)
+        plan, attempt = ledger.read_run_plan(directory), ledger.read_attempt(directory, _ATTEMPT)
         # The run's options that affect results; recordings are not compressed again.
         known = {field.name for field in fields(RunOptions)} - {"compression"}
         given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
-        run_options = RunOptions(**given)
-        set_up_torch(run_options.torch_threads, deterministic=run_options.deterministic)
-        jobs = jobs_of_plan(
-            plan,
-            options.source,
-            policy_batch=run_options.fixed_policy_batch(),
-            may_import=not options.no_import,
-            device=options.device,
-        )
+        options = RunOptions(**given)
+        set_up_torch(options.torch_threads, deterministic=options.deterministic)
+        batch = options.fixed_policy_batch()
+        jobs = jobs_of_plan(plan, source, policy_batch=batch, may_import=_NO_IMPORT not in more, device=device)
         if context.is_rank_zero:
-            write_text(options.output_dir / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+            write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
         settings = builds.RankSettings(
             context=context,
-            options=run_options,
-            output_directory=options.output_dir,
+            options=options,
+            output_directory=directory,
             attempt=attempt,
-            num_threads=run_options.num_threads or default_num_threads(context.local_world_size),
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
             provenance={**provenance_on(context.device).facts, "config_hash": plan.config_hash},
         )
         with initialise(context), closing(job_run.JobRunner(settings)) as runner:
@@ -253,14 +235,8 @@ def jobs_of_plan(
 ) -> tuple[Job, ...]:
     """Return the checked jobs of a plan of `prepare_sample`; `ConfigError` if one cannot be built any more."""
     # `source`: directory of the run that is verified, whose commits hold its conditions. `policy_batch`: env slots of
-    # each policy call in that run, None for the job's num_envs. `device`: `--device` of the user. Latencies come from
-    # the plan, because their file may be gone.
-    configs = [job.config for job in plan.jobs]
-    for index, config in enumerate(configs):
-        if config.latency is not None and config.latency.file is not None:
-            latency = replace(config.latency, file=None, measured=True)
-            configs[index] = replace(config, latency=latency)
-    file = str(source / layout.RUN_PLAN_FILE)
+    # each policy call in that run, None for the job's num_envs.
+    configs, file = [job.config for job in plan.jobs], str(source / layout.RUN_PLAN_FILE)
     resolved = validation.resolve_jobs(
         configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device
     )
@@ -279,39 +255,36 @@ def jobs_of_plan(
 
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
-    begun, num_ranks = ledger.read_run_plan(output_directory), ledger.read_run_plan(directory).world_size
-    arguments = ["--output_dir", str(directory), "--source", str(output_directory.absolute())]
-    if all(device == "cpu" for device in begun.devices):
-        arguments += ["--device", "cpu"]
-    if not may_import:
-        arguments.append("--no_import")
+    num_ranks, started_in = ledger.read_run_plan(directory).world_size, None
+    words = [str(directory), str(output_directory.absolute()), *([] if may_import else [_NO_IMPORT])]
     # Relative paths of policies start from the run's working directory. Without `may_import` the ranks do not work
     # there, as its modules could be imported.
-    started_in = begun.working_directory if may_import else None
+    if may_import:
+        started_in = ledger.read_run_plan(output_directory).working_directory
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
     launcher += ["--log-dir", str(directory / "launcher"), "-m"]
-    log, process = directory / "worker.log", None
-    with log.open("wb") as stream:
-        try:
-            # A signal in the middle of the start would leave a program without a handle to end it.
-            with signals_held_back():
-                process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
-                    [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *arguments],
-                    cwd=started_in if started_in and Path(started_in).is_dir() else None,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
-            exit_code = process.wait()
-        except BaseException:
-            if process is not None:
+    log = directory / "worker.log"
+    with log.open("wb") as stream, ExitStack() as ending:
+        # A signal in the middle of the start would leave a program without a handle to end it.
+        with signals_held_back():
+            process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+                [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *words],
+                cwd=started_in if started_in and Path(started_in).is_dir() else None,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+            @ending.callback
+            def end() -> None:
                 # A launcher ends its ranks if it is terminated, but not if it is killed.
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=_MAX_ENDING_S)
                 process.kill()
                 process.wait()
-            raise
+
+        exit_code = process.wait()
     if exit_code != 0:
         # Show the last lines of the ranks, before the launcher's lines about their end.
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -342,41 +315,57 @@ class VerifiedEpisode:
         """Whether all that was compared is equal."""
         return self.difference is None and self.failure is None and self.unreadable is None
 
+    @property
+    def surroundings(self) -> list[str]:
+        """What has changed around the episode, in words."""
+        other = [f"job '{self.job}' is not what was run: {each}" for each in self.contents]
+        return other + [f"when the run ran, {each}" for each in self.other_provenance]
+
+    @property
+    def verdict(self) -> str:
+        """The result in words."""
+        if self.failure is not None:
+            verdict = f"did not finish: {self.failure}"
+        elif self.unreadable is not None:
+            verdict = f"cannot be compared: {self.unreadable}"
+        elif self.difference is not None:
+            verdict = f"differs first {self.difference}"
+        else:
+            verdict = "bitwise" if self.compares_arrays else "ended the same"
+        return verdict if self.explanation is None else f"{verdict} ({self.explanation})"
+
 
 @dataclass(frozen=True, kw_only=True)
-class _RecordedJob:
-    """The commit lines, reports and recordings of one job in one run."""
+class _JobOfRun:
+    """One job as one run played it."""
 
-    job: ledger.PlanEntry
+    entry: ledger.PlanEntry
     lines: Mapping[int, ledger.CommitLine]
     reports: Sequence[JobReport]
     evaluated: contents.Contents | None
-    ran: Callable[[int], ledger.Attempt | ledger.RunPlan]  # the start of an attempt, by its number
-    files: Mapping[int, list[Path]]
+    starts: Mapping[int, ledger.Attempt]  # by number
+    plan: ledger.RunPlan
+    files: Mapping[int, list[Path]]  # with recordings, by episode
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
         checksum = self.lines[index].checksum
-        for file in self.files.get(index, []) if checksum is not None else ():
-            if read_attributes(file, index).get("checksum") == checksum:
-                return read_episode(file, index)
-        return None
+        file = None if checksum is None else file_with(self.files.get(index, ()), index, checksum)
+        return None if file is None else read_episode(file, index)
 
     def provenance(self, index: int, recorded: RecordedEpisode | None) -> contents.Provenance:
         """Return the provenance of an episode; its recording is more precise than the reports."""
         line = self.lines[index]
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
-        said = {} if recorded is None else recorded.provenance
-        start = self.ran(line.attempt)
-        return contents.Provenance(
-            facts={**contents.Provenance.of(start.versions, start.machine).facts, **kind, **said}
-        )
+        start = self.starts.get(line.attempt, self.plan)
+        facts = {**contents.Provenance.of(start.versions, start.machine).facts, **kind}
+        return contents.Provenance(facts=facts if recorded is None else {**facts, **recorded.provenance})
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
     """Yield for each episode of a sample the comparison of the run with its repetition in `directory`."""
-    sides: list[dict[str, _RecordedJob]] = []
+    sides: list[dict[str, _JobOfRun]] = []
     for output in (output_directory, directory):
         plan = ledger.read_run_plan(output)
         attempts = ledger.read_attempts(output, plan.run_id)[0]
@@ -384,36 +373,33 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
         # The ranks of a sample write the contents that they evaluated.
         if (path := output / _CONTENTS_FILE).is_file():
             evaluated |= adapter(dict[str, contents.Contents]).validate_json(read_whole(path))
-        by_number = {attempt.number: attempt for attempt in attempts}
-        entries = {job.name: job for job in plan.jobs}
         sides.append({})
-        for name in sample:
-            place = output / name
-            sides[-1][name] = _RecordedJob(
-                job=entries[name],
+        for entry in (entry for entry in plan.jobs if entry.name in sample):
+            name, place = entry.name, output / entry.name
+            sides[-1][name] = _JobOfRun(
+                entry=entry,
                 lines={line.episode_index: line for line in ledger.read_commits(place, name).lines},
                 reports=read_job_reports(place, name, plan.run_id)[0],
                 evaluated=evaluated.get(name),
-                ran=lambda number, by_number=by_number, plan=plan: by_number.get(number, plan),
+                starts={attempt.number: attempt for attempt in attempts},
+                plan=plan,
                 files=locate_episodes(place, name)[0],
             )
-    is_deterministic = bool(ledger.read_run_plan(output_directory).settings.get("deterministic"))
     for job, episodes in sample.items():
         for index in episodes:
-            yield _compared(sides[0][job], sides[1][job], index, is_deterministic=is_deterministic)
+            yield _compared(sides[0][job], sides[1][job], index)
 
 
-def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_deterministic: bool) -> VerifiedEpisode:
-    line = before.lines[index]
-    changed: tuple[str, ...] = ()
-    was, is_now = before.evaluated, now.evaluated
-    if was is not None and is_now is not None:
+def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
+    line, changed = before.lines[index], tuple[str, ...]()
+    if before.evaluated is not None and now.evaluated is not None:
         # A sample takes its conditions from the run itself.
-        of_policy = contents.changes(was.policy, is_now.policy)
-        differences = (*of_policy, *contents.changes(was.environment, is_now.environment))
+        of_policy = contents.changes(before.evaluated.policy, now.evaluated.policy)
+        differences = (*of_policy, *contents.changes(before.evaluated.environment, now.evaluated.environment))
         changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
-    name, num_steps = before.job.name, line.episode_length
-    verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)
+    verdict = VerifiedEpisode(
+        job=before.entry.name, episode_index=index, num_steps=line.episode_length, contents=changed
+    )
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
         return replace(verdict, failure="; ".join(errors) or "it did not finish")
@@ -423,24 +409,12 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     except StorageError as error:
         # The defect of the file is reported already; the other episodes are still compared.
         return replace(verdict, unreadable=first_line(error))
+    difference = None
     if recorded is None or found is None:
-        recorded = found = difference = None
+        recorded = found = None
     else:
         difference = rerun.first_difference(recorded, found)
-    if difference is None:
-        # The commit lines: the start of the episode, its length and its result, but neither time nor place.
-        names = ("episode_seed", "variations", "language_instruction")
-        starts = {name: [json_line(getattr(each, name)) for each in (line, again)] for name in names}
-        other = next((name for name, (was, is_now) in starts.items() if was != is_now), None)
-        if other is not None:
-            field, (was, is_now) = "conditions" if other == "variations" else other, starts[other]
-            difference = rerun.Difference(field=field, recorded=was, found=is_now, at_start=True)
-        elif line.episode_length != again.episode_length:
-            lengths = str(line.episode_length), str(again.episode_length)
-            difference = rerun.Difference(field="num_samples", recorded=lengths[0], found=lengths[1])
-        else:
-            first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
-            difference = rerun.result_difference(first, second)
+    difference = difference or _difference_of_lines(line, again)
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     explanation = None
@@ -449,16 +423,16 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
     elif difference is not None and (
         difference.field == layout.ACTIONS or (difference.step is None and not difference.at_start)
     ):
-        policy = resolve_policy_class(before.job.config.policy_type)
+        traits = resolve_policy_class(before.entry.config.policy_type).traits
         because, because_now = (
             [report.plan_because for report in each.reports if report.plan_because is not None]
             for each in (before, now)
         )
         reasons = []
-        other_num_envs = before.job.config.num_envs != now.job.config.num_envs
-        if other_num_envs and not policy.traits.batch_invariant and not is_deterministic:
+        may_change = not (traits.batch_invariant or before.plan.settings.get("deterministic"))
+        if may_change and before.entry.config.num_envs != now.entry.config.num_envs:
             reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-        if not policy.traits.reproducible and not because:
+        if not traits.reproducible and not because:
             reasons.append("this policy does not say that it is reproducible")
         explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
     return replace(
@@ -468,6 +442,18 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         explanation=explanation,
         other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
     )
+
+
+def _difference_of_lines(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
+    """Return the first difference of two commit lines: start, length and result, but neither time nor place."""
+    shown = {"variations": "conditions", "episode_length": "num_samples"}
+    for name in ("episode_seed", "variations", "language_instruction", "episode_length"):
+        was, is_now = (json_line(getattr(each, name)) for each in (line, again))
+        if was != is_now:
+            at_start = name != "episode_length"
+            return rerun.Difference(field=shown.get(name, name), recorded=was, found=is_now, at_start=at_start)
+    first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
+    return rerun.result_difference(first, second)
 
 
 if __name__ == "__main__":

@@ -607,6 +607,11 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
     return found, problems
 
 
+def file_with(files: Iterable[Path], episode_index: int, checksum: int | None) -> Path | None:
+    """Return the first file that holds an episode with these arrays, None if there is none."""
+    return next((file for file in files if read_attributes(file, episode_index).get("checksum") == checksum), None)
+
+
 # Read single control steps of recordings of any size; uncompressed arrays are mapped into memory.
 
 KEPT_BYTES = 1 << 30  # size of the cache of compressed arrays [bytes]

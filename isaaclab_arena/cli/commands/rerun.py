@@ -112,15 +112,14 @@ def verify(argv: Sequence[str]) -> int:
         # Store the findings beside the run, for its page.
         episodes = []
         for episode in verified:
-            is_same = episode.is_same and not episode.contents
-            verdict = _verdict(episode) + (", but something else ran than was run" if episode.contents else "")
+            is_same, verdict = episode.is_same and not episode.contents, episode.verdict
             episodes.append(
                 reports.EpisodeVerification(
                     job=episode.job,
                     episode_index=episode.episode_index,
                     is_same=is_same,
                     is_bitwise=is_same and episode.compares_arrays,
-                    verdict=verdict,
+                    verdict=f"{verdict}, but something else ran than was run" if episode.contents else verdict,
                 )
             )
         record = reports.RunVerification(
@@ -169,27 +168,11 @@ def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -
 
         said: set[str] = set()
         for episode in verification.compare_runs(options.output_dir, directory, sample):
-            surroundings = [f"job '{episode.job}' is not what was run: {each}" for each in episode.contents]
-            surroundings += [f"when the run ran, {each}" for each in episode.other_provenance]
-            for line in surroundings:
+            for line in episode.surroundings:
                 _say(line, unless=said)
             name = f"{episode.job} {layout.demo_name(episode.episode_index)}"
-            _say(f"{name}: {episode.num_steps} steps, {_verdict(episode)}")
+            _say(f"{name}: {episode.num_steps} steps, {episode.verdict}")
             yield episode
-
-
-def _verdict(episode: "VerifiedEpisode") -> str:
-    if episode.failure is not None:
-        verdict = f"did not finish: {episode.failure}"
-    elif episode.unreadable is not None:
-        verdict = f"cannot be compared: {episode.unreadable}"
-    elif episode.difference is not None:
-        verdict = f"differs first {episode.difference}"
-    else:
-        verdict = "bitwise" if episode.compares_arrays else "ended the same"
-    if episode.explanation is not None:
-        verdict += f" ({episode.explanation})"
-    return verdict
 
 
 def _summary(verified: Sequence["VerifiedEpisode"]) -> str:
@@ -267,10 +250,7 @@ def replay(argv: Sequence[str]) -> int:
         waiting[episode.episode_index] = episode
         while waiting and order[len(replayed)] in waiting:
             following = waiting.pop(order[len(replayed)])
-            other = "the environment is not the one that was recorded"
-            surroundings = [f"{other}: {each}" for each in following.contents]
-            surroundings += [f"when this was recorded, {each}" for each in following.other_provenance]
-            for line in surroundings:
+            for line in following.surroundings:
                 _say(line, keep_lines=False, unless=said)
             if following.is_damaged:
                 verdict = "damaged: its arrays are not what was written, so it was not replayed"

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,7 @@ from isaaclab_arena.config import loading, schema
 from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.robots.lookup import findings, known_embodiment, measured_motions
+from isaaclab_arena.environments.robots.lookup import Finding, findings, known_embodiment, measured_motions
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -88,8 +89,7 @@ def main(argv: Sequence[str]) -> int:
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")
-    policy = job.build_policy()
-    try:
+    with closing(environment), closing(job.build_policy()) as policy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             is_written = output is not None or not glfw.init()  # no display
@@ -106,9 +106,6 @@ def main(argv: Sequence[str]) -> int:
             # Play episodes until the window is closed.
             episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
             rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.viewer.is_running())
-    finally:
-        policy.close()
-        environment.close()
     return 0
 
 
@@ -137,9 +134,17 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
         np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[specs.VIEWPORT]])
         for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
     ]
-    # Each chart has a title, the targets of the two phases, the motion, and the findings about it.
-    drawn = [
-        (
+
+    def chart(title: str, asked: np.ndarray, measured: np.ndarray, of_chart: Sequence[Finding]) -> np.ndarray:
+        # The targets of the two phases and the motion. Red for one that fails, orange for a doubtful one, else green.
+        fails = any(each.fails for each in of_chart)
+        colour = (250, 120, 110) if fails else (250, 190, 90) if of_chart else (120, 220, 120)
+        moved = np.nan_to_num(measured)
+        lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
+        return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
+
+    charts = [
+        chart(
             f"{joint.removeprefix('robot/')} [rad]",
             motions.asked[:, index],
             motions.moved[:, index],
@@ -150,22 +155,10 @@ def _check(options: ViewOptions, rest: Sequence[str]) -> int:
     if motions.tips.size:
         width = np.linalg.norm(motions.tips[1, :, 0] - motions.tips[1, :, 1], axis=-1)
         of_gripper = [each for each in found if each.key.startswith("gripper")]
-        drawn.append(("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
-    charts = []
-    for title, asked, measured, of_chart in drawn:
-        # Red for a motion that fails, orange for a doubtful one, green for a sound one.
-        fails = any(each.fails for each in of_chart)
-        colour = (250, 120, 110) if fails else (250, 190, 90) if of_chart else (120, 220, 120)
-        moved = np.nan_to_num(measured)
-        lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
-        charts.append(line_chart(_PICTURE[0], 120, title, lines, colour=colour))
-    blank = np.zeros_like(charts[0])
-    rows = [
-        np.concatenate([*row, *[blank] * (3 - len(row))], axis=1)
-        for row in (charts[first : first + 3] for first in range(0, len(charts), 3))
-    ]
-    above = np.concatenate([*pictures, *[np.zeros_like(pictures[0])] * (3 - len(pictures))], axis=1)
-    write_png(output, np.concatenate([above, *rows]))
+        charts.append(chart("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
+    in_rows = [pictures, *(charts[first : first + 3] for first in range(0, len(charts), 3))]
+    rows = [np.concatenate([*row, *[np.zeros_like(row[0])] * (3 - len(row))], axis=1) for row in in_rows]
+    write_png(output, np.concatenate(rows))
 
     print(plain_text(f"wrote {output}: grey is what was asked, white what the robot did"))
     for each in found:
@@ -198,10 +191,8 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
         do(lambda: video.add(draw()[specs.VIEWPORT]))
 
     try:
-        try:
+        with closing(threads):
             rollout(environment, policy, [episode], [_EachStep(add, lambda _, end: endings.append(end))])
-        finally:
-            threads.close()
         video.finish()
     except BaseException:
         video.discard()
