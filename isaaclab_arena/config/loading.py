@@ -501,7 +501,7 @@ def read_jobs(
     suites: Registry = NO_SUITES,
     arms: expansion.ArmsOf = expansion.no_arms,
 ) -> JobsFile:
-    """Return the readable part of all jobs of a document, and its problems; ConfigError if it lists no jobs."""
+    """Return the readable part of all jobs of a document, and its problems; ConfigError if no job is readable."""
     # The document has the key ``jobs`` or, for an experiment, ``runs``; docs/reference/jobs.md describes both.
     # ``source`` names it in messages. ``overrides`` sets keys of an experiment, such as ``runs.lift.num_rebuilds=2``.
     # ``suites`` finds suites by name, ``arms`` makes the jobs of one with robustness. Problems are not raised here:
