@@ -486,17 +486,10 @@ def load_jobs_file(
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
     arms: expansion.ArmsOf = expansion.no_arms,
-    partly: bool = False,
 ) -> JobsFile:
-    """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML; ConfigError lists every problem."""
-    # docs/reference/jobs.md describes the content. ``overrides`` sets keys of an experiment, such as
-    # ``runs.lift.num_rebuilds=2``. ``suites`` finds suites by name, ``arms`` makes the jobs of one with robustness.
-    # ``partly``: return a file with its problems and the readable part of its jobs, so that the caller can check that
-    # part too; see `resolve_jobs`.
+    """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML; see `read_jobs`."""
     document = read_document(path)
-    return read_jobs(
-        document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms, partly=partly
-    )
+    return read_jobs(document, source=str(path), defaults=defaults, overrides=overrides, suites=suites, arms=arms)
 
 
 def read_jobs(
@@ -507,10 +500,12 @@ def read_jobs(
     overrides: Sequence[str] = (),
     suites: Registry = NO_SUITES,
     arms: expansion.ArmsOf = expansion.no_arms,
-    partly: bool = False,
 ) -> JobsFile:
-    """Read the document of a job file or of a command line; see `load_jobs_file`. `source` is for messages."""
-    # The document has the key ``jobs`` or, for an experiment, ``runs``.
+    """Return the readable part of all jobs of a document, and its problems; ConfigError if no job is readable."""
+    # The document has the key ``jobs`` or, for an experiment, ``runs``; docs/reference/jobs.md describes both.
+    # ``source`` names it in messages. ``overrides`` sets keys of an experiment, such as ``runs.lift.num_rebuilds=2``.
+    # ``suites`` finds suites by name, ``arms`` makes the jobs of one with robustness. Problems are not raised here:
+    # `resolve_jobs` checks the readable part too, then raises all of them. `JobsFile.raise_for_problems` does so alone.
     defaults = defaults or JobDefaults()
     refuse(wrong_numbers(defaults))
     if defaults.num_steps is not None and defaults.num_episodes is not None:
@@ -543,8 +538,6 @@ def read_jobs(
             problems.append(each)
 
     reported = in_words_of_the_file(problems, source, is_experiment=is_experiment)
-    if reported and not partly:
-        raise ConfigError(reported)
     return JobsFile(
         path=source,
         jobs=jobs,

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
@@ -292,7 +292,7 @@ class PolicyServerConfig:
 
 
 UNREADABLE = "?"
-"""The environment or the policy of a job with a wrong one, if the file is read ``partly``."""
+"""The environment or the policy of a job that names none, or a wrong one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,8 +335,12 @@ class JobsFile:
     config_hash: str  # hash of the resolved jobs: equal for two files that ask for the same
     questions: tuple[Question, ...] = ()  # the jobs stop as soon as these are answered
     tracking: tuple[TrackerName, ...] = ()  # trackers that log results during the run; not part of the hash
-    # Problems of a file that was read ``partly``. No job of such a file may run.
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()  # of the reading; no job of a file with problems may run
+
+    def raise_for_problems(self) -> Self:
+        """Return this file if it has no problems, else raise `ConfigError` with all of them."""
+        refuse(self.problems)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)

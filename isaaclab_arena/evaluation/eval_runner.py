@@ -124,7 +124,6 @@ def jobs_request(
         overrides=overrides,
         suites=SUITES,
         arms=partial(validation.robustness_arms, may_import=may_import),
-        partly=True,
     )
     return run.request_for(
         read,

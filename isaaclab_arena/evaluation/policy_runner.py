@@ -103,7 +103,7 @@ def job_request(
     """Return the request for a run of one job, see `RunRequest`; `ConfigError` with every problem."""
     # `block`: the job as a job file describes it. `policy` None: the class that ``policy_type`` names.
     try:
-        read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults(), partly=True)
+        read = read_jobs({"jobs": [block]}, source="command line", defaults=options.job_defaults())
         return run.request_for(
             read,
             options,

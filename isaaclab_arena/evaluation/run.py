@@ -299,7 +299,9 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
     # of `RunRequest`.
     jobs_file = limited(jobs_file, options.limit)
     jobs = resolve_jobs(
-        jobs_file,
+        jobs_file.jobs,
+        file=jobs_file.path,
+        known=jobs_file.problems,
         overrides={"policy_device": options.policy_device, "policy_device_id": options.policy_device_id},
         policy_batch=options.fixed_policy_batch(),
         device=options.device,

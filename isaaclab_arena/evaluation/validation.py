@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.options import option_names, read_options
-from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, UNREADABLE, JobConfig, JobsFile, name_problem
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, UNREADABLE, JobConfig, name_problem
 from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
@@ -34,7 +34,6 @@ from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
-from isaaclab_arena.registry import Registry
 
 
 def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
@@ -129,26 +128,22 @@ _ON_NO_GPU = {policy_client.DEVICE_OPTION: "cpu", "policy_device_id": None}
 
 
 def resolve_jobs(
-    jobs: JobsFile | Sequence[JobConfig],
+    jobs: Sequence[JobConfig],
     *,
     file: str | None = None,
+    known: Sequence[Problem] = (),
     overrides: Mapping[str, Any] | None = None,
-    environments: Registry = ENVIRONMENTS,
     may_import: bool = True,
     policy_batch: int | None = None,
     device: str | None = None,
     policy: type[PolicyBase] | LentPolicy | None = None,
 ) -> tuple[Job, ...]:
     """Find each job's environment and policy and check all options; `ConfigError` with every problem of all jobs."""
-    # A `JobsFile` read `partly` is checked as far as it could be read; its own problems come first.
-    known: tuple[Problem, ...] = ()
-    if isinstance(jobs, JobsFile):
-        jobs, file, known = jobs.jobs, jobs.path, jobs.problems
+    # `known`: problems of the reading of `jobs`, which come first; the readable part of the jobs is checked even so.
     # `overrides`: options of the command line for every policy that has them; None means not given. `may_import`:
     # whether a job may name code, such as a class path, a module or an interpreter. `policy_batch`: env slots of each
     # policy call, None for the job's num_envs. `device`: `--device` of the user.
     resolver = _Resolver(
-        environments=environments,
         overrides={key: value for key, value in (overrides or {}).items() if value is not None},
         directory=Path(file or "").parent,
         may_import=may_import,
@@ -194,7 +189,6 @@ class _Found:
 class _Resolver:
     """Resolves jobs one by one; shared environments and policies are resolved once."""
 
-    environments: Registry
     overrides: Mapping[str, Any]  # options of the command line for every policy that has them
     directory: Path  # base of relative paths
     may_import: bool
@@ -241,7 +235,7 @@ class _Resolver:
         has_end |= config.num_steps is not None or config.num_episodes is not None
         if policy.fields and not (has_end or is_sound):
             with suppress(ConfigError):
-                has_end = completed(self.environments.get(job.environment)).counts_episodes
+                has_end = completed(ENVIRONMENTS.get(job.environment)).counts_episodes
         if policy.fields and not has_end:
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
@@ -303,13 +297,13 @@ class _Resolver:
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(message, key="arena_env_args.environment")
         with problems_at(below="arena_env_args.environment"):
-            builder = completed(self.environments.get(job.environment))
+            builder = completed(ENVIRONMENTS.get(job.environment))
         owner = f"environment '{job.environment}'"
         known = option_names(builder.config_class) or frozenset()
         with problems_at(below="arena_env_args"):
             own, renamed = in_own_options(job.environment_args, known, name=job.environment)
 
-        reading = _Reading("arena_env_args", renamed)
+        reading = _OptionsReading("arena_env_args", renamed)
         options = dict(own)
         if job.enable_cameras and "enable_cameras" in known:
             options["enable_cameras"] = True
@@ -434,7 +428,7 @@ class _Resolver:
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
         placed = {**options, **placement}
 
-        reading = _Reading("policy_config_dict")
+        reading = _OptionsReading("policy_config_dict")
         config = reading.read(lambda given: declared.read(given, owner=owner), placed)
         if config is not None or not reading.problems:
             with reading.checks() as refused:
@@ -477,7 +471,7 @@ class _Resolver:
 
 
 @dataclass(eq=False)
-class _Reading:
+class _OptionsReading:
     """One reading of options that collects all problems instead of stopping at the first."""
 
     prefix: str  # key of the options in the file

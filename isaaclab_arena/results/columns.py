@@ -1,4 +1,7 @@
-"""The columns of all tables of a run: type, value, file and meaning. A new column is a line here."""
+"""The columns of all tables of a run: type, value, file and meaning. A new column is a line here.
+
+``python -m tests.results.reference_page`` then writes the meanings into docs/reference/results.md.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

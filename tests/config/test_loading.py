@@ -20,7 +20,7 @@ def load(tmp_path):
     def load_document(document: Any, defaults: JobDefaults | None = None) -> JobsFile:
         path = tmp_path / "jobs.json"
         path.write_text(json.dumps(document))
-        return load_jobs_file(path, defaults)
+        return load_jobs_file(path, defaults).raise_for_problems()
 
     return load_document
 
@@ -445,7 +445,7 @@ def test_a_wrong_tracker_is_named_with_its_key(problems_of, tracking, message):
     assert (problem.key, problem.message.startswith(message)) == ("tracking", True)
 
 
-def test_a_file_that_is_read_partly_says_what_is_wrong_and_what_else_it_asks_for(problems_of):
+def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_says_what_is_wrong(problems_of):
     document = {
         "jobz": [],
         "tracking": ["wandbb"],
@@ -455,7 +455,7 @@ def test_a_file_that_is_read_partly_says_what_is_wrong_and_what_else_it_asks_for
             {"name": "blind", "arena_env_args": {"environment": "reach", "num_envs": 0, "object": "mug"}},
         ],
     }
-    read = read_jobs(document, source="jobs.yaml", partly=True)
+    read = read_jobs(document, source="jobs.yaml")
     keys = [(problem.job, problem.key) for problem in read.problems]
     assert keys == [
         (None, "jobz"),

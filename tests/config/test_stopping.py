@@ -31,7 +31,7 @@ def load(tmp_path):
     def load_document(content: dict[str, Any]):
         path = tmp_path / "jobs.json"
         path.write_text(json.dumps(content))
-        return load_jobs_file(path)
+        return load_jobs_file(path).raise_for_problems()
 
     return load_document
 

@@ -320,7 +320,8 @@ def job(latency, environment="reach", policy="zero_action", options=None, **argu
         "num_episodes": 1,
         "latency": latency,
     }
-    (resolved,) = resolve_jobs(read_jobs({"jobs": [block]}, source="jobs.yaml").jobs, file="jobs.yaml")
+    read = read_jobs({"jobs": [block]}, source="jobs.yaml")
+    (resolved,) = resolve_jobs(read.jobs, file="jobs.yaml", known=read.problems)
     return resolved
 
 

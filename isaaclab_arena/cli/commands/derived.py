@@ -1,9 +1,9 @@
 """``isaaclab-arena merge``, ``report`` and ``export``: write anew what derives from the files of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from pydantic import Field
@@ -114,18 +114,21 @@ def report(argv: Sequence[str]) -> int:
 
 # A run in the format of another system.
 
-# Entries are text, so that a format imports only its own modules.
-_FORMATS = {
-    "arena": "isaaclab_arena.results.exports:export_arena",
-    "robomimic": "isaaclab_arena.evaluation.robomimic:export_robomimic",
-    "lerobot": "isaaclab_arena.results.exports:export_lerobot",
-    "rerun": "isaaclab_arena.results.exports:export_rerun",
-    "wandb": "isaaclab_arena.tracking.watched_run:export_wandb",
-    "tensorboard": "isaaclab_arena.tracking.watched_run:export_tensorboard",
-    "mlflow": "isaaclab_arena.tracking.watched_run:export_mlflow",
+# Writers are text, so that a format imports only its own modules.
+_FORMATS: dict[str, tuple[str, Mapping[str, str]]] = {
+    "arena": ("isaaclab_arena.results.exports:export_arena", {}),
+    "robomimic": (
+        "isaaclab_arena.evaluation.robomimic:export_robomimic",
+        {"allow_import": "may_import", "job": "jobs"},
+    ),
+    "lerobot": ("isaaclab_arena.results.exports:export_lerobot", {}),
+    "rerun": ("isaaclab_arena.results.exports:export_rerun", {"job": "jobs"}),
+    "wandb": ("isaaclab_arena.tracking.watched_run:export_wandb", {}),
+    "tensorboard": ("isaaclab_arena.tracking.watched_run:export_tensorboard", {}),
+    "mlflow": ("isaaclab_arena.tracking.watched_run:export_mlflow", {}),
 }
-"""The writer of a run in each format, by its option. It takes the run's directory and the one to write, which is empty;
-it returns lines for a person."""
+"""By option, the writer of a format, and the options that become its keywords. It takes the run's directory and the one
+to write, which is empty; it returns lines for a person. A new format is a line here and an option below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +169,11 @@ def export(argv: Sequence[str]) -> int:
     chosen = [name for name in _FORMATS if getattr(options, name)]
     if len(chosen) != 1:
         raise ConfigError(f"give the one format to write: {' or '.join(f'--{name}' for name in _FORMATS)}")
-    if options.allow_import and not options.robomimic:
-        raise ConfigError("is for --robomimic alone", key="--allow_import")
-    takes_jobs = chosen[0] in {"robomimic", "rerun"}
-    if options.job and not takes_jobs:
-        raise ConfigError("is for --robomimic and --rerun alone", key="--job")
+    writer, keywords = _FORMATS[chosen[0]]
+    for option in ("allow_import", "job"):
+        if getattr(options, option) and option not in keywords:
+            takers = " and ".join(f"--{name}" for name, (_, taken) in _FORMATS.items() if option in taken)
+            raise ConfigError(f"is for {takers} alone", key=f"--{option}")
 
     # Refuse a destination with files before the export, so that they never mix.
     run = options.output_directory
@@ -180,9 +183,7 @@ def export(argv: Sequence[str]) -> int:
     if output.is_dir() and any(output.iterdir()):
         raise ConfigError(f"'{output}' is not empty; name one that is, or that does not exist", key="--output")
 
-    more: dict[str, Any] = {"jobs": options.job} if takes_jobs else {}
-    if options.robomimic:
-        more["may_import"] = options.allow_import
-    for line in imported(_FORMATS[chosen[0]])(run, output, **more):
+    more = {keyword: getattr(options, option) for option, keyword in keywords.items()}
+    for line in imported(writer)(run, output, **more):
         print(plain_text(line), flush=True)
     return 0

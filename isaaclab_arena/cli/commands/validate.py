@@ -1,7 +1,7 @@
 """``isaaclab-arena validate``: check job files without running anything."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,15 +63,19 @@ def main(argv: Sequence[str]) -> int:
     for path in files:
         with problems_into(problems):
             arms = partial(robustness_arms, may_import=not options.no_import)
-            read = loading.load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms, partly=True)
+            read = loading.load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms)
             # A file with problems continues here, so that the readable part of its jobs is checked too.
             jobs_file = loading.limited(read, options.limit)
-            of_trackers: list[Problem] = []
-            with problems_into(of_trackers):
+            known = list(jobs_file.problems)
+            with problems_into(known):
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
-            jobs_file = replace(jobs_file, problems=(*jobs_file.problems, *of_trackers))
-            batch = options.policy_batch if options.deterministic else None
-            jobs = resolve_jobs(jobs_file, policy_batch=batch, may_import=not options.no_import)
+            jobs = resolve_jobs(
+                jobs_file.jobs,
+                file=jobs_file.path,
+                known=known,
+                policy_batch=options.policy_batch if options.deterministic else None,
+                may_import=not options.no_import,
+            )
             configs = [job.config for job in jobs]
             # Remarks on runnable jobs, with the jobs of each line.
             told: dict[str, list[str]] = {}

@@ -314,7 +314,7 @@ def test_the_protocol_stands_beside_the_versions():
 def jobs_of(suite: str, libero_path: Any) -> list[tuple[str, str]]:
     options = {} if libero_path is None else {"libero_path": libero_path}
     job = {"name": "mine", "suite": suite, "policy_type": "zero_action", "arena_env_args": options}
-    found = read_jobs({"jobs": [job]}, source="jobs.yaml", suites=SUITES_SUITES).jobs
+    found = read_jobs({"jobs": [job]}, source="jobs.yaml", suites=SUITES_SUITES).raise_for_problems().jobs
     return [(job.name, job.environment) for job in found]
 
 

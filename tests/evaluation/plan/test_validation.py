@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, plan_run, resumed_plan
@@ -80,12 +82,12 @@ class CountedCoinBuilder(CoinBuilder):
         return 5
 
 
-@pytest.fixture
-def environments() -> Registry:
-    registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
-    registry.register("coin", BiasedCoinBuilder())
-    registry.register("five_coins", CountedCoinBuilder())
-    return registry
+@pytest.fixture(autouse=True)
+def environments() -> Iterator[Registry]:
+    with ENVIRONMENTS.restored_afterwards() as registry:
+        registry.register("coin", BiasedCoinBuilder())
+        registry.register("five_coins", CountedCoinBuilder())
+        yield registry
 
 
 def path_of(policy_class: type[PolicyBase]) -> str:
@@ -101,7 +103,7 @@ def job(**changes: Any) -> JobConfig:
 def test_a_good_job_gets_its_builder_and_classes(environments):
     config = job(environment_args={"success_rate": 1, "success_step": 5}, policy_config_dict={"action": "nan"})
 
-    [resolved] = resolve_jobs([config], environments=environments)
+    [resolved] = resolve_jobs([config])
 
     assert resolved.config is config
     assert resolved.builder is environments.get("coin")
@@ -146,22 +148,22 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ),
     ],
 )
-def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(environments, changes, key, message):
+def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(changes, key, message):
     with pytest.raises(ConfigError) as refused:
-        resolve_jobs([job(**changes)], file="jobs.json", environments=environments)
+        resolve_jobs([job(**changes)], file="jobs.json")
     [problem] = refused.value.problems
     assert (problem.file, problem.job, problem.key) == ("jobs.json", "a", key)
     assert message in problem.message
 
 
-def test_every_problem_of_every_job_is_told_at_once(environments):
+def test_every_problem_of_every_job_is_told_at_once():
     jobs = [
         job(environment="cion", policy_type="zero_acton"),
         job(name="good"),
         job(name="b", environment_args={"x": 1, "y": 2}, policy_config_dict={"z": 3}),
     ]
     with pytest.raises(ConfigError) as refused:
-        resolve_jobs(jobs, environments=environments)
+        resolve_jobs(jobs)
     assert [(problem.job, problem.key) for problem in refused.value.problems] == [
         ("a", "arena_env_args.environment"),
         ("a", "policy_type"),
@@ -171,23 +173,23 @@ def test_every_problem_of_every_job_is_told_at_once(environments):
     ]
 
 
-def test_a_mistake_that_two_jobs_share_is_told_for_both(environments):
+def test_a_mistake_that_two_jobs_share_is_told_for_both():
     with pytest.raises(ConfigError) as refused:
-        resolve_jobs([job(environment="cion"), job(name="b", environment="cion")], environments=environments)
+        resolve_jobs([job(environment="cion"), job(name="b", environment="cion")])
     assert [problem.job for problem in refused.value.problems] == ["a", "b"]
 
 
-def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options(environments):
+def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
     overrides = {"policy_device": "cpu", "policy_device_id": None}
 
-    resolved = resolve_jobs([network, job(name="b", num_envs=4)], overrides=overrides, environments=environments)
+    resolved = resolve_jobs([network, job(name="b", num_envs=4)], overrides=overrides)
 
     assert resolved[0].policy_options == {"checkpoint": "a.pt", "num_envs": 4, "policy_device": "cpu"}
     assert resolved[1].policy_options == {}
 
 
-def test_two_jobs_that_differ_in_env_slots_do_not_share_policy_options(environments):
+def test_two_jobs_that_differ_in_env_slots_do_not_share_policy_options():
     jobs = [
         job(
             name=str(num_envs),
@@ -197,56 +199,56 @@ def test_two_jobs_that_differ_in_env_slots_do_not_share_policy_options(environme
         )
         for num_envs in (1, 2)
     ]
-    assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs, environments=environments)] == [1, 2]
+    assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs)] == [1, 2]
 
 
-def test_a_policy_with_a_number_of_env_slots_gets_that_of_the_batch_it_is_always_asked_on(environments):
+def test_a_policy_with_a_number_of_env_slots_gets_that_of_the_batch_it_is_always_asked_on():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
 
-    [resolved] = resolve_jobs([network], environments=environments, policy_batch=64)
+    [resolved] = resolve_jobs([network], policy_batch=64)
 
     assert resolved.policy_options["num_envs"] == 64
 
 
-def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch(environments):
+def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
     zero = job(name="zero", policy_type="zero_action", num_envs=65)
     with pytest.raises(ConfigError) as refused:
-        resolve_jobs([network, zero], environments=environments, policy_batch=64)
+        resolve_jobs([network, zero], policy_batch=64)
 
     [problem] = refused.value.problems
     assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
     assert "65 env slots do not fit into --policy_batch 64" in problem.message
 
 
-def test_a_policy_that_reads_its_dict_itself_may_take_anything(environments):
+def test_a_policy_that_reads_its_dict_itself_may_take_anything():
     config = job(policy_type=path_of(SelfReadingPolicy), policy_config_dict={"anything": 1})
 
-    assert resolve_jobs([config], environments=environments)[0].policy_options == {"anything": 1}
+    assert resolve_jobs([config])[0].policy_options == {"anything": 1}
 
 
-def test_a_policy_with_a_length_of_its_own_needs_none(environments):
+def test_a_policy_with_a_length_of_its_own_needs_none():
     config = job(policy_type=path_of(RecordedPolicy), num_episodes=None)
 
-    assert resolve_jobs([config], environments=environments)[0].policy_class is RecordedPolicy
+    assert resolve_jobs([config])[0].policy_class is RecordedPolicy
 
 
 @pytest.mark.parametrize(
     ("changes", "num_episodes"),
     [({}, 5), ({"num_episodes": 2}, 2), ({"max_episodes": 3}, 3), ({"policy_type": path_of(RecordedPolicy)}, None)],
 )
-def test_an_environment_may_say_how_many_episodes_it_has(environments, changes, num_episodes):
+def test_an_environment_may_say_how_many_episodes_it_has(changes, num_episodes):
     config = job(**{"environment": "five_coins", "num_episodes": None} | changes)
 
-    assert resolve_jobs([config], environments=environments)[0].config.num_episodes == num_episodes
+    assert resolve_jobs([config])[0].config.num_episodes == num_episodes
 
 
-def test_ten_times_the_jobs_are_checked_in_about_ten_times_the_time(environments):
+def test_ten_times_the_jobs_are_checked_in_about_ten_times_the_time():
     def check(num_jobs: int) -> None:
         jobs = [
             job(name=str(position), environment_args={"success_step": position % 100}) for position in range(num_jobs)
         ]
-        assert len(resolve_jobs(jobs, environments=environments)) == num_jobs
+        assert len(resolve_jobs(jobs)) == num_jobs
 
     assert_grows_linearly(check)
 
