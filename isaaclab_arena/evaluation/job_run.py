@@ -23,7 +23,7 @@ from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
-from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
 from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
@@ -565,36 +565,27 @@ class JobRunner:
 # Run the jobs that a rank takes from its queue, and publish their progress.
 
 
-@contextmanager
-def ready_to_run(
-    work: RankWork,
+def settings_of_rank(
     request: RunRequest,
     attempt: Attempt,
     context: DistributedContext,
     output_directory: Path,  # of this rank's files
     *,
     config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
-    stop_requested: Callable[[], bool],  # True if this rank was asked to stop
     num_threads: int | None = None,  # of the physics, None for this rank's share of the cores
     **own: Any,  # settings of this rank, see `RankSettings`
-) -> Iterator[tuple[StatusPublisher, Callable[[], RankState]]]:
-    """Publish this rank's status within a `with` block; yield its publisher, and the function that runs the jobs."""
-    status = RankStatus(
-        rank=context.rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
+) -> RankSettings:
+    """Return the settings that all jobs of a rank share."""
+    return RankSettings(
+        context=context,
+        options=request.options,
+        output_directory=output_directory,
+        attempt=attempt,
+        num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
+        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+        turns={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
+        **own,
     )
-    with StatusPublisher(output_directory, status) as publisher:
-        settings = RankSettings(
-            context=context,
-            options=request.options,
-            output_directory=output_directory,
-            attempt=attempt,
-            num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
-            provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
-            turns={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
-            **own,
-        )
-        asks = bool(request.questions)
-        yield publisher, partial(run_jobs, work, settings, publisher, stop_requested, asks_questions=asks)
 
 
 def run_jobs(

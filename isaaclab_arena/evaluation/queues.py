@@ -398,6 +398,12 @@ class RankWork:
     # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
 
+    def first_status(self, rank: int, run_id: str) -> heartbeat.RankStatus:
+        """Return the status of the rank before its first job."""
+        return heartbeat.RankStatus(
+            rank=rank, run_id=run_id, jobs_total=self.num_jobs, episodes_total=self.num_episodes
+        )
+
 
 def claimed_work(
     claims: Claims,

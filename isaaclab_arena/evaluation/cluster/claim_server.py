@@ -582,21 +582,21 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": remote.commit}
-        ready = job_run.ready_to_run(
-            work,
-            request,
-            attempt,
-            context,
-            directory,
-            config_hash=orders.config_hash,
-            stop_requested=must_stop,
-            num_threads=max(1, int(needs.cpus)),
-            **own_settings,
-        )
+        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with ready as (_, play), remote.delivering(), log:
-            return play()
+        with publisher, remote.delivering(), log:
+            settings = job_run.settings_of_rank(
+                request,
+                attempt,
+                context,
+                directory,
+                config_hash=orders.config_hash,
+                num_threads=max(1, int(needs.cpus)),
+                **own_settings,
+            )
+            asks_questions = bool(request.questions)
+            return job_run.run_jobs(work, settings, publisher, must_stop, asks_questions=asks_questions)
 
 
 # A directory for the files of one process, on a disk of its own.
