@@ -321,7 +321,7 @@ class StatusPublisher(Observer):
             self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def hear(self, job: str | None, long_work: LongWork | None) -> None:
+    def set_long_work(self, job: str | None, long_work: LongWork | None) -> None:
         """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
         # Cheap, because it is called for every episode.
         if job is None:

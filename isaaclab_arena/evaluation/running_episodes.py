@@ -39,7 +39,7 @@ class Stopwatch:
 
     pictures_looked_at: int = 0  # pictures that a policy or an observer announced to read
     seconds: dict[Phase, float] = field(default_factory=partial(dict.fromkeys, Phase, 0.0))
-    # Start of a rest while another job has its turn, `time.perf_counter` [s]; None while it runs. `go_on` ends a rest.
+    # Start of a rest while an interleaved job runs, `time.perf_counter` [s]; None while it runs. `go_on` ends a rest.
     rests_since: float | None = None
     _started: float = field(default_factory=time.perf_counter)
 

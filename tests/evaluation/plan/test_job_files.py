@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, jobs_taking_turns, plan_run, rounds_of
+from isaaclab_arena.evaluation.planning import RunRequest, interleaved_jobs, plan_run, rounds_of
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 from isaaclab_arena.evaluation.queues import jobs_of_rank
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
@@ -359,7 +359,7 @@ QUESTIONS = (
 
 
 def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
-    assert jobs_taking_turns(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
+    assert interleaved_jobs(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
     jobs, options = tuple(TURNS_JOBS), RunOptions()
     request = RunRequest(
         jobs=jobs, config_hash="", source_file=None, command_line=(), options=options, questions=QUESTIONS
@@ -373,7 +373,7 @@ def test_a_round_has_an_episode_for_every_env_slot_of_the_ranks_that_share_it():
     for rank, shares in ((0, [[4, 5, 6, 7], [9]]), (1, [[0, 1, 2, 3], [8]])):
         assigned = jobs_of_rank(TURNS_JOBS, start, rank=rank, split=True, questions=QUESTIONS)
         for name in ("job1", "job3"):
-            assert [list(each.supply.take(range(10))) for each in assigned if each.job.config.name == name] == shares
+            assert [list(each.episodes.take(range(10))) for each in assigned if each.job.config.name == name] == shares
 
 
 def test_rounds_go_by_the_index_so_that_an_arm_that_lags_behind_catches_up_first():
