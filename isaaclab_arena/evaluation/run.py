@@ -394,8 +394,8 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        told, _ = reports.read_job_reports(directory, job, attempt.run)
-        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in told):
+        written, _ = reports.read_job_reports(directory, job, attempt.run)
+        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
         _LOG.error("job '%s' has failed: %s", job, loss)
         device = attempt.devices[rank]

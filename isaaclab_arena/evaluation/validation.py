@@ -49,7 +49,7 @@ from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 from isaaclab_arena.registry import Registry
 
 
-def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
+def without_repeats(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
     """Keep the first of equal problems of a suite's tasks, with the number of other tasks; order is kept."""
     groups: dict[object, list[tuple[JobConfig, Problem]]] = {}
     for position, (job, problem) in enumerate(found):
@@ -59,7 +59,7 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
             task = job.environment.partition(":")[2] or job.environment
             mistake = job.suite.name, problem.key, problem.message.replace(task, "")
         groups.setdefault(mistake, []).append((job, problem))
-    told = []
+    kept = []
     for group in groups.values():
         job, problem = group[0]
         others = len({each.name for each, _ in group}) - 1
@@ -67,8 +67,8 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
             tasks = "another task" if others == 1 else f"{others} other tasks"
             message = f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')"
             problem = replace(problem, message=message)
-        told.append(problem)
-    return told
+        kept.append(problem)
+    return kept
 
 
 # Compare the description in a policy's files with the job that uses them.
@@ -183,7 +183,7 @@ def resolve_jobs(
         if found is not None:
             resolved.append(found)
     if known or problems:
-        raise ConfigError([*known, *told_once(problems)])
+        raise ConfigError([*known, *without_repeats(problems)])
     if resolver.overruled:
         _LOG.info(
             "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",

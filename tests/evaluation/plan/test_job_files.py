@@ -23,7 +23,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, interleaved_jobs, plan_run, rounds_of
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 from isaaclab_arena.evaluation.queues import jobs_of_rank
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
@@ -331,24 +331,24 @@ def problem(message: str, *, job: str = "mine-a", key: str | None = "environment
 
 def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
     found = [(task(name), problem(f"'{name}' needs cook", job=f"mine-{name}")) for name in ("open", "close", "pour")]
-    assert told_once(found) == [
+    assert without_repeats(found) == [
         problem("'open' needs cook (and so for 2 other tasks of suite 'kitchen')", job="mine-open")
     ]
-    assert told_once(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
+    assert without_repeats(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
 
 
 def test_what_one_task_lacks_is_told_as_it_is():
     found = [(task("open"), problem("no lid")), (task("close"), problem("no hinge"))]
-    assert told_once(found) == [problem("no lid"), problem("no hinge")]
+    assert without_repeats(found) == [problem("no lid"), problem("no hinge")]
     twice = [(task("open"), problem("no lid")), (task("open"), problem("no lid", key="python"))]
-    assert told_once(twice) == [each for _, each in twice]
+    assert without_repeats(twice) == [each for _, each in twice]
 
 
 def test_entries_and_jobs_in_no_suite_are_told_apart():
     alone = JobConfig(index=0, name="alone", environment="reach", policy_type="zero_action")
     found = [(task("open"), problem("no lid")), (task("open", entry="other"), problem("no lid"))]
     found += [(alone, problem("no lid")), (alone, problem("no lid"))]
-    assert len(told_once(found)) == 4
+    assert len(without_repeats(found)) == 4
 
 
 TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]
