@@ -196,7 +196,7 @@ class RankHost(Host):
             asks_questions = bool(request.questions)
             state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks_questions)
             failed = state is heartbeat.RankState.FAILED
-            merges = self._merges(active, publisher, failed=failed, stalled_after_s=work.stalled_after_s)
+            merges = self._merges(active, work, publisher, failed=failed)
             if failed and self.is_whole_program:
                 launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
             others = [report for report in active.watch.look() if report.rank != rank] if merges else []
@@ -205,31 +205,25 @@ class RankHost(Host):
             return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
     def _merges(
-        self,
-        active: ActiveRun,
-        publisher: heartbeat.StatusPublisher,
-        *,
-        failed: bool,  # with --fail_fast
-        stalled_after_s: float | None,  # see `heartbeat.wait_for_ranks`
+        self, active: ActiveRun, work: queues.RankWork, publisher: heartbeat.StatusPublisher, *, failed: bool
     ) -> bool:
         """Wait for the other ranks, and return whether this rank writes the tables."""
         # The lowest live rank writes them, once no other rank works. A higher rank waits for it, except:
         # - rank 0 has gone, and its tables are current;
         # - this rank's status cannot be written: the lower ranks wait for this one until it exits.
-        # A rank that failed never waits, as its exit makes the launcher end the others. It merges if it is alone.
-        rank = self.ranks.context.rank
+        # A rank that failed with --fail_fast never waits, as its exit makes the launcher end the others. It merges if
+        # it is alone.
+        watch, rank = active.watch, self.ranks.context.rank
+        if failed:
+            return not any(each.alive for each in watch.look() if each.rank != rank)
         while True:
-            reported = active.watch.look()
-            if failed:
-                return not any(each.alive for each in reported if each.rank != rank)
+            reported = watch.look()
             if not reported[0].alive and reports.tables_are_current(active.output_directory):
                 return False
             if not any(each.alive for each in reported[:rank]):
+                stop_requested, stalled_after_s = active.interruption.stop_requested, work.stalled_after_s
                 heartbeat.wait_for_ranks(
-                    active.watch,
-                    own_rank=rank,
-                    stop_requested=active.interruption.stop_requested,
-                    stalled_after_s=stalled_after_s,
+                    watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
                 )
                 return True
             if not publisher.is_written:
