@@ -26,7 +26,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures
-from isaaclab_arena.recording.recorder import HandOver
+from isaaclab_arena.recording.recorder import RemoteCommit
 from isaaclab_arena.sim.threads import KERNELS, KernelTimes
 from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.disk import FileThereError, json_text, read_versioned, write_text
@@ -79,7 +79,7 @@ class ServedModel:
 
 def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
     """Return the model that the policies' servers describe, None without servers. `ConfigError` if it has changed."""
-    stated = {said for policy in policies if (said := policy.stated_model()) is not None}
+    stated = {model for policy in policies if (model := policy.stated_model()) is not None}
     if not stated:
         return None
     if len(stated) > 1:
@@ -133,19 +133,19 @@ class StartUpClock(Observer):
         *,
         import_s: float | None,  # time of the process before the first job; see `StartUp`
         # Gets the current part in words, None after the first step.
-        tell: Callable[[str | None], None] = lambda _: None,
+        on_phase: Callable[[str | None], None] = lambda _: None,
         now_s: Callable[[], float] = time.perf_counter,
         kernels: Callable[[], KernelTimes] = lambda: KERNELS.times,  # time of the process for kernels so far
     ) -> None:
         self._job = job
         self._import_s = import_s
         self._now_s, self._kernels = now_s, kernels
-        self._tell = tell
+        self._on_phase = on_phase
         self._seconds: dict[StartUpPart, float] = {}
         self._spent = KernelTimes()
         self._last = now_s(), kernels()
         self.env_steps = 0  # control steps over running env slots, also of a rollout that raises
-        tell(StartUpPart.ENVIRONMENT.value)
+        on_phase(StartUpPart.ENVIRONMENT.value)
 
     def finish(self, part: StartUpPart) -> None:
         """End a part, only at the first call for it. It gets the time since the end of the part before it."""
@@ -158,7 +158,7 @@ class StartUpClock(Observer):
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
-        self._tell(next((later.value for later in StartUpPart if later not in self._seconds), None))
+        self._on_phase(next((later.value for later in StartUpPart if later not in self._seconds), None))
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -213,10 +213,12 @@ class RankSettings:
     # Facts that identify the run, kept with every recording: versions, configuration hash.
     provenance: Mapping[str, str] = field(default_factory=dict)
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)  # shared by jobs
-    # By compared job: the names of the jobs with which it takes turns, its own included.
-    turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # By compared job: the names of the jobs with which it is interleaved, its own included.
+    interleaved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
-    hand_over: HandOver | None = None  # gives episodes to another process, which commits them; None to commit here
+    remote_commit: RemoteCommit | None = (
+        None  # gives episodes to another process, which commits them; None to commit here
+    )
 
     @cached_property
     def entries(self) -> Mapping[str, AttemptEntry]:
@@ -246,8 +248,8 @@ class GroupBuilder:
 
     settings: RankSettings
     set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
-    _taking_turns: tuple[str, ...] = field(default=(), init=False)
-    # By "environment" or "policy"; for jobs that take turns with the key of the environment or the name of the job.
+    _interleaved: tuple[str, ...] = field(default=(), init=False)
+    # By "environment" or "policy"; for interleaved jobs with the key of the environment or the name of the job.
     _kept: defaultdict[tuple[str, str], Kept[Any]] = field(default_factory=partial(defaultdict, list), init=False)
     _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
     _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
@@ -260,22 +262,22 @@ class GroupBuilder:
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
         settings, config = self.settings, job.config
-        taking_turns = settings.turns.get(config.name, ())
+        interleaved = settings.interleaved.get(config.name, ())
         # The first build imports modules, which stay, so no garbage is collected. A later one may need the freed
         # memory.
         with nullcontext() if self._has_built else without_collecting():
             self._has_built = True
-            # Jobs that take turns keep each other's objects.
-            if taking_turns != self._taking_turns:
+            # Interleaved jobs keep each other's objects.
+            if interleaved != self._interleaved:
                 self.clear()
-                self._taking_turns = taking_turns
+                self._interleaved = interleaved
             self._has_new_environment = self._has_new_policy = False
             sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
             # Worker processes of the previous environment may serve this one.
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
-                kept = self._kept["environment", job.environment_key if taking_turns else ""]
+                kept = self._kept["environment", job.environment_key if interleaved else ""]
                 environments = reuse(kept, [each.environment_key for each in jobs])
                 for own in jobs[len(environments) :]:
                     self._has_new_environment = True
@@ -288,11 +290,11 @@ class GroupBuilder:
             start_up.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only objects that were built for this job have read it again.
-            begun = settings.entries[config.name].contents
-            if begun is not None and (self._has_new_environment or self._has_new_policy):
+            planned = settings.entries[config.name].contents
+            if planned is not None and (self._has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
-                changed = [*(changes(begun.environment, read.environment) if self._has_new_environment else ())]
-                changed += changes(begun.policy, read.policy) if self._has_new_policy else ()
+                changed = [*(changes(planned.environment, read.environment) if self._has_new_environment else ())]
+                changed += changes(planned.policy, read.policy) if self._has_new_policy else ()
                 why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
                 refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
             for environment, policy in zip(environments, policies, strict=True):
@@ -455,17 +457,17 @@ class GroupBuilder:
         if earlier is not None and earlier >= num_envs:
             return earlier, (earlier,)
         # Committed episodes without a stored size were played without padding: one call for all env slots.
-        is_begun = any(directory.glob(COMMIT_FILE_PATTERN))
-        return earlier, (num_envs,) if is_begun else batching.filled_up(num_envs)
+        has_commits = any(directory.glob(COMMIT_FILE_PATTERN))
+        return earlier, (num_envs,) if has_commits else batching.filled_up(num_envs)
 
     def _make_policies(
-        self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
+        self, job: Job, environments: Sequence[Environment], checked: list[PolicyBase], policy_batch: int | None
     ) -> Sequence[PolicyBase]:
         """Build or reuse each group's policy for a batch size, None for the group's number of env slots."""
-        # Policies in `begun` have seen their environment. A batch-invariant policy needs no fixed batch.
+        # Policies in `checked` have seen their environment. A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
-        kept = self._kept["policy", job.config.name if self._taking_turns else ""]
+        kept = self._kept["policy", job.config.name if self._interleaved else ""]
         policies, server = reuse(kept, [each.policy_key for each in jobs]), job.config.policy_server
         for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.
@@ -478,10 +480,10 @@ class GroupBuilder:
             kept.append((own.policy_key, built, job.lent is not None))
             policies.append(built)
         for policy, environment in zip(policies, environments, strict=True):
-            if not any(policy is each for each in begun):
+            if not any(policy is each for each in checked):
                 policy.reset()
                 policy.check_environment(environment)
-                if not begun:
+                if not checked:
                     job.tell_connections(policy, environment)
-                begun.append(policy)
+                checked.append(policy)
         return policies

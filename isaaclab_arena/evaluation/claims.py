@@ -188,8 +188,8 @@ class Suspects:
     jobs: Mapping[int, planning.DividedJob]
     _deaths: dict[_Key, dict[int, tuple[Death, ...]]] = field(default_factory=dict)
     # By rank and piece: the claim, and the first and last index of the episodes that it may be playing.
-    begun: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
-    _begun_jobs: set[int] = field(default_factory=set)
+    playing: dict[int, dict[_Key, tuple[Claim, int, int]]] = field(default_factory=dict)
+    _started_jobs: set[int] = field(default_factory=set)
     _deaths_of_jobs: dict[int, tuple[Death, ...]] = field(default_factory=dict)
 
     def pieces(self, job_index: int) -> frozenset[int]:
@@ -204,15 +204,15 @@ class Suspects:
     def begin(self, rank: int, claim: Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
         # A suspect runs alone, even if the rank's messages about its other pieces have not arrived.
-        before = {} if claim.suspects else self.begun.get(rank, {})
-        others = {key: begun for key, begun in before.items() if not begun[0].suspects}
-        self.begun[rank] = {**others, claim.key: (claim, first, last)}
-        self._begun_jobs.add(claim.job_index)
+        before = {} if claim.suspects else self.playing.get(rank, {})
+        others = {key: part for key, part in before.items() if not part[0].suspects}
+        self.playing[rank] = {**others, claim.key: (claim, first, last)}
+        self._started_jobs.add(claim.job_index)
         self._deaths_of_jobs.pop(claim.job_index, None)
 
     def finish(self, rank: int, claim: Claim) -> bool:
         """Note that a rank has played its part of a piece. Return True if nothing of the piece is left."""
-        self.begun.get(rank, {}).pop(claim.key, None)
+        self.playing.get(rank, {}).pop(claim.key, None)
         self._clear(claim.key, of_ranges(claim.suspects))
         played = of_ranges(claim.committed) | of_ranges(claim.suspects)
         return not claim.suspects or of_ranges(self.jobs[claim.job_index].pieces[claim.piece] or ()) <= played
@@ -226,10 +226,10 @@ class Suspects:
         num_machines: int,  # all on which ranks of the run have been
     ) -> list[Blamed]:
         """Note a death, and return the episode and the jobs that are to blame."""
-        blamed, begun = [], self.begun.pop(death.rank, {})
+        blamed, playing = [], self.playing.pop(death.rank, {})
         running: list[tuple[_Key, int]] = []
-        for key in (key for key in pieces if key in begun):
-            ended, (_, first, last) = committed(key), begun[key]
+        for key in (key for key in pieces if key in playing):
+            ended, (_, first, last) = committed(key), playing[key]
             self._clear(key, ended)
             for begin, end in self.jobs[key[0]].pieces[key[1]] or ():
                 running += [
@@ -247,7 +247,7 @@ class Suspects:
                 blamed.append(Blamed(job_index=key[0], episode_index=index, deaths=deaths))
 
         # Jobs of which no episode has begun on any rank: their build may kill ranks.
-        for job_index in sorted({job_index for job_index, _ in pieces} - self._begun_jobs):
+        for job_index in sorted({job_index for job_index, _ in pieces} - self._started_jobs):
             deaths = self._deaths_of_jobs[job_index] = (*self._deaths_of_jobs.get(job_index, ()), death)
             # One broken machine must not fail a job that other machines could run.
             machines = {each.machine for each in deaths}
@@ -372,10 +372,10 @@ class ClaimTable:
             self._order = order = order_of_work(list(self._open_work())) if self._order is None else self._order
             while order:
                 work = order.pop(choose(order, built_environment))
-                # Among jobs that take turns, the one with the earliest open round comes first.
+                # Among interleaved jobs, the one with the earliest open round comes first.
                 open_rounds = [
                     (self.jobs[each].rounds[min(open_pieces)], each)
-                    for each in self.jobs[work.job_index].takes_turns_with
+                    for each in self.jobs[work.job_index].interleaved_with
                     if each in self.jobs and (open_pieces := self.open_pieces(each))
                 ]
                 job_index = min(open_rounds)[1] if open_rounds else work.job_index

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
 
             elsewhere = partial(execute_on_cluster, options=options)
-        return run.run_as_asked(
+        return run.run_command_line(
             options,
             module=PROGRAM,
             arguments=arguments,

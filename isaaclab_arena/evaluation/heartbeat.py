@@ -250,7 +250,7 @@ class StatusPublisher(Observer):
         self._long_work: LongWork | None = None
         self._work_beside: tuple[str, LongWork] | None = None
         self._corrects_total = True
-        self.is_heard = True  # the last write succeeded
+        self.is_written = True  # the last write succeeded
         self._stepping_since: float | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
@@ -321,7 +321,7 @@ class StatusPublisher(Observer):
             self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def hear(self, job: str | None, long_work: LongWork | None) -> None:
+    def set_long_work(self, job: str | None, long_work: LongWork | None) -> None:
         """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
         # Cheap, because it is called for every episode.
         if job is None:
@@ -353,11 +353,11 @@ class StatusPublisher(Observer):
         try:
             self._write()
         except OSError as error:
-            if self.is_heard:
+            if self.is_written:
                 _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
-            self.is_heard = False
+            self.is_written = False
         else:
-            self.is_heard = True
+            self.is_written = True
 
     def _write(self) -> None:
         # Two locks let the main thread count while the heartbeat thread waits for a slow disk.

@@ -1,4 +1,4 @@
-"""A checked job, its contents by files and packages, its episodes, and their supply to a rank."""
+"""A checked job, its contents by files and packages, its episodes, and the queue of those of a rank."""
 
 import ast
 import hashlib
@@ -360,7 +360,7 @@ class ContentReader:
 # Hand out a rank's episodes of a job, one at a time as env slots become free.
 
 
-class EpisodeSupply(Protocol):
+class EpisodeQueue(Protocol):
     """The episodes of one job that this rank is to run; by default no other rank can run them."""
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
@@ -379,18 +379,19 @@ class EpisodeSupply(Protocol):
         del episode_index
         return True
 
-    def ends_early(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the job needs no further episode; `take` checks it before each."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedShare(EpisodeSupply):
+class FixedShare(EpisodeQueue):
     """A fixed set of episodes: all that are neither finished nor another rank's, until the job needs no more."""
 
     finished: EpisodeRanges = ()  # not to be run again
     share: EpisodeRanges | None = None  # of this rank, None for all
-    is_over: Callable[[], bool] = lambda: False  # the job needs no further episode; those that have begun are finished
+    # The job needs no further episode; those that have begun are finished.
+    job_is_over: Callable[[], bool] = lambda: False
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that are this rank's and not finished, until the job is over."""
@@ -401,12 +402,12 @@ class FixedShare(EpisodeSupply):
             candidates = takewhile(lambda index: index <= end, candidates)
         left = (index for index in candidates if index not in finished and (share is None or index in share))
         # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
-        while not self.is_over() and (index := next(left, None)) is not None:
+        while not self.job_is_over() and (index := next(left, None)) is not None:
             yield index
 
-    def ends_early(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the job is over."""
-        return self.is_over()
+        return self.job_is_over()
 
 
 EVERYTHING = FixedShare()
@@ -441,10 +442,10 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
     return replace(config, num_episodes=num_episodes, num_steps=num_steps)
 
 
-def beginning(job: Job, indices: Iterable[int], supply: EpisodeSupply) -> Iterator[Episode]:
-    """Yield the episodes by their indices, each as it begins, after the announcement to the supply."""
+def beginning(job: Job, indices: Iterable[int], queue: EpisodeQueue) -> Iterator[Episode]:
+    """Yield the episodes by their indices, each as it begins, after the announcement to the queue."""
     for index in indices:
-        supply.begin(index)
+        queue.begin(index)
         yield episode_of(job, index)
 
 

@@ -23,8 +23,8 @@ from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
-from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, StatusPublisher
-from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeSupply, Job, beginning, provenance_on, with_length
+from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
+from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeQueue, Job, beginning, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Watchdog, put_back
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 class Consolidations:
     """Consolidates one job at a time beside the next one."""
 
-    hear: Callable[[str, LongWork | None], None]  # gets the job and its progress, None at its end
+    on_progress: Callable[[str, LongWork | None], None]  # gets the job and its progress, None at its end
     _pool: ThreadPoolExecutor = field(
         default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
     )
@@ -69,7 +69,7 @@ class Consolidations:
     def begin(self, job: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.hear, job))(finish))
+        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.on_progress, job))(finish))
 
     def wait(self, job: str | None = None) -> None:
         """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
@@ -136,9 +136,9 @@ class JobRun:
         return None
 
     def rebuilds(
-        self, directory: Path, supply: EpisodeSupply, watchdog: Watchdog
+        self, directory: Path, episodes: EpisodeQueue, watchdog: Watchdog
     ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
-        """Yield each rebuild that has episodes in `supply`: job with its length, episodes, groups, and file writers."""
+        """Yield each rebuild that has `episodes` left: job with its length, episodes, groups, and file writers."""
         # The caller appends the rebuild's result before it takes the next one. Call `end` after the last one.
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
@@ -151,13 +151,13 @@ class JobRun:
             # The indices stay None if only the policy knows them.
             indices: Iterable[int] | None = None
             if job.config.num_episodes is not None:
-                ahead = supply.take(split_evenly(job.config.num_episodes, num_rebuilds)[rebuild])
+                ahead = episodes.take(split_evenly(job.config.num_episodes, num_rebuilds)[rebuild])
                 first = next(ahead, None)
                 if first is None:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(directory, watchdog, supply, anew=has_run, rebuild=rebuild)
+            groups = self._build(directory, watchdog, episodes, again=has_run, rebuild=rebuild)
             has_run = True
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
@@ -165,14 +165,14 @@ class JobRun:
             config = with_length(job.config, policy)
             self._num_episodes = config.num_episodes
             if indices is None and config.num_episodes is not None:
-                indices = supply.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
+                indices = episodes.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
             elif indices is None:
                 # A job limited by steps, whose episodes may have no end.
                 ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
                 ends += [] if config.max_episodes is None else [config.max_episodes]
                 started = sum(result.finished_episodes + result.cut_episodes for result in self.results)
                 indices = takewhile(
-                    lambda index, policy=policy: not supply.ends_early() and policy.can_play(index),
+                    lambda index, policy=policy: not episodes.is_over() and policy.can_play(index),
                     range(started, min(ends)) if ends else count(started),
                 )
             if not self.results:
@@ -194,7 +194,7 @@ class JobRun:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(directory, watchdog, supply, anew=False, rebuild=None)
+            self._build(directory, watchdog, episodes, again=False, rebuild=None)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
@@ -245,11 +245,11 @@ class JobRun:
         )
 
     def _build(
-        self, directory: Path, watchdog: Watchdog, supply: EpisodeSupply, *, anew: bool, rebuild: int | None
+        self, directory: Path, watchdog: Watchdog, episodes: EpisodeQueue, *, again: bool, rebuild: int | None
     ) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots, and have the job's files begin a `rebuild`, if any."""
-        # The previous job's groups are reused if they are equal, unless `anew`.
-        if anew:
+        # The previous job's groups are reused if they are equal, unless they are built `again`.
+        if again:
             self.builder.clear()
         config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
         entry = settings.entries[config.name]
@@ -296,7 +296,7 @@ class JobRun:
                 write_dataset=not settings.options.no_dataset,
                 observations=RecordedObservations(settings.options.record_observations),
                 compression=Compression(settings.options.compression),
-                hand_over=settings.hand_over,
+                remote_commit=settings.remote_commit,
             )
             self._writers = recorder, None
             video = settings.options.video_options()
@@ -306,8 +306,8 @@ class JobRun:
 
                 videos = VideoRecorder(directory, config.name, video, threads=FilmThreads(settings.num_threads))
                 self._writers = recorder, videos
-        # The supply is that of the job's current turn.
-        recorder.may_commit = supply.still_holds
+        # The episodes are those of the current round.
+        recorder.may_commit = episodes.still_holds
         recorder.begin_rebuild(environments)
         if videos is not None:
             videos.begin_rebuild(environments, rebuild if config.num_rebuilds > 1 else None)
@@ -324,8 +324,10 @@ class _InstructionWatch(Observer):
     is_settled: bool  # nothing is left to notice
     policy: PolicyBase | None = field(default=None, init=False)
     remarks: tuple[str, ...] = field(default=(), init=False)  # for the report; each is logged as well
-    _told: str | None = field(default=None, init=False)
-    _begun: defaultdict[int, dict[int, EpisodeStart]] = field(default_factory=partial(defaultdict, dict), init=False)
+    _description: str | None = field(default=None, init=False)
+    _before_first_step: defaultdict[int, dict[int, EpisodeStart]] = field(
+        default_factory=partial(defaultdict, dict), init=False
+    )
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -333,11 +335,11 @@ class _InstructionWatch(Observer):
         del observation
         if not self.is_settled:
             # A policy may read the instruction as late as its first action.
-            self._begun[id(environment)].update((start.env_id, start) for start in starts)
+            self._before_first_step[id(environment)].update((start.env_id, start) for start in starts)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del transition
-        starts = list(self._begun.pop(id(environment), {}).values())
+        starts = list(self._before_first_step.pop(id(environment), {}).values())
         policy = self.policy
         while isinstance(policy, PolicyWrapper):
             policy = policy.asked
@@ -348,21 +350,21 @@ class _InstructionWatch(Observer):
         self.is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
         if self.is_settled:
             return
-        if self._told is None:
+        if self._description is None:
             # A policy that overrides set_task_description may follow its own words, the same in every episode.
             answers = "set_task_description" in policy.offers
-            self._told = starts[0].language_instruction if answers else environment.task_description
-        other = next((each for start in starts if (each := start.language_instruction) != self._told), None)
+            self._description = starts[0].language_instruction if answers else environment.task_description
+        other = next((each for start in starts if (each := start.language_instruction) != self._description), None)
         if other is None:
             return
-        asked = f"one asks '{other:.80}', and set_task_description said '{self._told:.80}' for all"
+        asked = f"one asks '{other:.80}', and set_task_description said '{self._description:.80}' for all"
         remark = f"policy '{self.config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
         self.remarks, self.is_settled = (remark,), True
         _LOG.warning("job '%s': %s", self.config.name, remark)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         # An episode may end before its first step.
-        self._begun[id(environment)].pop(record.env_id, None)
+        self._before_first_step[id(environment)].pop(record.env_id, None)
 
 
 # Run one job after the other on a rank, and write a report of each, even if it fails.
@@ -376,11 +378,11 @@ class JobRunner:
     # Called before every step; True ends the job under way.
     stop_requested: Callable[[], bool] = lambda: False
     # Receives the start-up phase of a job in words, None after its first control step.
-    tell: Callable[[str | None], None] = lambda _: None
+    on_phase: Callable[[str | None], None] = lambda _: None
     # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
     consolidations: Consolidations | None = None
     # Receives each report after it is written, also from the thread of `consolidations`.
-    ended: Callable[[JobReport], None] = lambda _: None
+    on_report: Callable[[JobReport], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._builder = GroupBuilder(self.settings)
@@ -390,17 +392,17 @@ class JobRunner:
             self.settings.output_directory / "logs" / f"rank{self.settings.context.rank}.watchdog.txt"
         )
 
-    def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
-        """Run a job, this rank's part of it or one turn, and write its report. A failed job is reported, not raised."""
+    def run(self, job: Job, observers: Sequence[Observer] = (), *, episodes: EpisodeQueue = EVERYTHING) -> JobReport:
+        """Run a job, this rank's part of it or a round, and write its report. A failed job is reported, not raised."""
         # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
         # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
         name = job.config.name
         if self.consolidations is not None:
             # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
             self.consolidations.wait(name)
-        taking_turns = self.settings.turns.get(name, ())
-        # The reports of jobs that take turns are written when another job begins.
-        for other in [each for each in self._open if each not in taking_turns]:
+        interleaved = self.settings.interleaved.get(name, ())
+        # The reports of interleaved jobs are written when another job begins.
+        for other in [each for each in self._open if each not in interleaved]:
             self._end(self._open.pop(other))
         directory = self.settings.output_directory / name
         with storage_errors("make", directory):
@@ -411,25 +413,25 @@ class JobRunner:
             # Jobs after the first import nothing.
             import_s = 0.0 if self._has_run and self.settings.import_s is not None else self.settings.import_s
             self._has_run = True
-            start_up = StartUpClock(name, import_s=import_s, tell=self.tell)
+            start_up = StartUpClock(name, import_s=import_s, on_phase=self.on_phase)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
             job_run = JobRun(job, self.settings, self._builder, start_up, instructions)
         else:
-            self.tell(None)
-        with self._surviving(name) as failure:
+            self.on_phase(None)
+        with self._catching_failure(name) as failure:
             try:
-                self._play(job_run, directory, observers, supply)
+                self._play(job_run, directory, observers, episodes)
             except BaseException:
                 job_run.end(is_whole=False)
                 raise
-        if not failure and taking_turns and not self.stop_requested():
+        if not failure and interleaved and not self.stop_requested():
             self._open[name] = job_run
             job_run.stopwatch.rests_since = time.perf_counter()
             return job_run.report()
         return self._end(job_run, failure)
 
-    def _play(self, job_run: JobRun, directory: Path, observers: Sequence[Observer], supply: EpisodeSupply) -> None:
-        """Run the episodes of a job that `supply` hands out."""
+    def _play(self, job_run: JobRun, directory: Path, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
+        """Run the `episodes` of a job."""
         job, stopwatch, watchdog = job_run.job, job_run.stopwatch, self._watchdog
         name, limit_s, stop_requested = job.config.name, job.config.timeout_s, self.stop_requested
 
@@ -456,18 +458,18 @@ class JobRunner:
         }
         foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         key = job.environment_key + job.policy_key
-        with closing(job_run.rebuilds(directory, supply, watchdog)) as rebuilds:
+        with closing(job_run.rebuilds(directory, episodes, watchdog)) as rebuilds:
             for config, indices, groups, writers in rebuilds:
                 single = partial(rollout, groups[0].environment, groups[0].policy)
                 play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
                 with watchdog.watch(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
                     result = play(
-                        beginning(job, indices, supply),
+                        beginning(job, indices, episodes),
                         [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
                         language_instruction=job.config.language_instruction,
                         limits=RolloutLimits(
                             max_steps=config.num_steps,
-                            max_envs=supply.max_envs(config.num_envs),
+                            max_envs=episodes.max_envs(config.num_envs),
                             episode_timeout_s=episode_timeout_s,
                         ),
                         stop_requested=must_stop,
@@ -476,7 +478,7 @@ class JobRunner:
                 job_run.results.append(result)
 
     def close(self) -> None:
-        """Close environment and policy, end the jobs that took turns, wait for the last report. Raises like `run`."""
+        """Close environment and policy, end the interleaved jobs, wait for the last report. Raises like `run`."""
         try:
             for name in list(self._open):
                 self._end(self._open.pop(name))
@@ -486,7 +488,7 @@ class JobRunner:
                 self.consolidations.close()
 
     @contextmanager
-    def _surviving(self, name: str) -> Iterator[list[str]]:
+    def _catching_failure(self, name: str) -> Iterator[list[str]]:
         """Keep an error of a `with` block to its job. The list then holds its line and the traceback file's name."""
         failure: list[str] = []
         try:
@@ -503,10 +505,10 @@ class JobRunner:
     def _end(self, job_run: JobRun, failure: Sequence[str] = ()) -> JobReport:
         """End a job, and write its report or hand that to `consolidations`."""
         name = job_run.job.config.name
-        is_cut_short = name in self.settings.turns and self.stop_requested()
+        is_cut_short = name in self.settings.interleaved and self.stop_requested()
         writers = None
         if not failure:
-            with self._surviving(name) as failure_at_end:
+            with self._catching_failure(name) as failure_at_end:
                 writers = job_run.end(is_whole=not is_cut_short)
             failure = failure_at_end
         error, traceback_file = failure or (None, None)
@@ -542,7 +544,7 @@ class JobRunner:
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
         write_job_report(self.settings.output_directory / report.job, report)
-        self.ended(report)
+        self.on_report(report)
         return report
 
     def _noted(self, error: BaseException, name: str) -> tuple[str, str]:
@@ -564,36 +566,27 @@ class JobRunner:
 # Run the jobs that a rank takes from its queue, and publish their progress.
 
 
-@contextmanager
-def ready_to_run(
-    work: RankWork,
+def settings_of_rank(
     request: RunRequest,
     attempt: Attempt,
     context: DistributedContext,
     output_directory: Path,  # of this rank's files
     *,
     config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
-    stop_requested: Callable[[], bool],  # True if this rank was asked to stop
     num_threads: int | None = None,  # of the physics, None for this rank's share of the cores
     **own: Any,  # settings of this rank, see `RankSettings`
-) -> Iterator[tuple[StatusPublisher, Callable[[], RankState]]]:
-    """Publish this rank's status within a `with` block; yield its publisher, and the function that runs the jobs."""
-    status = RankStatus(
-        rank=context.rank, run_id=attempt.run_id, jobs_total=work.num_jobs, episodes_total=work.num_episodes
+) -> RankSettings:
+    """Return the settings that all jobs of a rank share."""
+    return RankSettings(
+        context=context,
+        options=request.options,
+        output_directory=output_directory,
+        attempt=attempt,
+        num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
+        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+        interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
+        **own,
     )
-    with StatusPublisher(output_directory, status) as publisher:
-        settings = RankSettings(
-            context=context,
-            options=request.options,
-            output_directory=output_directory,
-            attempt=attempt,
-            num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
-            provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
-            turns={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
-            **own,
-        )
-        asks = bool(request.questions)
-        yield publisher, partial(run_jobs, work, settings, publisher, stop_requested, asks_questions=asks)
 
 
 def run_jobs(
@@ -607,7 +600,7 @@ def run_jobs(
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
     fail_fast = settings.options.fail_fast
 
-    def ended(report: JobReport) -> None:
+    def on_report(report: JobReport) -> None:
         if report.status is not ReportedStatus.INTERRUPTED:
             publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
         _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
@@ -615,10 +608,10 @@ def run_jobs(
     runner = JobRunner(
         settings,
         stop_requested=stop_requested,
-        tell=publisher.prepare,
+        on_phase=publisher.prepare,
         # With fail_fast a failure must be known before the next job begins.
-        consolidations=None if fail_fast else Consolidations(publisher.hear),
-        ended=ended,
+        consolidations=None if fail_fast else Consolidations(publisher.set_long_work),
+        on_report=on_report,
     )
     state = RankState.FINISHED
     try:
@@ -627,8 +620,8 @@ def run_jobs(
             # If other ranks may finish the job, this rank's number of its episodes is open.
             num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
             publisher.start_job(job.config.name, num_episodes=num_episodes)
-            with heard_by(partial(publisher.hear, None)):
-                report = runner.run(job, [publisher, *assigned.observers, *work.observers], supply=assigned.supply)
+            with heard_by(partial(publisher.set_long_work, None)):
+                report = runner.run(job, [publisher, *assigned.observers, *work.observers], episodes=assigned.episodes)
             failed = report.status is ReportedStatus.FAILED or work.fails(job)
             if report.status is not ReportedStatus.INTERRUPTED:
                 publisher.leave_job()

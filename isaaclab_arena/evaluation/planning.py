@@ -1,4 +1,4 @@
-"""The plan of a run, the turns and pieces of its jobs, and the choices of one rank before the plan is written."""
+"""The plan of a run, the rounds and pieces of its jobs, and the choices of one rank before the plan is written."""
 
 import hashlib
 import json
@@ -43,11 +43,11 @@ from isaaclab_arena.storage.disk import json_line
 
 _LOG = logging.getLogger(__name__)
 
-# Find the jobs that take turns because a run compares them, and cut their episodes into rounds: pure functions.
+# Find the jobs that a run compares and so interleaves, and cut their episodes into rounds: pure functions.
 
 
-def jobs_taking_turns(jobs: Sequence[Job], questions: tuple[schema.Question, ...]) -> Mapping[int, tuple[int, ...]]:
-    """Map the index of each compared job to the indices of all jobs in its turns, itself included."""
+def interleaved_jobs(jobs: Sequence[Job], questions: tuple[schema.Question, ...]) -> Mapping[int, tuple[int, ...]]:
+    """Map the index of each compared job to the indices of all jobs interleaved with it, itself included."""
     indices = {job.config.name: job.config.index for job in jobs}
     groups = (tuple(sorted(indices[name] for name in group)) for group in schema.compared_groups(questions))
     return {index: group for group in groups for index in group}
@@ -105,8 +105,8 @@ class DividedJob:
     finished: EpisodeRanges  # finished before this attempt
     # Consecutive. `((),)` if only the report is left; `(None,)` if the number of episodes is not known beforehand.
     pieces: tuple[EpisodeRanges | None, ...]
-    takes_turns_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
-    rounds: tuple[int, ...] = ()  # the round of each piece, 0 without turns
+    interleaved_with: tuple[int, ...] = ()  # job indices compared with this job, its own included
+    rounds: tuple[int, ...] = ()  # the round of each piece, 0 for a job that is not compared
 
     @cached_property
     def num_episodes(self) -> tuple[int, ...]:
@@ -137,15 +137,15 @@ def divided_jobs(
     jobs: Sequence[Job], attempt: ledger.Attempt, questions: tuple[schema.Question, ...] = ()
 ) -> dict[int, DividedJob]:
     """Cut the jobs of an attempt (by index, in file order) into pieces, the same on every rank."""
-    # Jobs that `questions` compare take turns.
-    turns = jobs_taking_turns(jobs, questions)
+    # Jobs that `questions` compare are interleaved.
+    interleaved = interleaved_jobs(jobs, questions)
     work = unfinished(jobs, attempt)
     total = sum(count_episodes(left) for _, left in work.values() if left)
     divided: dict[int, DividedJob] = {}
     for index, (finished, left) in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
-        group = turns.get(index, ())
+        group = interleaved.get(index, ())
         if left and group:
             # Compared jobs advance in rounds of equal size, with at most one piece per rank in a round. A round has an
             # episode of each job for every env slot of the ranks, or more in a large run.
@@ -164,7 +164,7 @@ def divided_jobs(
             job=jobs[index],
             finished=finished,
             pieces=tuple(pieces),
-            takes_turns_with=group,
+            interleaved_with=group,
             rounds=tuple(rounds or [0] * len(pieces)),
         )
     return divided
@@ -227,7 +227,7 @@ def plan_run(
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
     is_assigned = request.options.mode is Assignment.ROUND_ROBIN
-    turns = jobs_taking_turns(request.jobs, request.questions)
+    interleaved = interleaved_jobs(request.jobs, request.questions)
     entries = []
     for job in request.jobs:
         config, builder, saved = job.config, job.builder, job.saved_conditions
@@ -238,8 +238,8 @@ def plan_run(
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is schema.JobStatus.PENDING
-        # The first of the jobs that take turns determines their rank.
-        first = min(turns.get(config.index, (config.index,)))
+        # The first of the interleaved jobs determines their rank.
+        first = min(interleaved.get(config.index, (config.index,)))
         entries.append(
             ledger.PlanEntry(
                 config=config,
@@ -564,7 +564,7 @@ def running_policy_servers(
         for number, config in enumerate(orders):
             # The first rank of a node, or of the run, starts a server, watches it and stops it.
             owner = 0 if config.shared is schema.ServerScope.RUN else context.rank - context.local_rank
-            told = ""
+            own = ""
             if owner == context.rank:
                 # Ranks on other nodes find the server by the name of rank 0's machine.
                 host, is_one_node = None, context.world_size == context.local_world_size
@@ -575,9 +575,9 @@ def running_policy_servers(
                 server = running.enter_context(
                     closing(policy_client.PolicyServer(orders[config], host=host, log_file=log_file))
                 )
-                told = json.dumps(asdict(server.address))
-            said = ranks.gather(f"address of policy server {number}", told)[owner]
-            addresses[config] = policy_client.ServerAddress(**json.loads(said))
+                own = json.dumps(asdict(server.address))
+            address = ranks.gather(f"address of policy server {number}", own)[owner]
+            addresses[config] = policy_client.ServerAddress(**json.loads(address))
             _LOG.debug("policy server %d is rank %d's, at %s", number, owner, addresses[config])
         yield addresses
 

@@ -70,7 +70,7 @@ def main(
     with console.program() as ended:
         take_rank_of_scheduler()
         options, rest = read_command_line(options_class, arguments, program=typed_as)
-        return run.run_as_asked(
+        return run.run_command_line(
             options,
             module=PROGRAM,
             arguments=arguments,

@@ -13,7 +13,7 @@ from typing import Protocol
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
-from isaaclab_arena.evaluation.job import EpisodeSupply, FixedShare, Job
+from isaaclab_arena.evaluation.job import EpisodeQueue, FixedShare, Job
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
@@ -28,18 +28,18 @@ class AssignedJob:
     """A job that this rank works on, and its share of the episodes."""
 
     job: Job
-    supply: EpisodeSupply
-    num_episodes: int | None  # in the supply; None if not known beforehand
+    episodes: EpisodeQueue
+    num_episodes: int | None  # in the queue; None if not known beforehand
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
 @dataclass(eq=False)
 class FixedQueue:
-    """Jobs that were assigned before the start, in order; a job that takes turns is there once for each turn."""
+    """Jobs that were assigned before the start, in order; an interleaved job is there once for each round."""
 
     assigned: list[AssignedJob]
     is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
-    _begun: set[str] = field(default_factory=set, init=False)
+    _handed_out: set[str] = field(default_factory=set, init=False)
     _failed: set[str] = field(default_factory=set, init=False)
 
     def next_job(self) -> AssignedJob | None:
@@ -47,16 +47,16 @@ class FixedQueue:
         while self.assigned:
             assigned = self.assigned.pop(0)
             name = assigned.job.config.name
-            # The first turn of a job is never left out: the job may owe its report.
-            if name not in self._begun:
-                self._begun.add(name)
+            # The first round of a job is never left out: the job may owe its report.
+            if name not in self._handed_out:
+                self._handed_out.add(name)
                 return assigned
             if name not in self._failed and not self.is_over(name):
                 return assigned
         return None
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Leave out the remaining turns of a job that failed."""
+        """Leave out the remaining rounds of a job that failed."""
         if failed:
             self._failed.add(job.config.name)
 
@@ -72,13 +72,13 @@ def jobs_of_rank(
 ) -> list[AssignedJob]:
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
-    # question compares are on the same rank and take turns, round by round; any other job has a single round.
-    turns, work = planning.jobs_taking_turns(jobs, questions), planning.unfinished(jobs, attempt)
+    # question compares are on the same rank, interleaved round by round; any other job has a single round.
+    interleaved, work = planning.interleaved_jobs(jobs, questions), planning.unfinished(jobs, attempt)
     assigned: list[AssignedJob] = []
     for index in work:
-        group = turns.get(index, (index,))
+        group = interleaved.get(index, (index,))
         first_rank, members = min(group) % attempt.world_size, [member for member in group if member in work]
-        # The first of the jobs that take turns brings the others along.
+        # The first of the interleaved jobs brings the others along.
         if index != members[0]:
             continue
         # A round has an episode of each job for every env slot of the ranks that share it.
@@ -88,7 +88,9 @@ def jobs_of_rank(
             _, left = work[member]
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
-                {0: left} if left and index not in turns else dict(planning.rounds_of(left or (), size)) or {-1: left}
+                {0: left}
+                if left and index not in interleaved
+                else dict(planning.rounds_of(left or (), size)) or {-1: left}
             )
 
         for number in sorted({number for each in rounds.values() for number in each}):
@@ -101,9 +103,9 @@ def jobs_of_rank(
                     is_assigned = rank == first_rank
                 if is_assigned:
                     over = partial(is_over, job.config.name)
-                    supply = FixedShare(finished=work[member][0], share=share, is_over=over)
+                    episodes = FixedShare(finished=work[member][0], share=share, job_is_over=over)
                     num_episodes = None if share is None else count_episodes(share)
-                    assigned.append(AssignedJob(job=job, supply=supply, num_episodes=num_episodes))
+                    assigned.append(AssignedJob(job=job, episodes=episodes, num_episodes=num_episodes))
     return assigned
 
 
@@ -158,7 +160,7 @@ class DynamicQueue:
     clock: Callable[[], float] = time.monotonic  # monotonic [s]
     _built_environment: str | None = field(default=None, init=False)
     _current: "ClaimedEpisodes | None" = field(default=None, init=False)
-    _said_that_it_waits: bool = field(default=False, init=False)
+    _has_logged_wait: bool = field(default=False, init=False)
 
     def next_job(self) -> AssignedJob | None:
         """Claim a job, or wait while other ranks work. None if all jobs are done or failed, or on a stop request."""
@@ -172,9 +174,9 @@ class DynamicQueue:
             pieces = self.claims.state().pieces_of_others
             if not pieces:
                 return None
-            if not self._said_that_it_waits:
+            if not self._has_logged_wait:
                 _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
-                self._said_that_it_waits = True
+                self._has_logged_wait = True
             left_s = self.rest_s
             while left_s > 0 and not self.stop_requested():
                 self.pause(min(left_s, 0.5))
@@ -183,8 +185,8 @@ class DynamicQueue:
         # If none of the piece's episodes is missing, the job may still owe its report.
         divided = self.claims.jobs[claim.job_index]
         is_over = partial(self.is_over, divided.job.config.name)
-        supply = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
-        missing = None if divided.pieces[0] is None else sum(held.num_left for held in supply.held.values())
+        episodes = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
+        missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
         if claim.generation > 1:
             _LOG.info(
                 "taking over a part of job '%s' from rank %s: %s",
@@ -192,11 +194,11 @@ class DynamicQueue:
                 "unknown" if claim.taken_from is None else claim.taken_from,
                 "all of it" if missing is None else f"{missing} of its episodes are missing",
             )
-        self._current = supply
+        self._current = episodes
         self._built_environment = divided.environment_key
-        self._said_that_it_waits = False
+        self._has_logged_wait = False
         num_episodes = None if len(divided.pieces) > 1 else missing
-        return AssignedJob(job=divided.job, supply=supply, num_episodes=num_episodes, observers=(supply,))
+        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=num_episodes, observers=(episodes,))
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
         """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
@@ -243,7 +245,7 @@ class ClaimedEpisodes(Observer):
         self._hold(first)
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield the candidates that this rank has claimed or can claim; see `EpisodeSupply`."""
+        """Yield the candidates that this rank has claimed or can claim; see `EpisodeQueue`."""
         for index in candidates:
             piece = self._piece_of(index)
             if piece is None:
@@ -251,7 +253,7 @@ class ClaimedEpisodes(Observer):
             if self._divided.rounds[piece] != self._round:
                 # The jobs that are compared with this one come first.
                 continue
-            if self.ends_early():
+            if self.is_over():
                 return
             held = self.held.get(piece)
             if held is None and not self._is_alone:
@@ -265,7 +267,7 @@ class ClaimedEpisodes(Observer):
             elif self._divided.pieces[piece] is None:
                 return
 
-    def ends_early(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no further episode of the job is needed."""
         return self._is_over()
 
@@ -290,11 +292,11 @@ class ClaimedEpisodes(Observer):
         """Announce episodes about to begin: one if it must run alone, else as many as there are env slots."""
         held = self._held_piece_of(episode_index)
         episodes = None if held is None else self._divided.pieces[held.claim.piece]
-        if held is None or not episodes or episode_index <= held.begun_to:
+        if held is None or not episodes or episode_index <= held.announced_to:
             return
         left = (index for begin, end in episodes for index in range(max(begin, episode_index), end))
-        held.begun_to = max(islice((index for index in left if index not in held.finished), self._num_slots))
-        self._claims.begin(held.claim, episode_index if self._is_alone else episodes[0][0], held.begun_to)
+        held.announced_to = max(islice((index for index in left if index not in held.finished), self._num_slots))
+        self._claims.begin(held.claim, episode_index if self._is_alone else episodes[0][0], held.announced_to)
 
     def still_holds(self, episode_index: int) -> bool:
         """Whether no other rank has taken over the piece of this episode."""
@@ -377,7 +379,7 @@ class _HeldPiece:
     claim: Claim
     finished: frozenset[int]  # committed by the previous holder; must not run again
     num_left: int  # episodes that have not ended
-    begun_to: int = -1  # last episode that was announced, -1 if none
+    announced_to: int = -1  # last episode that was announced, -1 if none
     is_lost: bool = False  # whether another rank has taken it over
 
 
@@ -397,6 +399,12 @@ class RankWork:
     observers: tuple[Observer, ...] = ()  # of every job; called after its episodes are committed
     # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
+
+    def first_status(self, rank: int, run_id: str) -> heartbeat.RankStatus:
+        """Return the status of the rank before its first job."""
+        return heartbeat.RankStatus(
+            rank=rank, run_id=run_id, jobs_total=self.num_jobs, episodes_total=self.num_episodes
+        )
 
 
 def claimed_work(
@@ -446,13 +454,17 @@ def work_of_rank(
             is_over=watch.is_over,
         )
         work = claimed_work(
-            table, rank=rank, world_size=attempt.world_size, stop_requested=stop_requested, is_over=watch.lets_stop
+            table,
+            rank=rank,
+            world_size=attempt.world_size,
+            stop_requested=stop_requested,
+            is_over=watch.checked_is_over,
         )
         work = replace(work, stalled_after_s=options.lease_s)
     else:
         split = options.mode is Assignment.SPLIT
         assigned = jobs_of_rank(
-            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.lets_stop
+            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.checked_is_over
         )
         work = RankWork(
             queue=FixedQueue(assigned, partial(watch.is_over, now=True)),

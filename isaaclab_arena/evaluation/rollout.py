@@ -67,31 +67,33 @@ class StartingEpisodes:
         if self._elsewhere is not None and overlaps:
             self._elsewhere.begin_reset(env_ids, [start.conditions for start in starts])
             num_steps += self._elsewhere.steps_while_starting
-        self.waiting.append(_Waiting(starts, env_ids, turn=num_steps, is_begun=overlaps))
+        self.waiting.append(_Waiting(starts, env_ids, due_step=num_steps, is_elsewhere=overlaps))
 
     def finish(self, *, num_steps: int, num_running: int = 0) -> tuple[list[EpisodeStart], Observation] | None:
         """Wait for the resets that are due; return their starts by env slot and the observation of all env slots."""
         # None: none is due. If no episode runs, the first ones begin without waiting. `ArenaError` if a recorded state,
         # or the conditions beside it, do not fit the environment.
-        turn = min((each.turn for each in self.waiting), default=num_steps + 1)
-        if turn > num_steps and (num_running or not self.waiting):
+        due_step = min((each.due_step for each in self.waiting), default=num_steps + 1)
+        if due_step > num_steps and (num_running or not self.waiting):
             return None
-        turn = max(num_steps, turn)
-        due = [each for each in self.waiting if each.turn <= turn]
-        self.waiting = [each for each in self.waiting if each.turn > turn]
+        due_step = max(num_steps, due_step)
+        due = [each for each in self.waiting if each.due_step <= due_step]
+        self.waiting = [each for each in self.waiting if each.due_step > due_step]
         observation: Observation = {}
         for each in due:
             observation = self._finished(each)
         starts = sorted((start for each in due for start in each.starts), key=lambda start: start.env_id)
-        words = [self._instruction or self._environment.instruction(start.conditions) for start in starts]
-        told = zip(starts, words, strict=True)
-        return [replace(start, language_instruction=each) for start, each in told], observation
+        started = [
+            replace(start, language_instruction=self._instruction or self._environment.instruction(start.conditions))
+            for start in starts
+        ]
+        return started, observation
 
     def close(self) -> None:
         """Wait for all resets that were begun: their answers must not be taken for those of later requests."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
-            if each.is_begun:
+            if each.is_elsewhere:
                 # The caller may close because of an error, which counts more than an error of these resets.
                 with suppress(Exception):
                     self._finished(each)
@@ -99,7 +101,7 @@ class StartingEpisodes:
     def _finished(self, waiting: "_Waiting") -> Observation:
         """Wait for a reset that was begun, or reset the env slots here."""
         starts, environment = waiting.starts, self._environment
-        if self._elsewhere is not None and waiting.is_begun:
+        if self._elsewhere is not None and waiting.is_elsewhere:
             return self._elsewhere.finish_reset([start.env_id for start in starts])
         conditions = [start.conditions for start in starts]
         states = [start.episode.start_state for start in starts]
@@ -123,8 +125,8 @@ class _Waiting(NamedTuple):
 
     starts: Sequence[EpisodeStart]
     env_ids: torch.Tensor  # their env slots, (n,), int64, on the environment's device
-    turn: int  # number of control steps at which they begin
-    is_begun: bool  # whether their resets were begun elsewhere
+    due_step: int  # number of control steps at which they begin
+    is_elsewhere: bool  # whether their resets are made elsewhere
 
 
 # Ask a policy and observers which pictures they read next, have those drawn, and show each reader its own.
@@ -278,7 +280,7 @@ def rollout(
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
                 with loop.measure(Phase.SIMULATE):
-                    step = loop.attempt(answer.action)
+                    step = environment.try_step(answer.action) if loop.can_try else environment.step(answer.action)
                 loop.reset(loop.finish_step(answer, step))
         # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
@@ -305,13 +307,12 @@ class EpisodeLoop:
         limits: RolloutLimits,
         stopwatch: Stopwatch,
     ) -> None:
-        self._environment, self._policy = environment, policy
+        self.environment, self._policy = environment, policy
         self._pending, self._limits, self._stopwatch = iter(episodes), limits, stopwatch
         self._max_steps = math.inf if limits.max_steps is None else limits.max_steps
         self.measure = partial(stopwatch.measure, environment=environment)
-        # Makes or tries a control step. An environment that cannot make it again may call something else ``try_step``.
-        can_try = type(environment).step_again is not Environment.step_again
-        self.attempt = environment.try_step if can_try else environment.step
+        # An environment that cannot make a step again may call something else ``try_step``.
+        self.can_try = type(environment).step_again is not Environment.step_again
         instruction = running_episodes.agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
         self.starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
@@ -331,7 +332,7 @@ class EpisodeLoop:
     def reset(self, env_ids: Iterable[int]) -> None:
         """Start the next episodes in these env slots; slots without an episode, or under reset elsewhere, rest."""
         # An episode that is solved at its start, or cannot begin, ends at once, and its env slot starts the next one.
-        environment, num_steps = self._environment, self.episodes.num_steps
+        environment, num_steps = self.environment, self.episodes.num_steps
         may_start = num_steps < self._max_steps
         free, ended = list(env_ids), 0
         while True:
@@ -345,10 +346,10 @@ class EpisodeLoop:
             if not self.starting.waiting:
                 return
             with self.measure(Phase.SIMULATE):
-                begun = self.starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
-                if begun is None:
+                started = self.starting.finish(num_steps=num_steps, num_running=self.episodes.num_running)
+                if started is None:
                     return
-                starts, self._observation = begun
+                starts, self._observation = started
                 environment.begin_events([start.env_id for start in starts])
             self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
             self._unsound.difference_update(start.env_id for start in starts)
@@ -358,8 +359,8 @@ class EpisodeLoop:
 
             # Find episodes that are over at their start: solved, or spoiled by NaN, infinity or an error of the
             # environment.
-            over, begun_ids = dict[int, running_episodes.Ending](), [start.env_id for start in starts]
-            for start, solved in zip(starts, environment.solved_at_start(begun_ids), strict=True):
+            over, started_ids = dict[int, running_episodes.Ending](), [start.env_id for start in starts]
+            for start, solved in zip(starts, environment.solved_at_start(started_ids), strict=True):
                 if solved:
                     error = (
                         f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
@@ -373,10 +374,10 @@ class EpisodeLoop:
             found = [] if unsound is None else np.flatnonzero(unsound.cpu().numpy())
             bad = {
                 env_id: running_episodes.unsound_entry(self._observation, env_id)
-                for env_id in begun_ids
+                for env_id in started_ids
                 if env_id in found
             }
-            bad |= environment.start_errors(begun_ids)
+            bad |= environment.start_errors(started_ids)
             for env_id, error in bad.items():
                 over[env_id] = running_episodes.failed(running_episodes.BAD_START, f"at the reset, {error}")
 
@@ -417,7 +418,7 @@ class EpisodeLoop:
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Show and count the control step, end the episodes that are over or late, and return their env slots."""
         # A failed attempt is made again. Here, once in a step, the CPU waits for the GPU.
-        environment = self._environment
+        environment = self.environment
         max_length = environment.max_episode_length
         with self.measure(Phase.SIMULATE):
             while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
@@ -451,22 +452,22 @@ class EpisodeLoop:
             numbers = [self._policy.episode_metrics(each.env_id) for each in records]
             joined = [{**each.metrics, **own} for each, own in zip(records, numbers, strict=True)]
             records = [replace(each, metrics=own) for each, own in zip(records, joined, strict=True)]
-        # Errors have no events, nor have the episodes of an environment that tells none.
-        told = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
-        if told:
+        # Errors have no events, nor have the episodes of an environment that reports none.
+        judged = [record for record in records if record.outcome not in (Outcome.ERROR, None)]
+        if judged:
             with self.measure(Phase.SIMULATE):
-                solved = [record.success is True for record in told]
-                events = self._environment.episode_events([record.env_id for record in told], solved)
-            found = {record.env_id: each for record, each in zip(told, events, strict=True)}
+                solved = [record.success is True for record in judged]
+                events = self.environment.episode_events([record.env_id for record in judged], solved)
+            found = {record.env_id: each for record, each in zip(judged, events, strict=True)}
             records = [replace(record, events=found.get(record.env_id)) for record in records]
         self.pictures.show_ends(records)
         free = sorted(endings)
         with self.measure(Phase.POLICY):
-            self._policy.end_episodes(self._environment, free)
+            self._policy.end_episodes(self.environment, free)
         return free
 
 
-# The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another.
+# The loop for groups of env slots: while one group is simulated, the policy acts for another.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,34 +499,34 @@ def pipelined_rollout(
     # Every group may make `max_steps`; `max_envs` is shared among them. Policies and observers are called in the
     # caller's thread only; steps are made in other threads or in workers.
     pending, watch = iter(episodes), stopwatch or Stopwatch()
-    taking_turns: list[_GroupTurns] = []
+    pipelined: list[_PipelinedGroup] = []
     try:
         with ExitStack() as stack:
             for group in groups:
                 common = pending, observers, language_instruction, limits, watch
                 loop = EpisodeLoop(group.environment, group.policy, *common)
                 stack.enter_context(closing(loop.starting))
-                taking_turns.append(stack.enter_context(closing(_GroupTurns(loop, group.environment, watch))))
+                pipelined.append(stack.enter_context(closing(_PipelinedGroup(loop, watch))))
 
             # The limit of env slots is divided evenly among the groups.
             num_envs = [group.environment.num_envs for group in groups]
             num_used = sum(num_envs) if limits.max_envs is None else min(limits.max_envs, sum(num_envs))
             sizes = group_sizes(num_used, len(groups))
-            for group, size, most in zip(taking_turns, sizes, num_envs, strict=True):
+            for group, size, most in zip(pipelined, sizes, num_envs, strict=True):
                 group.loop.reset(range(min(size, most)))
 
-            # Results must not depend on the speed of a group, so the order of turns is fixed. Only if each policy
+            # Results must not depend on the speed of a group, so their order is fixed. Only if each policy
             # answers by the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
             traits = [group.policy.traits for group in groups]
             in_order = limits.max_steps is not None or not all(
                 each.reproducible and each.batch_invariant for each in traits
             )
-            interrupted = _take_turns(taking_turns, stop_requested, watch, in_order=in_order)
+            interrupted = _step_groups(pipelined, stop_requested, watch, in_order=in_order)
     except PolicyLostError as error:
-        for group in taking_turns:
+        for group in pipelined:
             group.loop.pictures.show_ends(group.loop.episodes.lost(error))
         raise
-    counters = [group.loop.episodes for group in taking_turns]
+    counters = [group.loop.episodes for group in pipelined]
     return running_episodes.RolloutResult(
         finished_episodes=sum(each.num_finished for each in counters),
         cut_episodes=sum(each.num_running for each in counters),
@@ -534,13 +535,13 @@ def pipelined_rollout(
     )
 
 
-def _take_turns(
-    groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
+def _step_groups(
+    groups: Sequence["_PipelinedGroup"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
 ) -> bool:
-    """Let groups take turns until nothing is left to do. True if a stop request ended it early."""
+    """Step the groups one after the other until nothing is left to do. True if a stop request ended it early."""
     interrupted = False
     while not interrupted and any(group.under_way or group.loop.may_step for group in groups):
-        turn = groups
+        ready = groups
         if not in_order:
             # Take the groups that need not wait for a step. If there is none, wait for the first. All environments are
             # of the same kind; a worker that never answers counts as done once it is late.
@@ -552,13 +553,13 @@ def _take_turns(
                     processes = [each for each in working if isinstance(each, Background)]
                     while processes and all(each.unanswered for each in processes):
                         wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
-            turn = [
+            ready = [
                 group
                 for group in groups
                 if (made := group.under_way and group.under_way[1]) is None
                 or (made.done() if isinstance(made, Future) else not made.unanswered)
             ]
-        for group in turn:
+        for group in ready:
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
                 continue
@@ -571,12 +572,13 @@ def _take_turns(
     return interrupted
 
 
-class _GroupTurns:
-    """The turns of one group: the action of one turn is simulated until the next, by its processes or on a thread."""
+class _PipelinedGroup:
+    """One group and its step under way, which its processes or a thread simulate while the policy acts for others."""
 
     # No other code uses the environment between `begin_step` and `finish_step`.
-    def __init__(self, loop: EpisodeLoop, environment: Environment, stopwatch: Stopwatch) -> None:
-        self.loop, self._environment, self._stopwatch = loop, environment, stopwatch
+    def __init__(self, loop: EpisodeLoop, stopwatch: Stopwatch) -> None:
+        self.loop, self._stopwatch = loop, stopwatch
+        environment = loop.environment
         # The answer whose step is under way, and the place where it is made.
         self.under_way: tuple[PolicyAnswer, Background | Future[_Made]] | None = None
         self._background = background_of(environment)
@@ -636,9 +638,10 @@ class _GroupTurns:
         if self._stream is not None and ready is not None:
             self._stream.wait_event(ready)
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
-            step = self.loop.attempt(action)
-            taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, self._environment.render_s - rendered_s
+            environment = self.loop.environment
+            began_s, rendered_s = self._stopwatch.elapsed_s(), environment.render_s
+            step = environment.try_step(action) if self.loop.can_try else environment.step(action)
+            taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, environment.render_s - rendered_s
             done = None
             if self._stream is not None:
                 done = torch.cuda.Event()

@@ -14,10 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
@@ -27,12 +24,18 @@ from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import condition_sets, console, heartbeat, job_run, planning, queues, start_up
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation import (
+    condition_sets,
+    console,
+    heartbeat,
+    job_run,
+    planning,
+    queues,
+    start_up,
+    validation,
+)
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType
 from isaaclab_arena.storage import ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -51,14 +54,17 @@ class RunOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BegunRun:
+class ActiveRun:
     """A run whose episodes a host is to play."""
 
     request: planning.RunRequest  # with the settled jobs
-    started: start_up.StartedRun
+    output_directory: Path
+    plan: ledger.RunPlan
     attempt: ledger.Attempt
     watch: heartbeat.RankWatch
     interruption: Interruption
+    progress: AbstractContextManager[None]  # shows it; entered once this rank is ready for its first episode
+    until_tables: ExitStack  # closes after the tables are written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +95,8 @@ class Host(ABC):
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
     @abstractmethod
-    def ready(self, begun: BegunRun) -> AbstractContextManager[Callable[[], Played]]:
-        """Get ready; yield the function that plays the episodes that are left, and then waits for the other ranks."""
-        # The context ends after the tables are written.
+    def play(self, active: ActiveRun) -> Played:
+        """Get ready, play the episodes that are left, and then wait for the other ranks."""
 
 
 def run(request: planning.RunRequest, host: Host) -> RunOutcome:
@@ -131,20 +136,18 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
             # It loads pandas, which takes half a second.
             live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
             stack.enter_context(live_tracking(directory, started.plan, options.tracking))
-        begun = BegunRun(request=request, started=started, attempt=attempt, watch=watch, interruption=interruption)
-        play = stack.enter_context(host.ready(begun))
-        with ExitStack() as shown:
-            if context.is_rank_zero:
-                _LOG.info("writing to %s", directory)
-                if host.shows_progress:
-                    shown.enter_context(heartbeat.shown(watch.look))
-                if host.writes_report and not options.no_report:
-                    # The page links films, since embedding reads all of them again. It loads pandas, see
-                    # `merge_and_show`.
-                    writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
-                    keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([directory], **on_page))
-                    shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
-            played = play()
+        played = host.play(
+            ActiveRun(
+                request=request,
+                output_directory=directory,
+                plan=started.plan,
+                attempt=attempt,
+                watch=watch,
+                interruption=interruption,
+                progress=progress_shown(request, host, directory, watch),
+                until_tables=stack,
+            )
+        )
 
         # Write the tables from the files of all ranks. A rank at work still writes to its files.
         code = int(played.failed)
@@ -165,63 +168,70 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
 class RankHost(Host):
     """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
-    @contextmanager
-    def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
-        """Start the policy servers and publish this rank's status; yield the function that runs its jobs and waits."""
-        request, attempt, watch = begun.request, begun.attempt, begun.watch
-        directory, stop_requested = begun.started.output_directory, begun.interruption.stop_requested
+    def play(self, active: ActiveRun) -> Played:
+        """Start the policy servers, publish this rank's status, run its jobs, and wait for the other ranks."""
+        request, attempt, directory = active.request, active.attempt, active.output_directory
+        stop_requested = active.interruption.stop_requested
         context, rank = self.ranks.context, self.ranks.context.rank
         work = queues.work_of_rank(
             request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested
         )
         to_run = {entry.job for entry in attempt.jobs}
-        with (
-            planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory) as servers,
-            job_run.ready_to_run(
-                work,
-                request,
-                attempt,
-                context,
-                directory,
-                config_hash=begun.started.plan.config_hash,
-                stop_requested=stop_requested,
-                import_s=request.import_s,
-                policy_servers=servers,
-            ) as (publisher, run_jobs),
-        ):
+        servers = active.until_tables.enter_context(
+            planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
+        )
+        publisher = active.until_tables.enter_context(
+            heartbeat.StatusPublisher(directory, work.first_status(rank, attempt.run_id))
+        )
+        settings = job_run.settings_of_rank(
+            request,
+            attempt,
+            context,
+            directory,
+            config_hash=active.plan.config_hash,
+            import_s=request.import_s,
+            policy_servers=servers,
+        )
+        with active.progress:
+            asks_questions = bool(request.questions)
+            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks_questions)
+            failed = state is heartbeat.RankState.FAILED
+            merges = self._merges(active, work, publisher, failed=failed)
+            if failed and self.is_whole_program:
+                launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
+            others = [report for report in active.watch.look() if report.rank != rank] if merges else []
+            at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
+            all_ended = not (at_work or stop_requested())
+            return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-            def play() -> Played:
-                failed, merges = run_jobs() is heartbeat.RankState.FAILED, False
-                # A rank that stops at its first failure does not wait: its exit makes the launcher end the others.
-                if failed:
-                    merges = not any(report.alive for report in watch.look() if report.rank != rank)
-                # The others stay until rank 0 has gone. If it left no current tables, the lowest live rank takes its
-                # place. If no rank hears this rank's status, they wait for it, and its exit tells them.
-                while not failed and not merges:
-                    ranks = watch.look()
-                    if not ranks[0].alive and reports.tables_are_current(directory):
-                        break
-                    if next((each.rank for each in ranks if each.alive), rank) >= rank:
-                        stalled_after_s = work.stalled_after_s
-                        heartbeat.wait_for_ranks(
-                            watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
-                        )
-                        merges = True
-                    elif not publisher.is_heard:
-                        break
-                    else:
-                        time.sleep(0.2)
-                if failed and self.is_whole_program:
-                    launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
-                others = [report for report in watch.look() if report.rank != rank] if merges else []
-                at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
-                all_ended = not (at_work or stop_requested())
-                return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
-
-            yield play
+    def _merges(
+        self, active: ActiveRun, work: queues.RankWork, publisher: heartbeat.StatusPublisher, *, failed: bool
+    ) -> bool:
+        """Wait for the other ranks, and return whether this rank writes the tables."""
+        # The lowest live rank writes them, once no other rank works. A higher rank waits for it, except:
+        # - rank 0 has gone, and its tables are current;
+        # - this rank's status cannot be written: the lower ranks wait for this one until it exits.
+        # A rank that failed with --fail_fast never waits, as its exit makes the launcher end the others. It merges if
+        # it is alone.
+        watch, rank = active.watch, self.ranks.context.rank
+        if failed:
+            return not any(each.alive for each in watch.look() if each.rank != rank)
+        while True:
+            reported = watch.look()
+            if not reported[0].alive and reports.tables_are_current(active.output_directory):
+                return False
+            if not any(each.alive for each in reported[:rank]):
+                stop_requested, stalled_after_s = active.interruption.stop_requested, work.stalled_after_s
+                heartbeat.wait_for_ranks(
+                    watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
+                )
+                return True
+            if not publisher.is_written:
+                return False
+            time.sleep(0.2)
 
 
-def run_as_asked(
+def run_command_line(
     options: RunOptions,
     *,
     module: str,  # the program that a launcher starts on each rank
@@ -239,7 +249,7 @@ def run_as_asked(
     garbage.collect_from_now_on()
     if options.list_variations:
         if context.is_rank_zero:
-            show_variations(request.jobs)
+            validation.show_variations(request.jobs)
         return 0
     if elsewhere is not None:
         return elsewhere(request)
@@ -252,53 +262,12 @@ def run_as_asked(
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
-def show_variations(jobs: Sequence[Job]) -> None:
-    """Show all variations of each job's environment."""
-
-    def show(screen: Console) -> None:
-        for job in jobs:
-            offered = job.builder.variations(job.environment_config)
-            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-            if not offered:
-                screen.print("  nothing can be varied in this environment")
-                continue
-
-            # The variations that the job turns on have the job's range.
-            own = {variation.key: variation for variation in job.variations}
-            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-            for heading in ("variation", "on", "range", "unit", "meaning"):
-                table.add_column(heading, overflow="fold")
-            for variation in [own.get(each.key, each) for each in offered]:
-                on = "on" if variation.enabled else "-"
-                ranges = described(variation.sampler)
-                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
-            screen.print(table, soft_wrap=True)
-
-    console.show_results(show)
-
-
-def described(sampler: Sampler) -> str:
-    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
-
-    def shown(values: tuple[float, ...]) -> str:
-        numbers = ", ".join(f"{value:.4g}" for value in values)
-        return numbers if len(values) < 2 else f"({numbers})"
-
-    low, high = shown(sampler.low), shown(sampler.high)
-    if sampler.type is SamplerType.UNIFORM:
-        return low if low == high else f"{low} to {high}"
-    if sampler.type is SamplerType.BERNOULLI:
-        return f"{high} with probability {sampler.p:g}, else {low}"
-    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
-    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
-
-
 def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
     # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
     # of `RunRequest`.
     jobs_file = limited(jobs_file, options.limit)
-    jobs = resolve_jobs(
+    jobs = validation.resolve_jobs(
         jobs_file.jobs,
         file=jobs_file.path,
         known=jobs_file.problems,
@@ -312,6 +281,24 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
 
 
 # Show a run while it goes on, and write its tables at the end.
+
+
+@contextmanager
+def progress_shown(
+    request: planning.RunRequest, host: Host, output_directory: Path, watch: heartbeat.RankWatch
+) -> Iterator[None]:
+    """Show the progress of all ranks in a `with` block, and keep the report current, on rank 0."""
+    with ExitStack() as shown:
+        if host.ranks.context.is_rank_zero:
+            _LOG.info("writing to %s", output_directory)
+            if host.shows_progress:
+                shown.enter_context(heartbeat.shown(watch.look))
+            if host.writes_report and not request.options.no_report:
+                # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
+                writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
+                keep = partial(heartbeat.keep_writing, lambda: registry.imported(writer)([output_directory], **on_page))
+                shown.enter_context(heartbeat.in_a_thread(keep, name="report"))
+        yield
 
 
 @contextmanager
@@ -403,8 +390,8 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        told, _ = reports.read_job_reports(directory, job, attempt.run)
-        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in told):
+        written, _ = reports.read_job_reports(directory, job, attempt.run)
+        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
         _LOG.error("job '%s' has failed: %s", job, loss)
         device = attempt.devices[rank]

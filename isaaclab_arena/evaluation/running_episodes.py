@@ -39,7 +39,7 @@ class Stopwatch:
 
     pictures_looked_at: int = 0  # pictures that a policy or an observer announced to read
     seconds: dict[Phase, float] = field(default_factory=partial(dict.fromkeys, Phase, 0.0))
-    # Start of a rest while another job has its turn, `time.perf_counter` [s]; None while it runs. `go_on` ends a rest.
+    # Start of a rest while an interleaved job runs, `time.perf_counter` [s]; None while it runs. `go_on` ends a rest.
     rests_since: float | None = None
     _started: float = field(default_factory=time.perf_counter)
 
@@ -160,11 +160,11 @@ def refuse_unknown_entry(error: KeyError, observation: Observation) -> None:
 def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str | None) -> str | None:
     """Return the instruction of every episode, None if the environment states one for each."""
     # The policy may insist on an instruction of its own; `PolicyError` if that is no text.
-    told = asked or environment.task_description
-    answer = policy.set_task_description(told)
+    description = asked or environment.task_description
+    answer = policy.set_task_description(description)
     if answer is not None and not isinstance(answer, str):
         raise PolicyError(f"set_task_description must return text or None, got {type(answer).__name__}")
-    return asked if (answer or told) == told else answer
+    return asked if (answer or description) == description else answer
 
 
 def checked_action(action: object, environment: Environment) -> torch.Tensor:
@@ -404,7 +404,7 @@ class RunningEpisodes:
             # The policy has nothing more to do.
             "finished": None if finished is None else finished.to(step.diverged.device, non_blocking=True),
             "unusable": answer.unusable,  # the action holds NaN or infinity
-            "unmade": None if step.made is None else ~step.made,  # the step must be made again
+            "not_made": None if step.made is None else ~step.made,  # the step must be made again
             # Observation or reward holds NaN or infinity.
             "unsound": unsound_slots(step.observation, step.reward),
         }
@@ -419,7 +419,7 @@ class RunningEpisodes:
         # A mask that was not set is False for every env slot. Shape of each: (num_envs,).
         masks = {**dict.fromkeys(reported, np.zeros_like(at_limit)), **dict(zip(known, found, strict=True))}
         answer.refuse(masks["unusable"])
-        if masks["unmade"].any():
+        if masks["not_made"].any():
             return None
         diverged, unsound = masks["diverged"], masks["unsound"]
         over = masks["terminated"] | masks["truncated"] | diverged | masks["finished"] | unsound

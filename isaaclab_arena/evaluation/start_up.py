@@ -37,11 +37,11 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
     # puts a file into the directory, and names both.
     host, machine = socket.gethostname(), machine_identity()
     probe = None if made is None else made / disk.PROBE_PATTERN.replace("*", str(os.getpid()))
-    said = ""
+    shared = ""
     if probe is not None:
         probe.touch()
-        said = json.dumps([str(made), probe.name, host, machine])
-    path, name, home, its_machine = json.loads(ranks.share_from_rank_zero("output_directory", said))
+        shared = json.dumps([str(made), probe.name, host, machine])
+    path, name, home, its_machine = json.loads(ranks.share_from_rank_zero("output_directory", shared))
 
     # The others look for the file. Only rank 0 knows the name of a dated directory.
     there = Path(path)
@@ -105,27 +105,36 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
     able = None
     for run in runs:
         try:
-            begun = ledger.read_run_plan(run)
+            before = ledger.read_run_plan(run)
         except ConfigError as error:
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
             continue
-        revised, differences = planning.resumed_plan(begun, plan, has_recorded=lambda _: True)
+        revised, differences = planning.resumed_plan(before, plan, has_recorded=lambda _: True)
         if differences:
             continue
-        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (begun, plan))
-        if num_envs == wanted and revised is begun:
+        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (before, plan))
+        if num_envs == wanted and revised is before:
             return run.absolute()
         able = able or run
     # If none can be resumed, the caller reports the differences of the newest.
     return (able or runs[0]).absolute()
 
 
-def check_same_run(
-    output_directory: Path, plan: ledger.RunPlan
-) -> tuple[ledger.RunPlan, ledger.RunPlan, Mapping[str, int], Callable[[str], bool]]:
-    """Return the plan of a run before and from now on, see `take_up` for the others; `ConfigError` if it is another."""
-    begun = ledger.read_run_plan(output_directory)
+@dataclass(frozen=True, kw_only=True)
+class ResumedRun:
+    """A run that is resumed."""
+
+    output_directory: Path
+    before: ledger.RunPlan  # of the run so far
+    plan: ledger.RunPlan  # from now on; the same object if nothing changes
+    played_with: Mapping[str, int]  # by job: num_envs of the recorded episodes, if the job has another one now
+    has_recorded: Callable[[str], bool]  # by job name
+
+
+def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
+    """Return the run of a directory as `plan` resumes it; `ConfigError` if it is another run."""
+    before = ledger.read_run_plan(output_directory)
 
     @cache
     def has_recorded(job: str) -> bool:
@@ -133,21 +142,21 @@ def check_same_run(
         directory = output_directory / job
         log = ledger.read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
-        told, _ = reports.read_job_reports(directory, job, begun.run_id)
-        has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in told)
+        written, _ = reports.read_job_reports(directory, job, before.run_id)
+        has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in written)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
     # Another num_envs is allowed only if it does not change the episodes.
     wanted = {job.name: job.config.num_envs for job in plan.jobs}
     played_with = {
         job.name: job.config.num_envs
-        for job in (() if begun.settings.get("deterministic") else begun.jobs)
+        for job in (() if before.settings.get("deterministic") else before.jobs)
         if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
     }
-    revised, differences = planning.resumed_plan(begun, plan, has_recorded=has_recorded)
+    revised, differences = planning.resumed_plan(before, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        told, _ = reports.read_job_reports(output_directory / name, name, begun.run_id)
-        only_plan = next((report for report in told if report.reproducible is reports.Reproducible.PLAN), None)
+        written, _ = reports.read_job_reports(output_directory / name, name, before.run_id)
+        only_plan = next((report for report in written if report.reproducible is reports.Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
             message = (
@@ -159,28 +168,30 @@ def check_same_run(
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
         message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
-    return begun, revised, played_with, has_recorded
+    return ResumedRun(
+        output_directory=output_directory,
+        before=before,
+        plan=revised,
+        played_with=played_with,
+        has_recorded=has_recorded,
+    )
 
 
-def jobs_to_run_anew(
-    output_directory: Path,
-    begun: ledger.RunPlan,  # of the run's beginning
-    now: ledger.RunPlan,  # the requested one
-    rerun: Sequence[str],
-    has_recorded: Callable[[str], bool],
-) -> tuple[str, ...]:
+def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]) -> tuple[str, ...]:
     """Return the jobs whose episodes no longer count, because they evaluated something else."""
+    # `now` is the requested plan, `named` the jobs of ``--rerun``.
     # A job without recordings continues with its present contents. A job that ``--rerun`` names keeps its episodes if
     # its contents are the same, so the same command can be repeated after an interruption. A job with unknown contents
     # runs again.
-    attempts, _ = ledger.read_attempts(output_directory, begun.run_id)
-    before = ledger.contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
+    plan, has_recorded = resumed.plan, resumed.has_recorded
+    attempts, _ = ledger.read_attempts(resumed.output_directory, plan.run_id)
+    before = ledger.contents_in_effect([job for job in plan.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
-    if unsaid := sorted(name for name in wanted if before[name] is None and name not in rerun):
+    if unsaid := sorted(name for name in wanted if before[name] is None and name not in named):
         _LOG.warning(
             "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
             "checkpoint and the same code cannot be checked",
-            output_directory,
+            resumed.output_directory,
             _jobs_in_words(unsaid),
         )
     changed: dict[str, list[Problem]] = {}
@@ -192,26 +203,26 @@ def jobs_to_run_anew(
             changed[name] = problems
 
     # Jobs that ``--rerun`` does not name must be the same.
-    if refused := [name for name in changed if name not in rerun and has_recorded(name)]:
-        named = " ".join(f"{RERUN} {name}" for name in refused[:_MAX_SHOWN])
+    if refused := [name for name in changed if name not in named and has_recorded(name)]:
+        options = " ".join(f"{RERUN} {name}" for name in refused[:_MAX_SHOWN])
         message = (
             f"evaluates something else than when its episodes ran ({_jobs_in_words(refused)}); start a new run in "
-            f"another directory, or have these jobs' episodes run anew: --resume {named}"
+            f"another directory, or have these jobs' episodes run anew: --resume {options}"
         )
         problems = [each for name in refused for each in changed[name]]
-        shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
+        shown = [Problem(message, file=str(resumed.output_directory)), *problems[:_MAX_SHOWN]]
         if len(problems) > _MAX_SHOWN:
             shown.append(Problem(f"and {len(problems) - _MAX_SHOWN} more differences"))
         raise ConfigError(shown)
 
-    anew = []
-    for name in dict.fromkeys(rerun):
+    to_rerun = []
+    for name in dict.fromkeys(named):
         contents = before.get(name)
         if name in wanted and (contents is None or not contents.is_known or name in changed) and has_recorded(name):
-            anew.append(name)
+            to_rerun.append(name)
         else:
             _LOG.info("%s: job '%s' evaluates what it did before; its episodes stand", RERUN, name)
-    return tuple(anew)
+    return tuple(to_rerun)
 
 
 RERUN = "--rerun"
@@ -223,28 +234,22 @@ def _jobs_in_words(names: Sequence[str]) -> str:
     return f"job{'s' if len(names) > 1 else ''} {listed}"
 
 
-def take_up(
-    output_directory: Path,
-    begun: ledger.RunPlan,  # of the run so far
-    plan: ledger.RunPlan,  # with which the run goes on
-    options: RunOptions,
-    *,
-    anew: Sequence[str],  # jobs whose episodes do not count any more
-    played_with: Mapping[str, int],  # by job: num_envs of the recorded episodes, if the job has another one now
-    has_recorded: Callable[[str], bool],  # by job name
+def repair_run(
+    resumed: ResumedRun, options: RunOptions, *, to_rerun: Sequence[str]
 ) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
-    # The caller holds the run's lock alone. Until the attempt is written, the jobs to run anew still count with their
-    # old episodes, and this may be repeated after an interruption.
+    # The caller holds the run's lock alone. The episodes of the jobs `to_rerun` do not count any more, but until the
+    # attempt is written they do, and this may be repeated after an interruption.
+    output_directory, plan = resumed.output_directory, resumed.plan
     grown = {
         after.name: after.config.num_episodes or 0
-        for before, after in zip(begun.jobs, plan.jobs, strict=True)
+        for before, after in zip(resumed.before.jobs, plan.jobs, strict=True)
         if before.config.num_episodes != after.config.num_episodes
     }
     for name, num_episodes in grown.items():
         _LOG.info("job '%s' goes on to %d episodes", name, num_episodes)
     number = max(ledger.attempt_numbers(output_directory), default=0) + 1
-    for name in anew:
+    for name in to_rerun:
         why = f"{RERUN}: its episodes were made with something else"
         for line in recovery.set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
             _LOG.warning("%s", line)
@@ -267,8 +272,8 @@ def take_up(
     number = max([number, *(each.last_attempt + 1 for each in found.jobs)])
     # A job without a recording starts afresh. The settings of its earlier attempts are dropped, because another network
     # may need another batch size.
-    begin = {*anew, *(job.job for job in left if not has_recorded(job.job))}
-    for name in begin:
+    fresh = {*to_rerun, *(job.job for job in left if not resumed.has_recorded(job.job))}
+    for name in fresh:
         directory = output_directory / name
         if (directory / layout.SETTLED_FILE).exists():
             disk.move_aside(
@@ -277,9 +282,9 @@ def take_up(
     return number, tuple(
         replace(
             job,
-            policy_batch=None if job.job in begin else batches.get(job.job),
+            policy_batch=None if job.job in fresh else batches.get(job.job),
             num_episodes=grown.get(job.job),
-            num_envs=played_with.get(job.job),
+            num_envs=resumed.played_with.get(job.job),
         )
         for job in left
     )
@@ -341,7 +346,7 @@ def start_run(
         agree_on_contents(others, contents)
 
     # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
-    plan = machinery = path = lock = resumed = None
+    plan = machinery = path = lock = earlier = None
     if context.is_rank_zero:
         run_id = uuid.uuid4().hex
         plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
@@ -351,33 +356,33 @@ def start_run(
             num_groups=options.pipeline,
             measures=torch.device(plan.devices[0]).type != "cuda" or visible_gpu_count() > 0,
         )
-        resumed = None if options.resume is None else directory_to_resume(options, plan)
-        path = resumed or disk.make_output_directory(
+        earlier = None if options.resume is None else directory_to_resume(options, plan)
+        path = earlier or disk.make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
         lock = disk.RunLock(path).hold(alone=True)
     if others is not None or path is None:
         path = common_directory(ranks, options, path)
-    said = ""
+    number = ""
     with others_wait():
         if plan is not None and machinery is not None and lock is not None:
             try:
-                attempt = begin_attempt(request, plan, path, machinery=machinery, resumes=resumed is not None)
+                attempt = begin_attempt(request, plan, path, machinery=machinery, resumes=earlier is not None)
             except BaseException:
                 # The caller may try again in this process.
                 lock.release()
                 raise
-            said = "nothing" if attempt is None else str(attempt.number)
+            number = "nothing" if attempt is None else str(attempt.number)
             # The logs of the launcher go there too.
             leave_for_launcher(RUN_DIRECTORY_FILE, str(path))
             lock = lock.hold(alone=False)
     if others is not None:
-        said = others.share_from_rank_zero("attempt", said)
+        number = others.share_from_rank_zero("attempt", number)
     lock = lock or disk.RunLock(path).hold(alone=False)
     if others is not None:
         # No rank may leave before all of them hold the lock.
         others.gather("lock", "held")
-    attempt = None if said == "nothing" else ledger.read_attempt(path, int(said))
+    attempt = None if number == "nothing" else ledger.read_attempt(path, int(number))
     return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
 
 
@@ -397,11 +402,11 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
         return
     # Only now exchange the long texts: each rank reports its differences from rank 0.
     first: dict[str, str] = json.loads(ranks.share_from_rank_zero("contents of rank 0", text))
-    told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
-    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:5]))
+    own = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
+    verdicts = ranks.gather("verdict on the contents", "; ".join(own[:5]))
     other = "is on a node with other files than rank 0"
-    told = [f"rank {rank} {other}: {verdict}" for rank, verdict in enumerate(verdicts) if verdict]
-    raise ConfigError([Problem(f"{each}; copy the same everywhere") for each in told])
+    others = [f"rank {rank} {other}: {verdict}" for rank, verdict in enumerate(verdicts) if verdict]
+    raise ConfigError([Problem(f"{each}; copy the same everywhere") for each in others])
 
 
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
@@ -419,21 +424,19 @@ def begin_attempt(
     """Write the plan, or compare it with the one on disk; return the attempt, None if nothing is left."""
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
-    number, anew, begun, going_on = 1, (), None, None
+    number, to_rerun, resumed = 1, (), None
     jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}
     if resumes:
-        begun, going_on, played_with, has_recorded = check_same_run(path, plan)
-        known = {job.name: job.backend for job in going_on.jobs if job.backend is not None}
-        measured = {job.name: job.latency for job in going_on.jobs if job.latency is not None}
-        anew = jobs_to_run_anew(path, going_on, plan, options.rerun, has_recorded)
+        resumed = check_same_run(path, plan)
+        known = {job.name: job.backend for job in resumed.plan.jobs if job.backend is not None}
+        measured = {job.name: job.latency for job in resumed.plan.jobs if job.latency is not None}
+        to_rerun = jobs_to_rerun(resumed, plan, options.rerun)
         # Refuse before the old results are set aside.
-        planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in anew}, machinery)
-        number, jobs = take_up(
-            path, begun, going_on, options, anew=anew, played_with=played_with, has_recorded=has_recorded
-        )
+        planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in to_rerun}, machinery)
+        number, jobs = repair_run(resumed, options, to_rerun=to_rerun)
         _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
         if not jobs:
             return None
@@ -452,20 +455,20 @@ def begin_attempt(
     planning.refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
-    if going_on is None:
+    if resumed is None:
         planned = tuple(
             replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
             for job in plan.jobs
         )
         ledger.write_run_plan(path, replace(plan, jobs=planned))
-    elif going_on is not begun:
-        ledger.write_run_plan(path, going_on, revises=True)
+    elif resumed.plan is not resumed.before:
+        ledger.write_run_plan(path, resumed.plan, revises=True)
     contents = {job.name: job.contents for job in plan.jobs}
     entries = tuple(
         replace(
             job,
             contents=contents.get(job.job),
-            is_rerun=job.job in anew,
+            is_rerun=job.job in to_rerun,
             backend=settled.get(job.job),
             latency=latencies.get(job.job),
         )
@@ -475,7 +478,7 @@ def begin_attempt(
         number=number,
         # This start of the program has an id of its own, the whole run that of its first start.
         run_id=plan.run_id,
-        run=plan.run_id if going_on is None else going_on.run_id,
+        run=plan.run_id if resumed is None else resumed.plan.run_id,
         started_at=now(),
         command_line=plan.command_line,
         assignment=options.mode,

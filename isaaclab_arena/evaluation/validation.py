@@ -9,6 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.options import option_names, read_options
@@ -26,17 +31,23 @@ from isaaclab_arena.errors import (
     problems_into,
     refuse,
 )
-from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
+from isaaclab_arena.evaluation import batching, condition_sets, console, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
+from isaaclab_arena.interfaces.environment_builder import (
+    EnvironmentBuilder,
+    Variation,
+    completed,
+    sampler_in_words,
+    spelled,
+)
 from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 
 
-def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
+def without_repeats(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
     """Keep the first of equal problems of a suite's tasks, with the number of other tasks; order is kept."""
     groups: dict[object, list[tuple[JobConfig, Problem]]] = {}
     for position, (job, problem) in enumerate(found):
@@ -46,7 +57,7 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
             task = job.environment.partition(":")[2] or job.environment
             mistake = job.suite.name, problem.key, problem.message.replace(task, "")
         groups.setdefault(mistake, []).append((job, problem))
-    told = []
+    kept = []
     for group in groups.values():
         job, problem = group[0]
         others = len({each.name for each, _ in group}) - 1
@@ -54,8 +65,8 @@ def told_once(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]:
             tasks = "another task" if others == 1 else f"{others} other tasks"
             message = f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')"
             problem = replace(problem, message=message)
-        told.append(problem)
-    return told
+        kept.append(problem)
+    return kept
 
 
 # Compare the description in a policy's files with the job that uses them.
@@ -166,7 +177,7 @@ def resolve_jobs(
         if found is not None:
             resolved.append(found)
     if known or problems:
-        raise ConfigError([*known, *told_once(problems)])
+        raise ConfigError([*known, *without_repeats(problems)])
     if resolver.overruled:
         _LOG.info(
             "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
@@ -645,3 +656,31 @@ def _possible_axes(
     if problems:
         raise ConfigError(problems)
     return tuple(name for name in available if name in asked.axes)
+
+
+# Show the variations that a job may turn on.
+
+
+def show_variations(jobs: Sequence[Job]) -> None:
+    """Show all variations of each job's environment."""
+
+    def show(screen: Console) -> None:
+        for job in jobs:
+            offered = job.builder.variations(job.environment_config)
+            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+            if not offered:
+                screen.print("  nothing can be varied in this environment")
+                continue
+
+            # The variations that the job turns on have the job's range.
+            own = {variation.key: variation for variation in job.variations}
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+            for heading in ("variation", "on", "range", "unit", "meaning"):
+                table.add_column(heading, overflow="fold")
+            for variation in [own.get(each.key, each) for each in offered]:
+                on = "on" if variation.enabled else "-"
+                ranges = sampler_in_words(variation.sampler)
+                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
+            screen.print(table, soft_wrap=True)
+
+    console.show_results(show)

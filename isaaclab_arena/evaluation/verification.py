@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
             for assigned in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
-                runner.run(assigned.job, supply=assigned.supply)
+                runner.run(assigned.job, episodes=assigned.episodes)
     return ended.code
 
 

@@ -319,6 +319,22 @@ def spelled(variations: tuple[Variation, ...]) -> Mapping[str, Any]:
     return flat
 
 
+def sampler_in_words(sampler: Sampler) -> str:
+    """Return a sampler in a few words: `0.05 to 0.2`, `one of 1, 2`."""
+
+    def shown(values: tuple[float, ...]) -> str:
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return numbers if len(values) < 2 else f"({numbers})"
+
+    low, high = shown(sampler.low), shown(sampler.high)
+    if sampler.type is SamplerType.UNIFORM:
+        return low if low == high else f"{low} to {high}"
+    if sampler.type is SamplerType.BERNOULLI:
+        return f"{high} with probability {sampler.p:g}, else {low}"
+    choices = ", ".join(choice if isinstance(choice, str) else shown(choice) for choice in sampler.choices)
+    return f"{choices} in turn" if sampler.type is SamplerType.SEQUENTIAL_CHOICE else f"one of {choices}"
+
+
 # An environment around another one, of which a subclass changes some answers.
 
 

@@ -388,7 +388,7 @@ _LOG = logging.getLogger(__name__)
 ROBOMIMIC_ENV_TYPE = 2  # Isaac Lab's value in ``env_args``: an environment with Gymnasium's interface
 
 
-HandOver: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
+RemoteCommit: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
 """Takes the job's directory, and the arguments of `EpisodeCommits.commit`."""
 
 
@@ -411,7 +411,7 @@ class EpisodeRecorder(Observer):
     compression: Compression = Compression.NONE
     # Whether this rank still owns a finished episode, by index. Other episodes are dropped.
     may_commit: Callable[[int], bool] = lambda _: True
-    hand_over: HandOver | None = None  # gives episodes to another process, which commits them
+    remote_commit: RemoteCommit | None = None  # gives episodes to another process, which commits them
 
     def __post_init__(self) -> None:
         # An episode's file is renamed into place, and then its line is appended to the commit file. So every committed
@@ -420,8 +420,8 @@ class EpisodeRecorder(Observer):
         self.sees_pictures = self.write_dataset and self.observations is RecordedObservations.ALL
         self._contents = None if self.contents is None else json_line(self.contents)
         self._dataset_name = layout.dataset_file_name(self.job, self.rank, self.world_size)
-        self._commit_file = commits = None if self.hand_over else EpisodeCommits(self.directory, self.rank)
-        self._commit = commits.commit if commits else partial(cast(HandOver, self.hand_over), self.directory)
+        self._commit_file = commits = None if self.remote_commit else EpisodeCommits(self.directory, self.rank)
+        self._commit = commits.commit if commits else partial(cast(RemoteCommit, self.remote_commit), self.directory)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}
         self._finished_in_env: dict[int, int] = {}

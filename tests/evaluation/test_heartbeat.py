@@ -113,19 +113,19 @@ def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_beg
         publisher.start_job("lift", num_episodes=4)
         publisher.leave_job()
         publisher.start_job("drawer", num_episodes=3)
-        publisher.hear("lift", LongWork("consolidating", 1, 4))
+        publisher.set_long_work("lift", LongWork("consolidating", 1, 4))
         publisher.finish_job()
         beside = read_rank_status(tmp_path, 1)
         assert beside is not None
         assert (beside.current_job, beside.jobs_done, beside.episodes_total) == ("drawer", 1, 3)
         assert (beside.long_work_job, beside.long_work, beside.long_work_done) == ("lift", "consolidating", 1)
-        publisher.hear(None, LongWork("pondering", 2, 3))
+        publisher.set_long_work(None, LongWork("pondering", 2, 3))
         publisher.finish_job()
         own = read_rank_status(tmp_path, 1)
         assert own is not None
         assert (own.long_work_job, own.long_work) == (None, "pondering")
-        publisher.hear(None, None)
-        publisher.hear("lift", None)
+        publisher.set_long_work(None, None)
+        publisher.set_long_work("lift", None)
     last = read_rank_status(tmp_path, 1)
     assert last is not None
     assert (last.long_work_job, last.long_work) == (None, None)

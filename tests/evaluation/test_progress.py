@@ -116,7 +116,7 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
 
     (tmp_path / "logs").mkdir()
     publisher.start_job("coins", num_episodes=3)
-    clock = StartUpClock("coins", import_s=None, tell=tell)
+    clock = StartUpClock("coins", import_s=None, on_phase=tell)
     assert publisher.status.preparing == "building the environment"
     clock.finish(StartUpPart.ENVIRONMENT)
     clock.finish(StartUpPart.POLICY)
@@ -201,7 +201,7 @@ def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_p
     seen: list[RankStatus | None] = []
 
     def hear(work: LongWork | None) -> None:
-        publisher.hear(None, work)
+        publisher.set_long_work(None, work)
         publisher.publish(state=RankState.FINISHED)
         seen.append(read_rank_status(tmp_path, 0))
 

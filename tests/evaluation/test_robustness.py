@@ -17,8 +17,8 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.run import described
 from isaaclab_arena.evaluation.validation import robustness_arms
+from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from tests.end_to_end.launching import ROOT
 from tests.environments.variations.varying import catalogue_of
 
@@ -157,7 +157,7 @@ CATALOGUE = catalogue_of("lift_object")
 def ranges(axis: Axis, level: int) -> str:
     """Range of a level, or the refusal of a task that lacks the axis."""
     on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
-    shown = (f"{variation.name} {described(_brief(variation.sampler))}{_unit(variation.unit)}" for variation in on)
+    shown = (f"{each.name} {sampler_in_words(_brief(each.sampler))}{_unit(each.unit)}" for each in on)
     return "; ".join(dict.fromkeys(shown)) or "-"
 
 

@@ -397,8 +397,8 @@ class TestWatch:
 
     def test_what_an_earlier_attempt_left_ends_a_job_before_it_begins(self, tmp_path):
         write_lines(tmp_path, commit_lines("eeee"))
-        assert AnswerWatch(tmp_path, [], max_equal_errors=4).lets_stop("lift")
-        assert not AnswerWatch(tmp_path, [], max_equal_errors=4, runs_again=lambda _: True).lets_stop("lift")
+        assert AnswerWatch(tmp_path, [], max_equal_errors=4).checked_is_over("lift")
+        assert not AnswerWatch(tmp_path, [], max_equal_errors=4, runs_again=lambda _: True).checked_is_over("lift")
 
     def test_errors_that_go_on_without_being_the_same_cost_each_episode_no_look_at_all_of_them(self, tmp_path):
         def played(number: int) -> None:
@@ -493,9 +493,9 @@ def test_a_job_that_does_not_measure_success_is_told_before_its_next_episode(tmp
     write(tmp_path, "uuu", "fff")
     watch = AnswerWatch(tmp_path, [ASKED])
     with pytest.raises(ConfigError, match="job 'new': does not say whether its episodes succeed"):
-        watch.lets_stop("new")
+        watch.checked_is_over("new")
     assert not watch.is_over("new")
 
 
 def test_without_questions_nothing_is_over(tmp_path):
-    assert not AnswerWatch(tmp_path, []).lets_stop("new")
+    assert not AnswerWatch(tmp_path, []).checked_is_over("new")

@@ -3,8 +3,8 @@
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, status_pa
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.run import BegunRun, Host, Played, run
+from isaaclab_arena.evaluation.run import ActiveRun, Host, Played, run
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -74,10 +74,9 @@ class ClusterHost(Host):
     options: ClusterOptions
     needs: claim_server.NodeNeeds
 
-    @contextmanager
-    def ready(self, begun: BegunRun) -> Iterator[Callable[[], Played]]:
-        """Yield the function that runs the ranks to their end; there is no other rank to wait for."""
-        directory, options = begun.started.output_directory, self.options
+    def play(self, active: ActiveRun) -> Played:
+        """Run the ranks to their end; there is no other rank to wait for."""
+        directory, options = active.output_directory, self.options
         if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             _LOG.warning(
                 "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
@@ -85,23 +84,21 @@ class ClusterHost(Host):
                 directory,
             )
         orders = RunOrders(
-            run=f"{directory.name}-{begun.attempt.run_id[:6]}",
+            run=f"{directory.name}-{active.attempt.run_id[:6]}",
             needs=self.needs,
-            config_hash=begun.started.plan.config_hash,
+            config_hash=active.plan.config_hash,
             output_directory=str(directory),
-            attempt=begun.attempt,
+            attempt=active.attempt,
             num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        watch, interruption = begun.watch, begun.interruption
-        supervisor = RankSupervisor(self.cluster, orders, watch.look, interruption, fail_fast=options.fail_fast)
-
-        def play() -> Played:
+        supervisor = RankSupervisor(
+            self.cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast
+        )
+        with active.progress:
             self.cluster.start_claim_server(orders)
             supervisor.work(options.start_timeout_s)
-            return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
-
-        yield play
+        return Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
 
 
 # Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.

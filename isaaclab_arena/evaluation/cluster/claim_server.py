@@ -342,7 +342,7 @@ class ClaimServer:
             line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
             self.commit(life, disk.json_line(line))
-        self._suspects.begun.pop(rank, None)
+        self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         self._machines.pop(rank, None)
         self._fruitful.discard(rank)
@@ -581,22 +581,22 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             rest_s=interval_s(orders.num_ranks),
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
-        own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "hand_over": remote.commit}
-        ready = job_run.ready_to_run(
-            work,
-            request,
-            attempt,
-            context,
-            directory,
-            config_hash=orders.config_hash,
-            stop_requested=must_stop,
-            num_threads=max(1, int(needs.cpus)),
-            **own_settings,
-        )
+        own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
+        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with ready as (_, play), remote.delivering(), log:
-            return play()
+        with publisher, remote.delivering(), log:
+            settings = job_run.settings_of_rank(
+                request,
+                attempt,
+                context,
+                directory,
+                config_hash=orders.config_hash,
+                num_threads=max(1, int(needs.cpus)),
+                **own_settings,
+            )
+            asks_questions = bool(request.questions)
+            return job_run.run_jobs(work, settings, publisher, must_stop, asks_questions=asks_questions)
 
 
 # A directory for the files of one process, on a disk of its own.

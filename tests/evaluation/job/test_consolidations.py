@@ -133,7 +133,7 @@ def test_the_next_job_begins_while_episodes_of_the_one_before_are_put_into_one_d
             return super().get_action(env, observation)
 
     ended_before: list[list[str]] = []
-    runner = recording_runner(tmp_path, waits.hear, ended=lambda report: ended.append(report.job))
+    runner = recording_runner(tmp_path, waits.hear, on_report=lambda report: ended.append(report.job))
     runner.run(job("first"))
     runner.run(job("second", policy_class=Beginning))
     runner.close()
@@ -261,7 +261,7 @@ def test_a_job_that_runs_again_waits_for_its_own_dataset(tmp_path):
             assert ended == [ReportedStatus.COMPLETED]
             return super().get_action(env, observation)
 
-    runner = recording_runner(tmp_path, ended=lambda report: ended.append(report.status))
+    runner = recording_runner(tmp_path, on_report=lambda report: ended.append(report.status))
     runner.run(job("first", num_episodes=40))
     runner.run(job("first", policy_class=Beginning, num_episodes=40))
     runner.close()

@@ -20,10 +20,10 @@ from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, jobs_taking_turns, plan_run, rounds_of
+from isaaclab_arena.evaluation.planning import RunRequest, interleaved_jobs, plan_run, rounds_of
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 from isaaclab_arena.evaluation.queues import jobs_of_rank
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, told_once
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
@@ -331,24 +331,24 @@ def problem(message: str, *, job: str = "mine-a", key: str | None = "environment
 
 def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
     found = [(task(name), problem(f"'{name}' needs cook", job=f"mine-{name}")) for name in ("open", "close", "pour")]
-    assert told_once(found) == [
+    assert without_repeats(found) == [
         problem("'open' needs cook (and so for 2 other tasks of suite 'kitchen')", job="mine-open")
     ]
-    assert told_once(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
+    assert without_repeats(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
 
 
 def test_what_one_task_lacks_is_told_as_it_is():
     found = [(task("open"), problem("no lid")), (task("close"), problem("no hinge"))]
-    assert told_once(found) == [problem("no lid"), problem("no hinge")]
+    assert without_repeats(found) == [problem("no lid"), problem("no hinge")]
     twice = [(task("open"), problem("no lid")), (task("open"), problem("no lid", key="python"))]
-    assert told_once(twice) == [each for _, each in twice]
+    assert without_repeats(twice) == [each for _, each in twice]
 
 
 def test_entries_and_jobs_in_no_suite_are_told_apart():
     alone = JobConfig(index=0, name="alone", environment="reach", policy_type="zero_action")
     found = [(task("open"), problem("no lid")), (task("open", entry="other"), problem("no lid"))]
     found += [(alone, problem("no lid")), (alone, problem("no lid"))]
-    assert len(told_once(found)) == 4
+    assert len(without_repeats(found)) == 4
 
 
 TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]
@@ -359,7 +359,7 @@ QUESTIONS = (
 
 
 def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
-    assert jobs_taking_turns(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
+    assert interleaved_jobs(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
     jobs, options = tuple(TURNS_JOBS), RunOptions()
     request = RunRequest(
         jobs=jobs, config_hash="", source_file=None, command_line=(), options=options, questions=QUESTIONS
@@ -373,7 +373,7 @@ def test_a_round_has_an_episode_for_every_env_slot_of_the_ranks_that_share_it():
     for rank, shares in ((0, [[4, 5, 6, 7], [9]]), (1, [[0, 1, 2, 3], [8]])):
         assigned = jobs_of_rank(TURNS_JOBS, start, rank=rank, split=True, questions=QUESTIONS)
         for name in ("job1", "job3"):
-            assert [list(each.supply.take(range(10))) for each in assigned if each.job.config.name == name] == shares
+            assert [list(each.episodes.take(range(10))) for each in assigned if each.job.config.name == name] == shares
 
 
 def test_rounds_go_by_the_index_so_that_an_arm_that_lags_behind_catches_up_first():

@@ -291,7 +291,7 @@ def test_jobs_that_take_turns_do_not_see_what_the_others_set(tmp_path):
     double = meddling("DoubleInTurn", lambda: torch.set_default_dtype(torch.float64))
     single = meddling("SingleInTurn", lambda: None)
     names = ("double", "single")
-    runner = JobRunner(settings(tmp_path, turns=dict.fromkeys(names, names)))
+    runner = JobRunner(settings(tmp_path, interleaved=dict.fromkeys(names, names)))
     for _ in range(2):
         runner.run(coin_job("double", policy_class=double))
         runner.run(coin_job("single", policy_class=single, index=1))

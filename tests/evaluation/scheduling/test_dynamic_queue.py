@@ -123,21 +123,21 @@ def jobs_of(*lengths: int, **config):
 def claimed(assigned) -> ClaimedEpisodes:
     """Return the episodes of a job that a rank must have got."""
     assert assigned is not None
-    assert isinstance(assigned.supply, ClaimedEpisodes)
-    return assigned.supply
+    assert isinstance(assigned.episodes, ClaimedEpisodes)
+    return assigned.episodes
 
 
 def claim_everything(queue: DynamicQueue) -> AssignedJob:
     """Claim every piece of the first job that a rank gets, and return the job."""
     assigned = queue.next_job()
     assert assigned is not None
-    assert list(assigned.supply.take(range(assigned.job.config.num_episodes or 0)))
+    assert list(assigned.episodes.take(range(assigned.job.config.num_episodes or 0)))
     return assigned
 
 
 def run_job(runner: JobRunner, queue: DynamicQueue, assigned, observers=()) -> ReportedStatus:
-    supply = claimed(assigned)
-    report = runner.run(assigned.job, [*observers, supply], supply=supply)
+    episodes = claimed(assigned)
+    report = runner.run(assigned.job, [*observers, episodes], episodes=episodes)
     queue.job_ended(assigned.job, failed=report.status is ReportedStatus.FAILED)
     return report.status
 
@@ -214,7 +214,7 @@ def test_several_ranks_share_one_job(tmp_path):
     assert first is not None
     assert second is not None
     assert first.job is second.job
-    takes = [assigned.supply.take(range(64)) for assigned in (first, second)]
+    takes = [assigned.episodes.take(range(64)) for assigned in (first, second)]
     shares = [[], []]
     for turn in range(64):
         shares[turn % 2] += islice(takes[turn % 2], 1)
@@ -232,18 +232,18 @@ def test_the_first_rank_leaves_slots_for_the_others(tmp_path):
     alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8)
     assigned = alone.queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_envs(64) == 8
+    assert assigned.episodes.max_envs(64) == 8
     (tmp_path / "many").mkdir()
     many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8)
     assigned = many.queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_envs(64) == 64
+    assert assigned.episodes.max_envs(64) == 64
 
 
 def test_a_job_that_cannot_be_shared_uses_all_its_slots(tmp_path):
     assigned = World(tmp_path, (coin_job("steps", num_steps=20),), world_size=8).queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_envs(64) == 64
+    assert assigned.episodes.max_envs(64) == 64
 
 
 def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):
@@ -251,8 +251,8 @@ def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp
     dying = world.queue(1)
     assigned = dying.next_job()
     assert assigned is not None
-    supply = claimed(assigned)
-    world.runner(1).run(assigned.job, [DiesAfter(7), supply], supply=supply)
+    episodes = claimed(assigned)
+    world.runner(1).run(assigned.job, [DiesAfter(7), episodes], episodes=episodes)
     world.die(1)
     run_to_the_end(world, 0)
     committed = world.committed_by("job0")
@@ -273,7 +273,7 @@ def test_a_rank_waits_for_another_and_takes_over_when_that_one_dies(tmp_path):
 
     assigned = world.queue(0, pause=pause).next_job()
     assert assigned is not None
-    assert list(assigned.supply.take(range(5))) == [0, 1, 2, 3, 4]
+    assert list(assigned.episodes.take(range(5))) == [0, 1, 2, 3, 4]
     assert len(waits) == 100, "as long as it beats its lease holds"
     assert max(waits) <= 1.0
 
@@ -308,7 +308,7 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
     interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
     assigned = interrupted.next_job()
     assert assigned is not None
-    assert list(islice(assigned.supply.take(range(5)), 2)) == [0, 1]
+    assert list(islice(assigned.episodes.take(range(5)), 2)) == [0, 1]
     stopping.append(True)
     interrupted.job_ended(assigned.job, failed=False)
     world.beat(1, state=RankState.INTERRUPTED)
@@ -321,15 +321,15 @@ def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_
     stopped = world.queue(1)
     assigned = stopped.next_job()
     assert assigned is not None
-    supply = claimed(assigned)
-    taking = supply.take(range(12))
+    episodes = claimed(assigned)
+    taking = episodes.take(range(12))
     assert list(islice(taking, 3)) == [0, 1, 2]
-    assert supply.still_holds(2)
+    assert episodes.still_holds(2)
     world.fall_silent(1)
     world.pass_time(1.0)
     run_to_the_end(world, 0)
     assert world.clock.now_s >= LEASE_S
-    assert not supply.still_holds(2)
+    assert not episodes.still_holds(2)
     assert list(taking) == []
     assert caplog.text.count("others took over a part of job 'job0', and it leaves that to them") == 1
     stopped.job_ended(assigned.job, failed=False)
@@ -338,7 +338,7 @@ def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_
 
 def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
     world = World(tmp_path, jobs_of(3))
-    supply = claim_everything(world.queue(1)).supply
+    episodes = claim_everything(world.queue(1)).episodes
     world.fall_silent(1)
     waits = []
 
@@ -348,8 +348,8 @@ def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
 
     other = world.queue(0, pause=pause, stop_requested=lambda: world.clock.now_s >= LEASE_S - 1.0)
     assert other.next_job() is None
-    assert supply.still_holds(0)
-    assert list(supply.take(range(3))) == [0, 1, 2]
+    assert episodes.still_holds(0)
+    assert list(episodes.take(range(3))) == [0, 1, 2]
 
 
 def test_a_job_that_failed_is_not_tried_by_others(tmp_path):
@@ -380,8 +380,8 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
     assert dying is not None
     assert dying.num_episodes is None
     assert world.queue(0, stop_requested=lambda: world.clock.now_s > 3.0).next_job() is None
-    supply = claimed(dying)
-    world.runner(1).run(dying.job, [DiesAfter(3), supply], supply=supply)
+    episodes = claimed(dying)
+    world.runner(1).run(dying.job, [DiesAfter(3), episodes], episodes=episodes)
     world.die(1)
     assert run_to_the_end(world, 0) == ["steps"]
     undisturbed = JobRunner(settings(tmp_path / "undisturbed")).run(world.jobs[0])
@@ -406,8 +406,8 @@ def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_
     job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
     world = World(tmp_path, (job,), work=(AttemptEntry(job="story", finished=finished_before),))
     assigned = world.queue(1).next_job()
-    supply = claimed(assigned)
-    world.runner(1).run(job, [DiesAfter(2), supply], supply=supply)
+    episodes = claimed(assigned)
+    world.runner(1).run(job, [DiesAfter(2), episodes], episodes=episodes)
     world.die(1)
     assert run_to_the_end(world, 0) == ["story"]
     first = finished_before[0][1] if finished_before else 0
@@ -466,7 +466,7 @@ def test_a_claim_that_its_maker_never_wrote_lapses_after_a_lease(tmp_path):
     assigned = world.queue(0).next_job()
     assert assigned is not None
     assert world.clock.now_s >= LEASE_S
-    assert list(assigned.supply.take(range(1))) == [0]
+    assert list(assigned.episodes.take(range(1))) == [0]
 
 
 def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):

@@ -27,7 +27,7 @@ ALL = tuple(AttemptEntry(job=job.config.name) for job in JOBS)
 
 
 def taken(assigned):
-    return {each.job.config.name: list(each.supply.take(range(10))) for each in assigned}
+    return {each.job.config.name: list(each.episodes.take(range(10))) for each in assigned}
 
 
 def of_rank(rank, work=ALL, *, world_size=2, split=False, jobs=JOBS):
@@ -44,7 +44,7 @@ def test_round_robin_goes_by_the_index_in_the_file_also_when_jobs_are_finished()
 def test_only_episodes_that_are_not_finished_are_handed_out():
     left = (AttemptEntry(job="job0", finished=((0, 3), (5, 9))),)
     (assigned,) = of_rank(0, left)
-    assert list(assigned.supply.take(range(10))) == [3, 4, 9]
+    assert list(assigned.episodes.take(range(10))) == [3, 4, 9]
     assert assigned.num_episodes == 3
 
 
@@ -90,7 +90,7 @@ ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
 def turns_of(rank, work=ALL, *, split=False, world_size=2):
     start = attempt(2, world_size=world_size, jobs=work)
     assigned = jobs_of_rank(JOBS, start, rank=rank, split=split, questions=ASKED)
-    return [(each.job.config.name, list(each.supply.take(range(10)))) for each in assigned]
+    return [(each.job.config.name, list(each.episodes.take(range(10)))) for each in assigned]
 
 
 def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
@@ -128,10 +128,10 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
     assert names == ["job0", "job1", "job3", "job1", "job2", "job4"]
 
 
-def test_a_supply_hands_out_nothing_once_its_job_is_over():
+def test_a_share_hands_out_nothing_once_its_job_is_over():
     answers = iter([False, False, True])
-    supply = FixedShare(is_over=lambda: next(answers))
-    assert list(supply.take(range(10))) == [0, 1]
+    episodes = FixedShare(job_is_over=lambda: next(answers))
+    assert list(episodes.take(range(10))) == [0, 1]
 
 
 def test_a_job_that_owes_only_its_report_is_asked_about_too():
@@ -143,7 +143,7 @@ def test_a_job_that_owes_only_its_report_is_asked_about_too():
 
     start = attempt(2, world_size=1, jobs=(AttemptEntry(job="job1", finished=((0, 10),)),))
     (assigned,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=is_over)
-    assert (list(assigned.supply.take(range(10))), asked) == ([], ["job1"])
+    assert (list(assigned.episodes.take(range(10))), asked) == ([], ["job1"])
 
 
 def test_a_share_without_an_end_is_handed_out_lazily():
