@@ -145,7 +145,6 @@ class LiberoTask:
     """A task of a suite."""
 
     suite: str
-    index: int  # in the suite
     name: str
     # From the task's name, as in LIBERO's own list. A repository derived from LIBERO may use the words of the
     # description.
@@ -207,7 +206,6 @@ class LiberoCheckout:
         candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return LiberoTask(
             suite=suite,
-            index=index,
             name=name,
             instruction=instruction,
             bddl_file=described.with_name(f"{name}.bddl"),
