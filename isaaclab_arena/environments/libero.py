@@ -17,9 +17,9 @@ import torch
 
 from isaaclab_arena.config.expansion.suites import SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative
-from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder, GymConfig
+from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
+from isaaclab_arena.environments.gym.environment import GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
@@ -145,7 +145,6 @@ class LiberoTask:
     """A task of a suite."""
 
     suite: str
-    index: int  # in the suite
     name: str
     # From the task's name, as in LIBERO's own list. A repository derived from LIBERO may use the words of the
     # description.
@@ -207,7 +206,6 @@ class LiberoCheckout:
         candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return LiberoTask(
             suite=suite,
-            index=index,
             name=name,
             instruction=instruction,
             bddl_file=described.with_name(f"{name}.bddl"),
@@ -343,33 +341,6 @@ RESET_INDEX = "libero.reset_index"
 INIT_STATE = "libero.init_state"
 
 
-class LiberoEnvironment(GymEnvironment):
-    """A batch of LIBERO environments; an episode's index determines its conditions, by the protocol."""
-
-    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device, protocol: Protocol) -> None:
-        super().__init__(slots, traits, device)
-        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before.
-        self._protocol = protocol
-
-    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw the seed of the fixtures if it belongs to the episode."""
-        if self._protocol.seeding is not Seeding.EPISODE:
-            return {FIXTURE_SEED: self._protocol.seed}
-        return {FIXTURE_SEED: int(generator.integers(0, 2**32, dtype=np.uint64))}
-
-    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Add the conditions that follow from the episode's index."""
-        index, seeding = episode.episode_index, self._protocol.seeding
-        seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
-        resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
-        return {**conditions, FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
-
-    def slot_reset(self, conditions: Conditions) -> SlotReset:
-        """Return the reset of a single environment, which receives all conditions."""
-        plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
-        return SlotReset(seed=plain[FIXTURE_SEED], options={"conditions": plain})
-
-
 # Build the tasks of LIBERO, ``libero:<suite>/<task>``, from the user's own checkout, in workers.
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
@@ -419,9 +390,38 @@ class LiberoConfig(GymConfig):
         return f"{self.protocol}, changed: {changed}" if changed else self.protocol
 
 
+class LiberoEnvironment(GymEnvironment):
+    """A batch of LIBERO environments; an episode's index determines its conditions, by the protocol."""
+
+    def __init__(self, slots: EnvSlots, config: LiberoConfig, device: torch.device, **described: Any) -> None:
+        super().__init__(slots, config, device, **described)
+        # The conditions are the initial state and the fixture poses: a seed, and the number of resets before.
+        self._protocol = config.played_by
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw the seed of the fixtures if it belongs to the episode."""
+        if self._protocol.seeding is not Seeding.EPISODE:
+            return {FIXTURE_SEED: self._protocol.seed}
+        return {FIXTURE_SEED: int(generator.integers(0, 2**32, dtype=np.uint64))}
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Add the conditions that follow from the episode's index."""
+        index, seeding = episode.episode_index, self._protocol.seeding
+        seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
+        resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
+        return {**conditions, FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
+
+    def slot_reset(self, conditions: Conditions) -> SlotReset:
+        """Return the reset of a single environment, which receives all conditions."""
+        plain = {key: int(str(conditions[key])) for key in (FIXTURE_SEED, RESET_INDEX, INIT_STATE)}
+        return {"seed": plain[FIXTURE_SEED], "options": {"conditions": plain}}
+
+
 @dataclass(frozen=True, kw_only=True)
 class LiberoBuilder(GymBuilder[LiberoConfig]):
     """Builds one task of LIBERO."""
+
+    environment_class: type[GymEnvironment] = LiberoEnvironment
 
     def check(self, config: LiberoConfig) -> None:
         """Raise ConfigError, with every problem, for an incomplete checkout or contradictory options."""
@@ -475,19 +475,13 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         """Return the instruction for policies, in LIBERO's own words."""
         return config.task_description or checkout_at(config.libero_path).task(self.name).instruction
 
-    def _environment(
-        self, config: LiberoConfig, slots: EnvSlots, traits: GymTraits, device: torch.device
-    ) -> LiberoEnvironment:
-        return LiberoEnvironment(slots, traits, device, config.played_by)
-
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
 
-    def _traits(self, config: LiberoConfig, description: Mapping[str, Any]) -> GymTraits:
+    def _known_as(self, config: LiberoConfig) -> tuple[str, Mapping[str, str]]:
         checkout = checkout_at(config.libero_path)
         task, revision = checkout.task(self.name), commit_at(checkout.root)
-        facts = {"protocol": config.protocol_in(task.suite), **({"libero": revision} if revision else {})}
-        return replace(super()._traits(config, description), task_name=task.name, facts=facts)
+        return task.name, {"protocol": config.protocol_in(task.suite), **({"libero": revision} if revision else {})}
 
     def num_episodes(self, config: LiberoConfig) -> int:
         """Return the protocol's number of episodes, at most the number of initial states."""

@@ -14,10 +14,10 @@ import torch
 
 from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
-from isaaclab_arena.config.options import Count, NotNegative, Positive
+from isaaclab_arena.config.options import Count, NotNegative
 from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
-from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymEnvironment, GymTraits, SuccessRule
+from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.content import ContentSources
@@ -32,56 +32,6 @@ VLA_EVAL_INSTALLATION = "pip install vla-eval==0.8.0, and what the benchmark its
 
 _LOG = logging.getLogger(__name__)
 _MAX_TASKS_NAMED = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class GymConfig(workers.WorkerOptions):
-    """Options of every environment made elsewhere, beside those of its workers.
-
-    Attributes:
-        make_kwargs: Keyword arguments for the environment's maker.
-        success_key: Entry of ``info`` that is true when the task is solved; ``episode.success`` for a nested one.
-        success_reward_threshold: Return from which on an episode is a success, instead of a key.
-        end_on_success: Whether an episode ends at the first step whose ``success_key`` is true; otherwise its last step
-            counts.
-        max_episode_length: Control steps until truncation; needed where the environment's registration has none.
-        metric_keys: Entries of ``info`` that are kept as metrics.
-        task_description: The instruction of policies; the environment's name by default.
-        instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
-            environment, that holds the instruction of this episode, instead of ``task_description``.
-        tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
-        control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
-        out_of_range: Whether observed numbers that lie beyond the bounds of their space, by more than a tenth of its
-            range, are an ``error`` of their episode, or kept as they are (``keep``). What a cast would change is an
-            error in any case.
-        seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
-        seeded: Whether an environment that starts differently from the same seed is refused.
-        enable_cameras: Accepted for job files; pictures that an environment observes are always there.
-    """
-
-    make_kwargs: dict[str, Any] = field(default_factory=dict)
-    success_key: str | None = None
-    success_reward_threshold: float | None = None
-    end_on_success: bool = True
-    max_episode_length: Count | None = None
-    metric_keys: tuple[str, ...] = ()
-    task_description: str | None = None
-    instruction_key: str | None = None
-    tell_episode: bool = False
-    control_dt: Positive | None = None
-    out_of_range: Literal["error", "keep"] = "error"
-    seed_bits: Literal[32, 63] = 32
-    seeded: bool = True
-    enable_cameras: bool = False
-
-    def maker_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for the environment's maker."""
-        return self.make_kwargs
-
-    def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield the problems of the options with the source's facts ``found``; by default none."""
-        del found
-        yield from ()
 
 
 _Config = TypeVar("_Config", bound=GymConfig)
@@ -101,6 +51,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     name: str = field(kw_only=False)  # the environment's name in its source
     config_class: type[_Config]
+    environment_class: type[GymEnvironment] = GymEnvironment
     kind: str  # key of `worker.answers.SOURCES`
     words: str | None = None  # description in the list of environments
     install_hint: str  # advice if its package is missing
@@ -192,16 +143,26 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
         try:
             described = slots.description
-            traits = self._traits(config, described)
+            if config.max_episode_length is None and described["max_episode_length"] is None:
+                raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
+            control_dt = config.control_dt or self._control_dt(described["rates"])
+            task_name, facts = self._known_as(config)
             has_pictures = described["renders"] or any(term["image"] for term in described["observation"].values())
             if config.python is not None and has_pictures and "mujoco" in described["versions"].get("engine", ""):
                 drawn_with = described.get("opengl") or opengl.name
                 reason = opengl.reason if drawn_with == opengl.name else "the environment has set it"
                 _say_once(f"workers draw with {VARIABLE}={drawn_with}: {reason}")
-                facts = {"MUJOCO_GL": drawn_with, "renderer": described.get("renderer")}
-                known = {name: value for name, value in facts.items() if value is not None}
-                traits = replace(traits, facts={**known, **traits.facts})
-            environment = self._environment(config, slots, traits, device)
+                drawing = {"MUJOCO_GL": drawn_with, "renderer": described.get("renderer")}
+                facts = {**{name: value for name, value in drawing.items() if value is not None}, **facts}
+            environment = self.environment_class(
+                slots,
+                config,
+                device,
+                control_dt=control_dt,
+                task_name=task_name,
+                task_description=self.task_name(config),
+                facts={"environment": f"{self.kind}:{self.name}", **described["versions"], **facts},
+            )
 
             # The environment has to repeat its episodes with these options.
             reset = environment.slot_reset(self._seeding_trial(config))
@@ -215,7 +176,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             if config.envs_per_worker > 1 and slots.num_envs > 1:
                 # An environment may behave differently beside another in its process.
                 alone = _shown(slots, reset, num_steps=4)
-                slots.reset({1: replace(reset, seed=reset.seed // 2)}, seen=[])
+                slots.reset({1: {**reset, "seed": reset["seed"] // 2}}, seen=[])
                 if not _same(alone, _shown(slots, reset, num_steps=4, beside=1)):
                     message = "moves differently beside another environment in its process; set envs_per_worker to 1"
                     raise EnvironmentBuildError(f"'{self.name}' {message}")
@@ -224,10 +185,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             raise
         return environment
 
-    def _environment(self, config: _Config, slots: EnvSlots, traits: GymTraits, device: torch.device) -> GymEnvironment:
-        """Wrap the single environments as one batch."""
+    def _known_as(self, config: _Config) -> tuple[str, Mapping[str, str]]:
+        """Return the task's own name, and more of the environment's identity than its packages."""
         del config
-        return GymEnvironment(slots, traits, device)
+        return self.name.rpartition(":")[2].rpartition("/")[2], {}
 
     def _seeding_trial(self, config: _Config) -> Conditions:
         """Return the conditions of an episode that has to start identically twice."""
@@ -259,58 +220,35 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             code=self.kind if self.leaves_nothing else None,
         )
 
-    def _traits(self, config: _Config, description: Mapping[str, Any]) -> GymTraits:
-        limit = config.max_episode_length or description["max_episode_length"]
-        if limit is None:
-            raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
-
-        # The time between two control steps [s]. ``dt`` is a control step in some packages and a simulator step in
-        # others. So it counts only without another statement, or as the exact form of the whole number ``render_fps``.
-        # Two different statements raise EnvironmentBuildError.
-        control_dt = config.control_dt
-        if control_dt is None:
-            rates = description["rates"]
-            seconds = {name: each if name in ("control_timestep", "dt") else 1.0 / each for name, each in rates.items()}
-            if seconds.keys() - {"dt", "render_fps"}:
-                seconds.pop("dt", None)
-            for one, other in itertools.combinations(seconds, 2):
-                rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
-                most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
-                if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
-                    where = ["metadata['render_fps']" if name == "render_fps" else name for name in (one, other)]
-                    raise EnvironmentBuildError(
-                        f"'{self.name}' says {rates_hz[0]:g} control steps per second with {where[0]}, and "
-                        f"{rates_hz[1]:g} with {where[1]}; give control_dt, the seconds between two of them"
-                    )
-            if not seconds:
-                _say_once(
-                    f"'{self.name}' does not say how long a control step takes: 1 s is taken; control_dt gives another",
-                    logging.WARNING,
+    def _control_dt(self, rates: Mapping[str, float]) -> float:
+        """Return the time between two control steps [s]; EnvironmentBuildError for two different statements."""
+        # ``dt`` is a control step in some packages and a simulator step in others. So it counts only without another
+        # statement, or as the exact form of the whole number ``render_fps``.
+        seconds = {name: each if name in ("control_timestep", "dt") else 1.0 / each for name, each in rates.items()}
+        if seconds.keys() - {"dt", "render_fps"}:
+            seconds.pop("dt", None)
+        for one, other in itertools.combinations(seconds, 2):
+            rates_hz = 1.0 / seconds[one], 1.0 / seconds[other]
+            most_apart_hz = max(0.01 * max(rates_hz), 0.5 if "render_fps" in (one, other) else 0.0)
+            if abs(rates_hz[0] - rates_hz[1]) > most_apart_hz:
+                where = ["metadata['render_fps']" if name == "render_fps" else name for name in (one, other)]
+                raise EnvironmentBuildError(
+                    f"'{self.name}' says {rates_hz[0]:g} control steps per second with {where[0]}, and "
+                    f"{rates_hz[1]:g} with {where[1]}; give control_dt, the seconds between two of them"
                 )
-            elif [*seconds] == ["dt"]:
-                _say_once(
-                    f"'{self.name}' says dt = {rates['dt']:g} s alone: that is taken for a control step, but may be a "
-                    "step of its simulator; control_dt gives another",
-                    logging.WARNING,
-                )
-            exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
-            control_dt = next((seconds[name] for name in exact_first if name in seconds), 1.0)
-        return GymTraits(
-            name=f"{self.kind}:{self.name}",
-            task_name=self.name.rpartition(":")[2].rpartition("/")[2],
-            task_description=self.task_name(config),
-            max_episode_length=limit,
-            control_dt=control_dt,
-            seed_bits=config.seed_bits,
-            reproducible=config.seeded and not description["nondeterministic"],
-            success=SuccessRule(
-                key=config.success_key,
-                return_threshold=config.success_reward_threshold,
-                end_on_success=config.end_on_success,
-            ),
-            metric_keys=tuple(dict.fromkeys((*config.metric_keys, *description["metric_keys"]))),
-            tells_episode=config.tell_episode,
-        )
+        if not seconds:
+            _say_once(
+                f"'{self.name}' does not say how long a control step takes: 1 s is taken; control_dt gives another",
+                logging.WARNING,
+            )
+        elif [*seconds] == ["dt"]:
+            _say_once(
+                f"'{self.name}' says dt = {rates['dt']:g} s alone: that is taken for a control step, but may be a "
+                "step of its simulator; control_dt gives another",
+                logging.WARNING,
+            )
+        exact_first = ("control_timestep", "control_hz", "control_freq", "dt", "render_fps")
+        return next((seconds[name] for name in exact_first if name in seconds), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

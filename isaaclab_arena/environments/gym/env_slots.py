@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -46,28 +46,18 @@ class SlotSource:
         return {"request": what, **vars(self)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlotReset:
-    """The start of a single environment's episode."""
+SlotReset: TypeAlias = Mapping[str, Any]
+"""The ``seed`` and ``options`` of a reset, as plain JSON values; None are the options of most environments."""
 
-    seed: int
-    # plain JSON values; None for an environment that does not receive the episode
-    options: Mapping[str, Any] | None = None
-
-
-class SlotWords(NamedTuple):
-    """The result of a reset besides the observation."""
-
-    instruction: str | None  # None without an instruction_key
-    info: Mapping[str, float]  # the wanted numbers that are already there
-    error: str | None = None  # mismatch of the observation with its space, None if it fits
+SlotWords: TypeAlias = Mapping[str, Any]
+"""The result of a reset besides the observation: ``instruction``, ``info`` and ``error``; see `EnvSlot.reset`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSteps:
     """The results of one step; entries of env slots that did not move, or failed, have no meaning."""
 
-    results: np.ndarray  # as in `SharedArrays.results`, (num_envs, num_results), float64
+    results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
     # env slot -> all names in its info, if a key is missing
     info_names: dict[int, Sequence[str]] = field(default_factory=dict)
@@ -179,11 +169,13 @@ class EnvWorker:
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._unsent: workers.WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
-        self._ahead: answers.StepsAhead | None = None
+        # Steps made beyond the requested one, from planned actions; an episode's end discards them.
         self._most_ahead = self._options.steps_per_message - 1
+        self._num_ahead = 0  # requested with the steps under way
+        self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
+        self._names: dict[int, Mapping[str, Sequence[str]]] = {}  # of env slots: names in ``info``, by step
         self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
         self._timeout_s = 0.0  # of the steps under way
-        self._num_ahead = 0
         self._is_sound = True
 
     def begin_making(self, indices: Iterable[int]) -> None:
@@ -216,10 +208,11 @@ class EnvWorker:
         if self.shared is None and self.process is not None:
             sizes = description, len(self.indices), self._most_ahead
             self.shared = answers.SharedArrays(self.process.share(answers.layout(*sizes)[1]), *sizes)
-            self._ahead = answers.StepsAhead(self.shared, self._most_ahead) if self._most_ahead else None
+            self.shared.asked_ahead[:] = 0
+            self._forget(range(len(self.indices)))
             # Resting env slots will not write their known values again.
             for name, values in self.numbers.items():
-                self.shared.arrays[name][:] = values
+                self.shared.arrays[name][:, 0] = values
         self.held.update(self._making)
         return description
 
@@ -237,23 +230,41 @@ class EnvWorker:
             self.ask_resets(starting)
             message, _ = self._receive(timeout_s)
         for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name]
+            values[:] = self.shared.arrays[name][:, 0]
         if self._replays:
             self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
-        return {index: SlotWords(*said) for index, said in zip(starting, message["starts"], strict=True)}
+        return dict(zip(starting, message["starts"], strict=True))
 
-    def steps_left(self) -> list[int]:
-        """Return the number of steps already made ahead for each of its env slots."""
-        return [0] * len(self.indices) if self._ahead is None else self._ahead.left().tolist()
+    def steps_left(self) -> np.ndarray:
+        """Return the number of steps already made ahead for each of its env slots. Shape: (num_slots,)."""
+        return np.zeros_like(self._shown) if self.shared is None else self.shared.made_ahead - self._shown
+
+    def _forget(self, slots: Sequence[int]) -> None:
+        """Discard the steps made ahead."""
+        self.shared.made_ahead[slots] = self._shown[slots] = 0
+        for slot in slots:
+            self._names.pop(slot, None)
 
     def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
         """Request a step of this worker's env slots, unless it was made ahead."""
         # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
         # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
-        self._asked = actions[self.places], asked[self.places]
-        own = {index - self.indices[0]: each for index, each in planned.items() if index in self.indices}
-        self._num_ahead = 0 if self._ahead is None else self._ahead.plan(self._asked[1], own)
-        self._ask_steps(*self._asked, self._num_ahead)
+        actions, asked = self._asked = actions[self.places], asked[self.places]
+        if self._most_ahead:
+            # All env slots use up their steps at the same time, so that one message serves all.
+            left = self.steps_left()
+            is_made = (asked != answers.REST) & (left > 0)
+            most = min(self._most_ahead, int(left[is_made].max()) - 1) if is_made.any() else self._most_ahead
+            asked[is_made] = answers.REST
+            self.shared.asked_ahead[:] = 0
+            asking = np.flatnonzero(asked != answers.REST).tolist()
+            self._forget(asking)
+            for slot in asking:
+                told = planned.get(self.indices[slot], actions[:0])[:most]
+                self.shared.asked_ahead[slot] = len(told)
+                self.shared.actions[slot, 1 : 1 + len(told)] = told
+            self._num_ahead = int(self.shared.asked_ahead.sum())
+        self._ask_steps(actions, asked, self._num_ahead)
 
     def unanswered(self) -> int | None:
         """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
@@ -264,22 +275,28 @@ class EnvWorker:
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
         made = [index for index in moving if self._asked[1][index - self.indices[0]] == answers.REST]
-        if made and self._ahead is not None:
+        if made:
             # These steps were made with an earlier message.
             slots = [index - self.indices[0] for index in made]
-            try:
-                names = self._ahead.show(slots, self._asked[0])
-            except ValueError as error:
+            self._shown[slots] += 1
+            numbers, given = self._shown[slots], self._asked[0][slots]
+            planned = self.shared.actions[slots, numbers]
+            if not np.array_equal(planned, given):
                 # The worker may never read the next message.
                 self._is_sound = False
-                message = f"{error}; with steps_per_message its planned actions must stay as they are"
-                raise PolicyError(message) from error
-            steps.info_names.update({self.indices[slot]: each for slot, each in names.items()})
+                raise PolicyError(
+                    f"the policy planned the actions {planned.tolist()}, and gave {given.tolist()}; "
+                    "with steps_per_message its planned actions must stay as they are"
+                )
             # Only these env slots are read: the worker may be stepping its others.
-            steps.results[made] = self.shared.results[slots]
+            for values in (self.shared.results, *self.shared.arrays.values()):
+                values[slots, 0] = values[slots, numbers]
+            steps.results[made] = self.shared.results[slots, 0]
             for name, values in self.numbers.items():
-                values[slots] = self.shared.arrays[name][slots]
-            for index in made:
+                values[slots] = self.shared.arrays[name][slots, 0]
+            for index, slot in zip(made, slots, strict=True):
+                if names := self._names.get(slot, {}).get(str(self._shown[slot])):
+                    steps.info_names[index] = names
                 self._played[index][1].append(self._asked[0])
 
         moving = [index for index in moving if index not in made]
@@ -316,7 +333,7 @@ class EnvWorker:
         """Stop the process, if there is one."""
         self.held, self.starting = set(), {}
         self._is_sound = True
-        self.shared, self._ahead, self._unsent = None, None, None
+        self.shared, self._unsent = None, None
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -324,17 +341,15 @@ class EnvWorker:
     def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
         """Request new episodes; True: with pictures."""
         slots = [index - self.indices[0] for index in starting]
-        if self._ahead is not None:
-            self._ahead.forget(slots)
-        starts = [{"seed": reset.seed, "options": reset.options} for reset, _ in starting.values()]
-        pictures = [is_seen for _, is_seen in starting.values()]
+        self._forget(slots)
+        starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
         self._send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
         num_asked = np.count_nonzero(asked)
         self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
         if num_asked:
-            self.shared.actions[:], self.shared.asked[:] = actions, asked
+            self.shared.actions[:, 0], self.shared.asked[:] = actions, asked
             self._send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
@@ -345,14 +360,13 @@ class EnvWorker:
                 self._failures.tell(f"env slot {index}", note["traceback"])
                 steps.failures[index] = first_line(note["error"])
                 continue
-            if "info_names" in note:
-                steps.info_names[index] = note["info_names"]
-            if self._ahead is not None:
-                self._ahead.names[int(slot)] = note.get("ahead_names", {})
+            self._names[int(slot)] = names = note["info_names"]
+            if "0" in names:
+                steps.info_names[index] = names["0"]
         # The shared memory holds the numbers, and the notes hold errors and names.
-        steps.results[self.places] = self.shared.results
+        steps.results[self.places] = self.shared.results[:, 0]
         for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name]
+            values[:] = self.shared.arrays[name][:, 0]
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
@@ -370,7 +384,7 @@ class EnvWorker:
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
         actions, asked = self._asked
         playing = [
-            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left or index in moving
+            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left > 0 or index in moving
         ]
         while True:
             if self._num_ahead == 0:
@@ -426,7 +440,7 @@ class EnvWorker:
                 self._ask_steps(actions, asked)
                 self._receive(self._timeout_s)
             for name, values in self.numbers.items():
-                if not np.array_equal(self.shared.arrays[name][slot], values[slot], equal_nan=True):
+                if not np.array_equal(self.shared.arrays[name][slot, 0], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
     def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -489,7 +503,7 @@ class EnvSlots:
         for worker in self.workers:
             worker.numbers = {name: values[worker.places] for name, values in self.numbers.items()}
             for name, values in worker.numbers.items():
-                worker.shared.arrays[name][:] = values
+                worker.shared.arrays[name][:, 0] = values
 
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""
@@ -559,7 +573,7 @@ class EnvSlots:
         """Return the last observed pictures of an env slot, by term. They change with its next move."""
         worker = self.workers[index // self._size]
         arrays, slot = worker.shared.arrays, index - worker.indices[0]
-        return {name: values[slot] for name, values in arrays.items() if name not in self.numbers}
+        return {name: values[slot, 0] for name, values in arrays.items() if name not in self.numbers}
 
     def render(self, index: int) -> np.ndarray:
         """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""

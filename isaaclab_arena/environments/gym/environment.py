@@ -1,52 +1,73 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.env_slots import FAMILIES, EnvSlots, SlotReset, SlotSteps, SlotWords
-from isaaclab_arena.errors import ArenaError, UnannouncedPictureError, did_you_mean
+from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
-from isaaclab_arena.workers import RequestError, WorkerError
+from isaaclab_arena.workers import RequestError, WorkerError, WorkerOptions
 
-# Judge success in an environment that has only rewards and an ``info``.
+# Define the options that environments of every source have.
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuccessRule:
-    """Reads success from a step; with neither ``key`` nor ``return_threshold``, success is not measured."""
+class GymConfig(WorkerOptions):
+    """Options of every environment made elsewhere, beside those of its workers.
 
-    key: str | None = None  # entry of info that is true if solved; nested names are joined with dots
-    return_threshold: float | None = None  # an episode succeeds once its return reaches this
-    # True: an episode ends at the first step with a true key. False: its last step counts. A return may fall again, so
-    # its threshold ends no episode.
+    Attributes:
+        make_kwargs: Keyword arguments for the environment's maker.
+        success_key: Entry of ``info`` that is true when the task is solved; ``episode.success`` for a nested one.
+        success_reward_threshold: Return from which on an episode is a success, instead of a key.
+        end_on_success: Whether an episode ends at the first step whose ``success_key`` is true; otherwise its last step
+            counts.
+        max_episode_length: Control steps until truncation; needed where the environment's registration has none.
+        metric_keys: Entries of ``info`` that are kept as metrics.
+        task_description: The instruction of policies; the environment's name by default.
+        instruction_key: Entry of the ``info`` of a reset, or else text that it observes, or else attribute of the
+            environment, that holds the instruction of this episode, instead of ``task_description``.
+        tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
+        control_dt: Time between two control steps [s], whatever the environment says; by default what it says.
+        out_of_range: Whether observed numbers that lie beyond the bounds of their space, by more than a tenth of its
+            range, are an ``error`` of their episode, or kept as they are (``keep``). What a cast would change is an
+            error in any case.
+        seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
+        seeded: Whether an environment that starts differently from the same seed is refused.
+        enable_cameras: Accepted for job files; pictures that an environment observes are always there.
+    """
+
+    make_kwargs: dict[str, Any] = field(default_factory=dict)
+    success_key: str | None = None
+    success_reward_threshold: float | None = None
     end_on_success: bool = True
+    max_episode_length: Count | None = None
+    metric_keys: tuple[str, ...] = ()
+    task_description: str | None = None
+    instruction_key: str | None = None
+    tell_episode: bool = False
+    control_dt: Positive | None = None
+    out_of_range: Literal["error", "keep"] = "error"
+    seed_bits: Literal[32, 63] = 32
+    seeded: bool = True
+    enable_cameras: bool = False
 
-    def judge(self, steps: SlotSteps, returns: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear ``key``."""
-        if self.return_threshold is not None:
-            return moved & (returns >= self.return_threshold)
-        if self.key is None:
-            return np.zeros_like(moved)
-        is_there, values = steps.entry(self.key)
-        # Only the last step of an episode has to have the key.
-        missing = moved & ~is_there
-        if missing.any() and (missing := missing & (steps.terminated | steps.truncated)).any():
-            names = steps.info_names.get(int(np.argmax(missing)), ())
-            hint = did_you_mean(self.key, names) or "; it is empty"
-            raise ArenaError(f"success_key: the info of an episode's last step has no '{self.key}'{hint}")
-        is_there &= moved
-        unclear = is_there & (values != 0.0) & (values != 1.0)
-        if unclear.any():
-            value = values[np.argmax(unclear)]
-            raise ArenaError(f"success_key: info['{self.key}'] is {value:g}, neither true nor false")
-        return is_there & (values == 1.0)
+    def maker_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for the environment's maker."""
+        return self.make_kwargs
+
+    def problems_with(self, found: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield the problems of the options with the source's facts ``found``; by default none."""
+        del found
+        yield from ()
 
 
 # Keep the last pictures of each env slot, and mark the outdated ones.
@@ -112,39 +133,31 @@ RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: r
 AHEAD_HINT = "; what it renders can be filmed with steps_per_message: 1 in its arena_env_args"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GymTraits:
-    """The properties that the single environments do not state themselves."""
-
-    name: str  # full name, such as gym:Ant-v5
-    task_name: str  # last part of the name, such as Ant-v5
-    task_description: str  # default instruction for policies
-    max_episode_length: int  # control steps until truncation
-    control_dt: float  # [s]
-    seed_bits: int  # seeds are below 2**seed_bits
-    reproducible: bool  # an episode depends on its seed and actions alone
-    success: SuccessRule
-    metric_keys: tuple[str, ...]  # entries of info that become metrics
-    tells_episode: bool = False  # its reset options carry the episode's index and conditions
-    # More of its identity: ``MUJOCO_GL`` and OpenGL's ``renderer`` if workers draw, and the rules of a benchmark.
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-
 class GymEnvironment(Environment, Background):
     """A batch of single Gymnasium environments, one per env slot, without automatic reset."""
 
     returns_own_tensors = True
 
-    def __init__(self, slots: EnvSlots, traits: GymTraits, device: torch.device) -> None:
+    def __init__(
+        self,
+        slots: EnvSlots,
+        config: GymConfig,
+        device: torch.device,
+        *,
+        control_dt: float,
+        task_name: str,
+        task_description: str,
+        facts: Mapping[str, str],
+    ) -> None:
         # Each environment gets its episode's seed at its reset and steps only while that episode runs. So an episode
-        # does not depend on the other env slots.
+        # does not depend on the other env slots. ``task_name`` is the last part of its name, and ``task_description``
+        # the default instruction; ``facts`` are its full name and versions, its renderer, and the rules of a benchmark.
         self.num_envs = num_envs = slots.num_envs
         self.device = device
-        self.control_dt = traits.control_dt
-        self.task_description = traits.task_description
-        self.max_episode_length = traits.max_episode_length
-        self.reproducible = traits.reproducible
+        self.control_dt, self.task_name, self.task_description = control_dt, task_name, task_description
         described = slots.description
+        self.max_episode_length = config.max_episode_length or described["max_episode_length"]
+        self.reproducible = config.seeded and not described["nondeterministic"]
         low, high = tuple(described["action_low"]), tuple(described["action_high"])
         is_bounded = bool(np.isfinite([*low, *high]).any())
         self.action_spec = specs.ArraySpec(
@@ -166,7 +179,6 @@ class GymEnvironment(Environment, Background):
                 self._layouts[name] = specs.picture_layout(spec.shape, spec.dtype)
             except ValueError as reason:
                 unclear += f"; '{name}' {reason}"
-        self.task_name = traits.task_name
         self.steps_while_starting = slots.steps_while_starting
         # With steps made ahead, a rendered picture may belong to a later step.
         renders = described["renders"] and not slots.makes_steps_ahead
@@ -183,11 +195,12 @@ class GymEnvironment(Environment, Background):
         self._slots = slots
         self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
         self._planned: dict[int, np.ndarray] = {}
-        self._traits = traits
+        self._config, self._facts = config, facts
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
-        self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
+        metric_keys = dict.fromkeys((*config.metric_keys, *described["metric_keys"]))
+        self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in metric_keys}
 
     @property
     def background(self) -> Background | None:
@@ -196,24 +209,24 @@ class GymEnvironment(Environment, Background):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the seed of an episode, from which its environment draws everything else."""
-        return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
+        return {SEED_CONDITION: int(generator.integers(0, 2**self._config.seed_bits, dtype=np.uint64))}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Add the conditions that every episode has, and the episode's index if the environment receives it."""
         stated = {**conditions, **self._slots.description["conditions"]}
-        return {**stated, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else stated
+        return {**stated, INDEX_CONDITION: episode.episode_index} if self._config.tell_episode else stated
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
         """Return the seed and options of an environment's reset; KeyError if the conditions lack the seed or index."""
         seed = int(str(conditions[SEED_CONDITION]))
-        if not self._traits.tells_episode:
-            return SlotReset(seed=seed)
+        if not self._config.tell_episode:
+            return {"seed": seed, "options": None}
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in conditions.items()}
-        return SlotReset(seed=seed, options={"episode_index": plain[INDEX_CONDITION], "conditions": plain})
+        return {"seed": seed, "options": {"episode_index": plain[INDEX_CONDITION], "conditions": plain}}
 
     def instruction(self, conditions: Conditions) -> str:
         """Return an episode's instruction; an environment's own words are known only after the reset."""
-        told = (words.instruction for started, words in self._starts.values() if started == conditions)
+        told = (words["instruction"] for started, words in self._starts.values() if started == conditions)
         return next(told, None) or self.task_description
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
@@ -238,7 +251,7 @@ class GymEnvironment(Environment, Background):
         """Return the first observation of the episodes in env slots."""
         words = self._slots.finish_reset(env_ids)
         slots = list(env_ids)
-        self._running[slots] = [words[slot].error is None for slot in slots]
+        self._running[slots] = [words[slot]["error"] is None for slot in slots]
         for slot in slots:
             conditions, is_seen = self._starting.pop(slot)
             if self._pictures:
@@ -251,13 +264,12 @@ class GymEnvironment(Environment, Background):
 
     def solved_at_start(self, env_ids: Sequence[int]) -> Sequence[bool]:
         """Return True for env slots whose reset ``info`` says that the task is solved."""
-        rule, starts = self._traits.success, self._starts
-        key = rule.key if rule.end_on_success else None
-        return [key is not None and slot in starts and starts[slot][1].info.get(key) == 1.0 for slot in env_ids]
+        starts, key = self._starts, self._config.success_key if self._config.end_on_success else None
+        return [key is not None and slot in starts and starts[slot][1]["info"].get(key) == 1.0 for slot in env_ids]
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
         """Return the mismatch of a reset's observation with its space, by env slot."""
-        told = {slot: self._starts[slot][1].error for slot in env_ids if slot in self._starts}
+        told = {slot: self._starts[slot][1]["error"] for slot in env_ids if slot in self._starts}
         return {slot: error for slot, error in told.items() if error is not None}
 
     def step(self, action: torch.Tensor) -> Step:
@@ -294,7 +306,7 @@ class GymEnvironment(Environment, Background):
         if self._moving is None:
             raise RuntimeError("no step was begun")
         (moving, seen), self._moving = self._moving, None
-        steps, rule = self._slots.finish_step(), self._traits.success
+        steps, config = self._slots.finish_step(), self._config
         for slot in moving if self._pictures else ():
             if slot not in steps.failures:
                 self._pictures.put(slot, self._slots.pictures(slot) if slot in seen else None)
@@ -320,12 +332,13 @@ class GymEnvironment(Environment, Background):
         for key, values in self._metrics.items():
             is_there, found = steps.entry(key)
             values[moved] = np.where(is_there, found, np.nan)[moved]
-        success = rule.judge(steps, self._return, moved)
-        terminated = moved & (steps.terminated | (success & (rule.key is not None and rule.end_on_success)))
+        success = self._solved(steps, moved)
+        # A return may fall again, so its threshold ends no episode.
+        terminated = moved & (steps.terminated | (success & (config.success_key is not None and config.end_on_success)))
         truncated = moved & steps.truncated & ~terminated
         diverged = self._running & ~moved
         self._running = moved & ~(terminated | truncated)
-        is_measured = rule.key is not None or rule.return_threshold is not None
+        is_measured = config.success_key is not None or config.success_reward_threshold is not None
         return Step(
             observation=self._observation(),
             reward=self._tensor(np.where(moved, steps.rewards, 0.0).astype(np.float32)),
@@ -336,6 +349,27 @@ class GymEnvironment(Environment, Background):
             metrics={key: self._tensor(values.copy()) for key, values in self._metrics.items()},
             errors=errors,
         )
+
+    def _solved(self, steps: SlotSteps, moved: np.ndarray) -> np.ndarray:
+        """Return the env slots solved by a step, (num_envs,), bool; ArenaError for a missing or unclear key."""
+        threshold, key = self._config.success_reward_threshold, self._config.success_key
+        if threshold is not None:
+            return moved & (self._return >= threshold)
+        if key is None:
+            return np.zeros_like(moved)
+        is_there, values = steps.entry(key)
+        # Only the last step of an episode has to have the key.
+        missing = moved & ~is_there
+        if missing.any() and (missing := missing & (steps.terminated | steps.truncated)).any():
+            names = steps.info_names.get(int(np.argmax(missing)), ())
+            hint = did_you_mean(key, names) or "; it is empty"
+            raise ArenaError(f"success_key: the info of an episode's last step has no '{key}'{hint}")
+        is_there &= moved
+        unclear = is_there & (values != 0.0) & (values != 1.0)
+        if unclear.any():
+            value = values[np.argmax(unclear)]
+            raise ArenaError(f"success_key: info['{key}'] is {value:g}, neither true nor false")
+        return is_there & (values == 1.0)
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
         """Return the scripted Meta-World expert's actions (n, 4), float32, for ``observations`` (n, 39)."""
@@ -353,7 +387,7 @@ class GymEnvironment(Environment, Background):
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name, the versions of its interpreter's packages, and its facts."""
-        return {"environment": self._traits.name, **self._slots.description["versions"], **self._traits.facts}
+        return self._facts
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots to draw next. Resting ones are not drawn again."""
@@ -385,7 +419,7 @@ class GymEnvironment(Environment, Background):
                     try:
                         self._viewports[slot] = specs.picture_layout(frame.shape, frame.dtype).colours(frame)
                     except ValueError as reason:
-                        raise ArenaError(f"what '{self._traits.name}' renders {reason}") from None
+                        raise ArenaError(f"what '{self._facts['environment']}' renders {reason}") from None
                 rendered.append(self._viewports[slot])
             pictures[specs.VIEWPORT] = np.stack(rendered)
         self._render_s += time.perf_counter() - began_s

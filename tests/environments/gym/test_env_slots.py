@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.environments.gym.environment import SlotPictures
 from isaaclab_arena.errors import EnvironmentBuildError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.interfaces.episode import Outcome
@@ -177,7 +177,7 @@ def test_an_environment_that_hangs_costs_its_own_episode():
 def test_a_worker_that_is_killed_between_two_episodes_costs_none(envs_per_worker):
     with_workers = WorkerOptions(**{**IN_WORKERS, "envs_per_worker": envs_per_worker})
     slots = EnvSlots(SlotSource(kind="gym", name=ID), 2, with_workers)
-    resets = {index: SlotReset(seed=index) for index in range(2)}
+    resets = {index: {"seed": index, "options": None} for index in range(2)}
     slots.reset(resets, [])
     starts = slots.numbers["obs"].tobytes()
     for worker in slots.workers:
@@ -225,7 +225,7 @@ def test_an_env_slot_whose_policy_had_enough_makes_no_step_while_it_starts():
 def test_a_worker_that_is_killed_while_an_episode_starts_costs_none():
     options = WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2})
     slots = EnvSlots(SlotSource(kind="gym", name=ID), 2, options)
-    resets = {index: SlotReset(seed=index) for index in range(2)}
+    resets = {index: {"seed": index, "options": None} for index in range(2)}
     slots.reset(resets, [])
     start = slots.numbers["obs"][1].tobytes()
     process = slots.workers[1].process
@@ -243,7 +243,7 @@ def test_a_worker_that_is_closed_while_an_episode_starts_serves_nobody_else():
     chain = Chain()
     with spare_workers_kept():
         slots = EnvSlots(source, 1, WorkerOptions(**{**IN_WORKERS, "steps_while_starting": 2}))
-        slots.begin_reset({0: SlotReset(seed=1)}, [])
+        slots.begin_reset({0: {"seed": 1, "options": None}}, [])
         process = slots.workers[0].process
         assert process is not None
         slots.close()
@@ -268,7 +268,7 @@ class Chain:
     def play(self, *, num_envs: int = 1, code: str | None = "fakes", **make_kwargs) -> None:
         source = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs, code=code)
         slots = EnvSlots(source, num_envs, WorkerOptions(**IN_WORKERS))
-        slots.reset({index: SlotReset(seed=3) for index in range(num_envs)}, [])
+        slots.reset({index: {"seed": 3, "options": None} for index in range(num_envs)}, [])
         for _ in range(2):
             slots.step(np.ones((num_envs, 2), np.float32), range(num_envs))
         self.pids += [worker.process.pid for worker in slots.workers if worker.process is not None]
@@ -302,7 +302,7 @@ def test_a_worker_in_which_an_environment_failed_serves_no_other():
     chain = Chain()
     with spare_workers_kept():
         slots = EnvSlots(source, 2, WorkerOptions(**{**IN_WORKERS, "envs_per_worker": 2}))
-        slots.reset({index: SlotReset(seed=index) for index in range(2)}, [])
+        slots.reset({index: {"seed": index, "options": None} for index in range(2)}, [])
         assert [*slots.step(np.ones((2, 2), np.float32), [0]).failures] == [0]
         process = slots.workers[0].process
         assert process is not None
@@ -321,7 +321,7 @@ def test_a_scene_that_a_reset_replaced_takes_no_memory_any_more():
 def test_whoever_waits_for_workers_is_told_when_they_have_answered_or_are_late():
     hangs = SlotSource(kind="gym", name=ID, make_kwargs={"misbehaviour": "hang", "at_step": 1})
     slots = EnvSlots(hangs, 1, WorkerOptions(**{**IN_WORKERS, "step_timeout_s": 0.2}))
-    slots.reset({0: SlotReset(seed=1)}, [])
+    slots.reset({0: {"seed": 1, "options": None}}, [])
     slots.begin_step(np.ones((1, 2), np.float32), [0])
     assert len(slots.unanswered) == 1
     time.sleep(0.3)

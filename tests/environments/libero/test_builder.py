@@ -1,7 +1,6 @@
 """LIBERO's suites and protocols, and the environments built for them."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.catalog import SUITES as SUITES_SUITES
 from isaaclab_arena.environments.gym.env_slots import EnvSlots
-from isaaclab_arena.environments.gym.environment import GymTraits, SuccessRule
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import HOLD
 from isaaclab_arena.environments.libero import (
     PROTOCOLS,
@@ -120,6 +118,7 @@ def test_what_simulated_and_how_is_told(checkout):
     environment = build(TASK, **in_checkout(checkout))
     told = environment.provenance()
     assert (told["environment"], told["protocol"]) == (TASK, "strict")
+    assert {"python", "numpy"} <= set(told)
     environment.close()
 
 
@@ -241,36 +240,25 @@ def test_a_file_of_initial_states_without_an_array_is_refused(checkout):
 # The conditions of an episode follow from its index as the protocol says.
 
 
-TRAITS = GymTraits(
-    name="libero:libero_spatial/0",
-    task_name="bowl",
-    task_description="take the bowl",
-    max_episode_length=220,
-    control_dt=0.05,
-    seed_bits=32,
-    reproducible=True,
-    success=SuccessRule(key="success"),
-    metric_keys=(),
-)
-
-
 DESCRIPTION = {
     "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
     "action_low": [-1.0] * 7,
     "action_high": [1.0] * 7,
     "action_names": None,
     "info_keys": ["success"],
+    "metric_keys": [],
+    "max_episode_length": 220,
+    "nondeterministic": False,
     "renders": False,
     "hold_action": None,
     "draws_on_demand": True,
-    "versions": {"robosuite": "1.4.0"},
 }
 
 
 def environment(protocol: str) -> LiberoEnvironment:
-    traits = replace(TRAITS, facts={"protocol": protocol})
     slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
-    return LiberoEnvironment(slots, traits, torch.device("cpu"), PROTOCOLS[protocol])
+    told: Any = {"control_dt": 0.05, "task_name": "bowl", "task_description": "take the bowl", "facts": {}}
+    return LiberoEnvironment(slots, LiberoConfig(protocol=protocol), torch.device("cpu"), **told)
 
 
 def conditions(protocol: str, index: int, seed: int = 3) -> dict[str, Any]:
@@ -298,14 +286,6 @@ def test_strict_fixtures_belong_to_the_episode_and_follow_the_seed_of_the_job():
     assert first == again
     assert (first["reset_index"], other["reset_index"]) == (0, 0)
     assert first["fixture_seed"] not in (other["fixture_seed"], conditions("strict", 4, seed=9)["fixture_seed"])
-
-
-def test_the_protocol_stands_beside_the_versions():
-    assert environment("gr00t").provenance() == {
-        "environment": "libero:libero_spatial/0",
-        "robosuite": "1.4.0",
-        "protocol": "gr00t",
-    }
 
 
 # LIBERO's suites in a job file are those of the checkout.

@@ -55,57 +55,43 @@ Description = typing.Mapping[str, typing.Any]
 """The result of `EnvSlot.description`."""
 
 _ALIGNMENT_BYTES = 64
-# No term of an observation has such a name.
-_AHEAD = "<ahead> "
 
 
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
 
     def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
-        # ``num_ahead`` is the number of steps that can be made beyond the next one.
-        self._info_keys = description["info_keys"]
+        # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
+        # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
         places, num_bytes = layout(description, num_slots, num_ahead)
         self._memory = mmap.mmap(descriptor, num_bytes)
         arrays = {name: np.ndarray(shape, dtype, self._memory, at) for name, (dtype, shape, at) in places.items()}
-        self._first_result = places["<results>"][2]
+        self._first_result, self._num_steps = places["<results>"][2], 1 + num_ahead
         self._result = struct.Struct(f"={num_results(description)}d")
         # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
         self.moving: np.ndarray = arrays.pop("<moving>")
         self.asked: np.ndarray = arrays.pop("<asked>")  # (num_slots,), uint8
-        self.actions: np.ndarray = arrays.pop("<actions>")  # (num_slots, action_dim), float32
-        self.results: np.ndarray = arrays.pop("<results>")  # (num_slots, num_results), float64
-        self.ahead_asked: np.ndarray = arrays.pop("<ahead asked>")  # requested steps beyond the next, (num_slots,)
-        self.ahead_made: np.ndarray = arrays.pop("<ahead made>")  # steps of those made so far, (num_slots,)
-        self.ahead_actions: np.ndarray = arrays.pop("<ahead actions>")  # (num_slots, num_ahead, action_dim)
-        self.ahead_results: np.ndarray = arrays.pop("<ahead results>")  # (num_slots, num_ahead, num_results)
-        numbers = [name for name, term in description["observation"].items() if not term["image"]]
-        # Observations after each step ahead, without pictures, each (num_slots, num_ahead, *shape), float32.
-        self.ahead_arrays: dict[str, np.ndarray] = {name: arrays.pop(_AHEAD + name) for name in numbers}
-        # Observations by term, each (num_slots, *shape), uint8 for pictures, else float32.
+        self.asked_ahead: np.ndarray = arrays.pop("<asked ahead>")  # steps beyond the requested one, (num_slots,)
+        self.made_ahead: np.ndarray = arrays.pop("<made ahead>")  # steps of those made so far, (num_slots,)
+        self.actions: np.ndarray = arrays.pop("<actions>")  # (num_slots, num_steps, action_dim), float32
+        self.results: np.ndarray = arrays.pop("<results>")  # (num_slots, num_steps, num_results), float64
+        # Observations by term, each (num_slots, num_steps, *shape), uint8 for pictures, else float32.
         self.arrays: dict[str, np.ndarray] = arrays
 
-    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
-        """Write an env slot's observation; missing terms keep their values."""
+    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray], number: int = 0) -> None:
+        """Write an env slot's observation of a step or a reset; missing terms keep their values."""
         for name, value in observation.items():
-            self.arrays[name][slot] = value
+            self.arrays[name][slot, number] = value
 
-    def put_step(self, slot: int, step: env_slot.SlotStep, ahead: int | None = None) -> None:
-        """Write an env slot's step, or its step number ``ahead`` beyond that, without the names in its ``info``."""
-        entries = [each for key in self._info_keys for each in (key in step.info, step.info.get(key, 0.0))]
-        numbers = [step.reward, step.terminated, step.truncated, *entries]
-        if ahead is None:
-            self.put(slot, step.observation)
-            # struct is ten times as fast as assigning a list to an array.
-            self._result.pack_into(self._memory, self._first_result + slot * self._result.size, *numbers)
-        else:
-            for name, values in self.ahead_arrays.items():
-                values[slot, ahead] = step.observation[name]
-            self.ahead_results[slot, ahead] = numbers
+    def put_results(self, slot: int, results: typing.Sequence[float], number: int = 0) -> None:
+        """Write the results of an env slot's step."""
+        # struct is ten times as fast as assigning a list to an array.
+        place = self._first_result + (slot * self._num_steps + number) * self._result.size
+        self._result.pack_into(self._memory, place, *results)
 
 
 def num_results(description: Description) -> int:
-    """Return the number of numbers in a step's results."""
+    """Return the number of numbers in the results of a step."""
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
@@ -113,82 +99,23 @@ def layout(
     description: Description, num_slots: int, num_ahead: int = 0
 ) -> tuple[dict[str, tuple[typing.Any, tuple[int, ...], int]], int]:
     """Return each array's type, shape and begin by name, and the number of bytes of all."""
-    action_dim, num_numbers = len(description["action_low"]), num_results(description)
+    steps = num_slots, 1 + num_ahead
     arrays: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
         "<moving>": (np.int32, (1,)),
         "<asked>": (np.uint8, (num_slots,)),
-        "<actions>": (np.float32, (num_slots, action_dim)),
-        "<results>": (np.float64, (num_slots, num_numbers)),
-        "<ahead asked>": (np.int32, (num_slots,)),
-        "<ahead made>": (np.int32, (num_slots,)),
-        "<ahead actions>": (np.float32, (num_slots, num_ahead, action_dim)),
-        "<ahead results>": (np.float64, (num_slots, num_ahead, num_numbers)),
+        "<asked ahead>": (np.int32, (num_slots,)),
+        "<made ahead>": (np.int32, (num_slots,)),
+        "<actions>": (np.float32, (*steps, len(description["action_low"]))),
+        "<results>": (np.float64, (*steps, num_results(description))),
     }
     for name, term in description["observation"].items():
-        arrays[name] = np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])
-        if not term["image"]:
-            arrays[_AHEAD + name] = np.float32, (num_slots, num_ahead, *term["shape"])
+        arrays[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
     places, begin = {}, 0
     for name, (dtype, shape) in arrays.items():
         places[name] = dtype, shape, begin
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         begin += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     return places, begin
-
-
-# Manage the steps that a worker makes beyond the requested one, from actions planned in advance.
-
-
-class StepsAhead:
-    """The steps of each env slot that are made but not shown; an episode's end discards them."""
-
-    def __init__(self, shared: SharedArrays, most: int) -> None:
-        self._shared, self._most = shared, most
-        shared.ahead_asked[:] = shared.ahead_made[:] = 0
-        self._shown = np.zeros_like(shared.ahead_made)
-        # Of each env slot, the names in its ``info`` by the number of the step.
-        self.names: dict[int, typing.Mapping[str, typing.Sequence[str]]] = {}
-
-    def left(self) -> np.ndarray:
-        """Return the number of made but not shown steps. Shape: (num_slots,), int32."""
-        return self._shared.ahead_made - self._shown
-
-    def forget(self, slots: typing.Sequence[int]) -> None:
-        """Discard the steps made in these env slots."""
-        self._shared.ahead_made[slots] = self._shown[slots] = 0
-        for slot in slots:
-            self.names.pop(slot, None)
-
-    def plan(self, asked: np.ndarray, planned: typing.Mapping[int, np.ndarray]) -> int:
-        """Write the planned actions (n, action_dim) per env slot; return the number of steps that may be made ahead."""
-        is_made = (asked != REST) & (self.left() > 0)
-        # All env slots use up their steps at the same time, so that one message serves all.
-        most = min(self._most, int(self.left()[is_made].max()) - 1) if is_made.any() else self._most
-        # ``asked`` changes in place: env slots with a step in stock rest.
-        asked[is_made] = REST
-        self._shared.ahead_asked[:] = 0
-        asking = np.flatnonzero(asked != REST).tolist()
-        self.forget(asking)
-        for slot in asking:
-            if slot in planned:
-                told = planned[slot][:most]
-                self._shared.ahead_asked[slot] = len(told)
-                self._shared.ahead_actions[slot, : len(told)] = told
-        return int(self._shared.ahead_asked.sum())
-
-    def show(self, slots: typing.Sequence[int], actions: np.ndarray) -> dict[int, typing.Sequence[str]]:
-        """Show the next step of env slots that have one; ValueError if other actions were planned."""
-        shared, numbers = self._shared, self._shown[slots]
-        planned = shared.ahead_actions[slots, numbers]
-        if not np.array_equal(planned, actions[slots]):
-            raise ValueError(f"the policy planned the actions {planned.tolist()}, and gave {actions[slots].tolist()}")
-        shared.results[slots] = shared.ahead_results[slots, numbers]
-        for name, values in shared.ahead_arrays.items():
-            shared.arrays[name][slots] = values[slots, numbers]
-        self._shown[slots] += 1
-        # The result holds only steps that lack a wanted entry of ``info``.
-        said = {slot: self.names.get(slot, {}).get(str(self._shown[slot] - 1)) for slot in slots}
-        return {slot: names for slot, names in said.items() if names}
 
 
 # Answer the requests of the program that started the worker.
@@ -271,49 +198,47 @@ class Answers:
         told = message["info_keys"], env_slot.drawing_of(environment), message["instruction_key"]
         return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
 
-    def _reset(self, slot: int, start: dict, *, pictures: bool) -> tuple:
+    def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
         if self._raised.pop(slot, None):
             self._slots[slot] = self._made(self._made_by)
         began_s = time.perf_counter()
-        started = self._moving(slot).reset(start["seed"], pictures=pictures, options=start["options"])
-        self._shared.put(slot, started.observation)
+        observation, words = self._moving(slot).reset(**start, pictures=pictures)
+        self._shared.put(slot, observation)
         if self._alone and time.perf_counter() - began_s > _SLOW_RESET_S:
             # A new scene leaves the old one as garbage: in robosuite some hundred megabytes. Python triggers its
             # collection by the number of objects, not by their size.
             gc.collect()
-        return started.instruction, started.info, started.error
+        return words
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show its results, and return further notes on it."""
         if slot in self._raised:
             del self._slots[slot]
             return self._raised.pop(slot)
-        try:
-            step = self._moving(slot).step(self._shared.actions[slot], pictures=asked == MOVE_AND_LOOK)
-        except self._caught as error:
-            # The other env slots go on. The state is unknown after an error, so the environment is not closed either.
-            del self._slots[slot]
-            return self._told(error)
-        self._shared.put_step(slot, step)
-        note: dict = {"info_names": step.info_names} if step.info_names else {}
-
-        # Make the steps that follow the requested one, until the episode ends or all are made. ``names`` receives the
-        # names in ``info``, by the number of the step, if a wanted entry is missing.
-        names = {}
-        for number in range(int(self._shared.ahead_asked[slot])):
-            if step.terminated or step.truncated:
-                break
+        # The requested step, then those that follow it, until the episode ends. ``names`` receives the names in
+        # ``info``, by the number of the step, if a wanted entry is missing.
+        names, looks = {}, asked == MOVE_AND_LOOK
+        environment, actions = self._moving(slot), self._shared.actions[slot]
+        for number in range(1 + int(self._shared.asked_ahead[slot])):
             try:
-                step = self._slots[slot].step(self._shared.ahead_actions[slot, number], pictures=False)
+                observation, results, found = environment.step(actions[number], pictures=looks and number == 0)
             except self._caught as error:
+                if number == 0:
+                    # The other env slots go on. The state is unknown after an error, so the environment is not closed
+                    # either.
+                    del self._slots[slot]
+                    return self._told(error)
                 # Reported with the answer to that step.
                 self._raised[slot] = self._told(error)
                 break
-            self._shared.put_step(slot, step, number)
-            if step.info_names:
-                names[str(number)] = step.info_names
-            self._shared.ahead_made[slot] = number + 1
-        return {**note, "ahead_names": names} if names else note
+            self._shared.put(slot, observation, number)
+            self._shared.put_results(slot, results, number)
+            self._shared.made_ahead[slot] = number
+            if found:
+                names[str(number)] = found
+            if results[TERMINATED] or results[TRUNCATED]:
+                break
+        return {"info_names": names} if names else {}
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""

@@ -101,27 +101,6 @@ RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 """Attributes by which environments state the time of a control step: two in steps per second, two in seconds."""
 
 
-class SlotStart(typing.NamedTuple):
-    """The result of one environment's reset."""
-
-    observation: dict[str, np.ndarray]  # without unwanted pictures
-    instruction: str | None  # None without an instruction_key
-    info: dict[str, float]  # the wanted numbers that are already there
-    # Mismatch of the observation with its space; the observation is then NaN and black pictures.
-    error: str | None = None
-
-
-class SlotStep(typing.NamedTuple):
-    """The result of one environment's step."""
-
-    observation: dict[str, np.ndarray]  # without unwanted pictures
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, float]  # the wanted numbers that are there
-    info_names: tuple[str, ...]  # all names in info, if a wanted one is missing; else empty
-
-
 class EnvSlot:
     """One environment, which draws from the process-wide random generators by its episode's seed."""
 
@@ -195,8 +174,12 @@ class EnvSlot:
             "conditions": getattr(environment, "stated_conditions", {}),
         }
 
-    def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
-        """Start an episode, with or without pictures; ValueError if the instruction is missing or not text."""
+    def reset(
+        self, seed: int, *, pictures: bool, options: dict | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, typing.Any]]:
+        """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
+        # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
+        # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
         with self._told(pictures), self._generators:
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
@@ -227,8 +210,9 @@ class EnvSlot:
                     raise ValueError(message) from error
             if not isinstance(instruction, str) or not instruction:
                 raise ValueError(f"instruction_key: '{key}' is {instruction!r}, not an instruction in words")
+        words = {"instruction": instruction, "info": entries, "error": None}
         try:
-            return SlotStart(self._arrays(observation, pictures=pictures), instruction, entries)
+            return self._arrays(observation, pictures=pictures), words
         except ValueError as misfit:
             # The misfit is reported with the start, so that only this episode is an error.
             nothing = {
@@ -237,10 +221,14 @@ class EnvSlot:
                 else np.full(each.shape, np.nan, np.float32)
                 for each in self._entries
             }
-            return SlotStart(nothing, instruction, entries, str(misfit))
+            return nothing, {**words, "error": str(misfit)}
 
-    def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
-        """Make one step with an ``action`` (action_dim,), float32; ValueError if the result violates its space."""
+    def step(
+        self, action: np.ndarray, *, pictures: bool
+    ) -> tuple[dict[str, np.ndarray], list[float], typing.Sequence[str]]:
+        """Make a step of ``action`` (action_dim,), float32; ValueError if the result violates its space."""
+        # Returned are the observation, without unwanted pictures; the results, as `SharedArrays.results` has them; and
+        # all names in ``info`` if a wanted entry is missing, else nothing.
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
@@ -248,7 +236,9 @@ class EnvSlot:
         observation, reward, terminated, truncated, info = answer
         # A missing entry is no error here: success needs it at an episode's last step only.
         found = {key: _entry(info, key) for key in self._info_keys}
-        entries = {key: _number(value, f"info['{key}']") for key, value in found.items() if value is not _MISSING}
+        entries: list[float] = []
+        for key, value in found.items():
+            entries += (0.0, 0.0) if value is _MISSING else (1.0, _number(value, f"info['{key}']"))
         arrays, reward = self._arrays(observation, pictures=pictures), _number(reward, "the reward")
         over = []
         for what, value in (("terminated", terminated), ("truncated", truncated)):
@@ -256,15 +246,9 @@ class EnvSlot:
             number = float(bool(value)) if value is None or isinstance(value, bool) else _number(value, what)
             if number not in (0.0, 1.0):
                 raise ValueError(f"{what} is {value!r}, neither true nor false")
-            over.append(number == 1.0)
-        return SlotStep(
-            observation=arrays,
-            reward=reward,
-            terminated=over[0],
-            truncated=over[1],
-            info=entries,
-            info_names=() if len(entries) == len(self._info_keys) else tuple(sorted(_names(info))),
-        )
+            over.append(number)
+        names = sorted(_names(info)) if any(value is _MISSING for value in found.values()) else ()
+        return arrays, [reward, *over, *entries], names
 
     def render(self) -> np.ndarray:
         """Return the environment's own picture, uint8, usually (height, width, 3); ValueError if it is none."""

@@ -77,7 +77,7 @@ def test_pictures_that_nobody_wants_do_not_travel(memory):
     for pictures, clock_shown in ((False, 0), (True, 2)):
         assert asked.step(pictures=pictures) == {}
         assert (asked.shared.arrays["eye.front"] == clock_shown).all()
-    assert asked.shared.arrays["numbers"][0, 1] == 2
+    assert asked.shared.arrays["numbers"][0, 0, 1] == 2
 
 
 def test_what_cannot_be_found_raises(memory):
@@ -155,8 +155,9 @@ class Showing(gymnasium.Env):
 
 def shown(space: spaces.Space, delivered: Any, *, checks_ranges: bool = True) -> Any:
     """Observation of a reset, or the error if the environment's does not fit."""
-    start = EnvSlot(Showing(space, delivered), (), checks_ranges=checks_ranges).reset(0, pictures=True)
-    return start.error or start.observation["obs"].tolist()
+    slot = EnvSlot(Showing(space, delivered), (), checks_ranges=checks_ranges)
+    observation, words = slot.reset(0, pictures=True)
+    return words["error"] or observation["obs"].tolist()
 
 
 def bounds(*, low: float, high: float) -> spaces.Box:

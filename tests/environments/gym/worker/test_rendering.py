@@ -27,10 +27,10 @@ def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> lis
     slot, shown = EnvSlot(environment, (), drawing_of(environment)), []
     assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
     for seed in (1, 2):
-        shown.append(slot.reset(seed, pictures=wanted[0]).observation)
+        shown.append(slot.reset(seed, pictures=wanted[0])[0])
         for number, is_wanted in enumerate(wanted[1:]):
             action = np.full(environment.action_space.shape or (), 0.1 * number, np.float32)
-            shown.append(slot.step(action, pictures=is_wanted).observation)
+            shown.append(slot.step(action, pictures=is_wanted)[0])
     return shown
 
 
@@ -138,11 +138,11 @@ def test_the_environment_of_the_document_draws_what_is_wanted():
     block: Any = names["PushBlock"]()
     slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
     assert slot.description()["draws_on_demand"]
-    assert set(slot.reset(1, pictures=False).observation) == {"place"}
-    first = slot.step(np.ones(2, np.float32), pictures=True).observation
+    assert set(slot.reset(1, pictures=False)[0]) == {"place"}
+    first = slot.step(np.ones(2, np.float32), pictures=True)[0]
     assert first["front"].shape == (64, 64, 3)
     block.drawn = None
-    assert set(slot.step(np.ones(2, np.float32), pictures=False).observation) == {"place"}
+    assert set(slot.step(np.ones(2, np.float32), pictures=False)[0]) == {"place"}
 
 
 # A renderer that is freed late takes nothing from those that still draw; a stand-in has robosuite's names.
