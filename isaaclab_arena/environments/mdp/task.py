@@ -12,6 +12,7 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset, SceneObject
+from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
@@ -51,6 +52,7 @@ class TaskSpec:
         sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
         metrics: The declared ones among ``Verdict.metrics``, which tables, page and services then show.
+        variations: Those of the world that an environment at a table has only with this task.
     """
 
     name: str
@@ -64,6 +66,7 @@ class TaskSpec:
     sites: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, float] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
+    variations: tuple[Variation, ...] = ()
 
     @property
     def parts(self) -> tuple[ScenePart, ...]:
@@ -127,7 +130,7 @@ class Task(ABC):
         """Draw the start of the things, in their order. The draw may depend on the generator alone.
 
         `start_state` and `remember` apply these conditions, and recordings hold them. At a table each is also a
-        variation of that name; `environments.variations.catalogue` declares those that change the world around a task.
+        variation of that name; changes of the world around the task are variations alone (``spec.variations``).
         """
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 
@@ -211,9 +214,7 @@ Judgement = Verdict  # former name, kept for saved documents
 
 
 class FloorTask(Task):
-    """A task of a robot that stands or moves on a floor.
-
-    It states all that policies observe, and its start states begin from the robot's default posture.
+    """A task of a robot on a floor. It states all that policies observe, and starts from the robot's default posture.
 
     Attributes:
         robot: The robot that performs the task.
