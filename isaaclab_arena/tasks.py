@@ -9,8 +9,8 @@ from isaaclab_arena.environments.mdp.spaces import (
     orientation_term,
     position_term,
 )
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task, TaskSpec, Verdict
-from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.mdp.task import FloorTask, Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import ArticulatedAsset, SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.sim.backend import Backend

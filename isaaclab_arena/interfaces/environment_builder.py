@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -238,6 +238,8 @@ class Variation:
         enabled: Whether it is on.
         is_drawn_anyway: Whether every episode has it among its conditions, on or off.
         companions: Further keys that an episode's conditions may have because of it.
+        changes: Returns its effect on a world's model, for the compiled `mujoco.MjModel` and the drawn value: field
+            and entry to new value, see `isaaclab_arena.sim.backend.ModelChange`. None if the environment applies it.
     """
 
     asset: str
@@ -257,6 +259,7 @@ class Variation:
     enabled: bool = False
     is_drawn_anyway: bool = False
     companions: tuple[str, ...] = ()
+    changes: Callable[[Any, Any], Mapping[tuple[str, int], Any]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> str:

@@ -113,7 +113,7 @@ class NamedState:
         return self.sensordata[:, self.names.sensors[sensor]]
 
     def touching(self, contact_sensor: str) -> torch.Tensor:
-        """Return True for the worlds whose contact sensor found a contact. Shape: (num_envs,), bool."""
+        """Return True for the worlds in which a `ContactSensor`, by its name, finds a contact: (num_envs,), bool."""
         return self.sensordata[:, self.names.sensors[contact_sensor].start] > 0
 
     def free_velocity(self, joint: str) -> torch.Tensor:
@@ -159,9 +159,9 @@ def side_by_side(indices: torch.Tensor) -> torch.Tensor | slice:
 
 # Change values of the model in single worlds, such as an object's mass or a light's direction.
 #
-# A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its model
-# in arrays with a leading world dimension can apply it. The functions here are pure: they read the compiled model,
-# leave it unchanged, and return the differences of one world.
+# A change names a field as `mujoco.MjModel` does (``body_mass``, ``opt.gravity``), an entry of it and the new value, so
+# any backend that keeps its model in arrays with a leading world dimension can apply it. The functions here are pure:
+# they read the compiled model, leave it unchanged, and return the differences of one world.
 
 _CONTACT_PRIORITY = 2  # above that of the fingers' pads, which would otherwise decide the friction of a grasp alone
 
@@ -170,8 +170,8 @@ _CONTACT_PRIORITY = 2  # above that of the fingers' pads, which would otherwise 
 class ModelChange:
     """A new value for one entry of one field of the model."""
 
-    field: str  # as in `mujoco.MjModel`: body_mass, geom_rgba
-    entry: int  # index of the body, geom, light or camera
+    field: str  # as in `mujoco.MjModel`: body_mass, geom_rgba, opt.gravity
+    entry: int  # index of the body, geom, light or camera, or of the component of an option; 0 for a single number
     value: tuple[float, ...]  # new value, flat, in the entry's order
 
 
@@ -188,6 +188,7 @@ def write_changes(
             values.append(change.value)
     for (name, entry), (worlds, values) in together.items():
         field = fields[name]
+        field = field[:, None] if field.ndim == 1 else field
         field[np.array(worlds), entry] = np.array(values, np.float64).reshape(-1, *field.shape[2:])
 
 
@@ -518,7 +519,7 @@ class Backend(NamedState, ABC):
         A field that is not named has the shared model's value again. Values that the model derives (inertia about axes,
         bounding volumes, constraint scaling) follow. Call it before `reset`. A world's values must not depend on those
         of other worlds, to the last bit. ``env_ids`` (n,), int64, are ascending; ``changes`` has one list per world.
-        EnvironmentBuildError if the backend cannot.
+        EnvironmentBuildError if worlds cannot have values of their own of a field.
         """
 
     @abstractmethod

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import mujoco
@@ -88,9 +89,14 @@ class MujocoBackend(Backend):
         """Set model values of single worlds; see `Backend.vary`."""
         ids = env_ids.numpy()
         fields = {change.field for own in changes for change in own}
-        self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
+        for name in sorted(fields - self._varied.keys()):
+            try:
+                self._varied[name] = self.batch.expand(name)
+            except ValueError as error:
+                reason = f"a world cannot have its own '{name}': {error}; choose one of mujoco.batch.MODEL_FIELDS"
+                raise EnvironmentBuildError(reason) from error
         for name, values in self._varied.items():
-            values[ids] = getattr(self.model, name)
+            values[ids] = attrgetter(name)(self.model)
         write_changes(changes, self._varied, ids)
         if self._varied:
             self.batch.set_const(ids)
@@ -98,7 +104,7 @@ class MujocoBackend(Backend):
     def model_field(self, name: str) -> np.ndarray:
         """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
         own = self.batch.expanded(name)
-        shared = getattr(self.model, name)
+        shared = np.asarray(attrgetter(name)(self.model))
         return np.array(np.broadcast_to(shared, (self.num_envs, *shared.shape)) if own is None else own)
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:

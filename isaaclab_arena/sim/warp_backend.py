@@ -5,8 +5,10 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from math import prod
+from operator import attrgetter
+from typing import Any
 
 import mujoco
 import mujoco_warp
@@ -28,8 +30,21 @@ _FOLLOWING = (
 )
 """Fields that `mujoco_warp.set_const` computes from others, so they differ between worlds if those do."""
 
-
 _SHARED = frozenset({"geom_priority"})  # fields that MuJoCo-Warp shares among all worlds
+
+_PER_WORLD = frozenset(
+    f"{prefix}{each.name}"
+    for prefix, kind in (("", mujoco_warp.Model), ("opt.", mujoco_warp.Option))
+    for each in dataclasses.fields(kind)
+    if isinstance(each.type, warp.array) and each.type.shape[0] == "*"
+)
+"""Fields that MuJoCo-Warp can keep for each world: their arrays have a first dimension of any size."""
+
+
+def _set_field(model: Any, name: str, value: Any) -> None:
+    """Set a field of a model by its name, such as ``opt.gravity``."""
+    *path, last = name.split(".")
+    setattr(reduce(getattr, path, model), last, value)
 
 
 class StartSender:
@@ -330,18 +345,21 @@ class WarpBackend(Backend):
         """Set model values of single worlds; see `Backend.vary`."""
         # Widened fields are new arrays, which captured graphs do not know.
         new = {change.field for own in changes for change in own} - self._changed
+        if fixed := sorted(new - _SHARED - _PER_WORLD):
+            reason = f"cannot give a world its own '{fixed[0]}'"
+            raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
         if new:
             self.launcher.forget_graphs()
             with self.launcher.work():
                 self._changed |= new
-                following = {name for name in _FOLLOWING if hasattr(self.model, name) and hasattr(self._model, name)}
-                self._varied = tuple(sorted(self._changed | following))
-                for name in (*self._changed, *_FOLLOWING):
-                    array = getattr(self._model, name, None)
-                    if array is None or name in _SHARED or array.shape[0] == self.num_envs:
-                        continue
-                    per_world = np.repeat(array.numpy()[:1], self.num_envs, axis=0)
-                    setattr(self._model, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+                self._varied = tuple(sorted(self._changed | _PER_WORLD.intersection(_FOLLOWING)))
+                for name in _PER_WORLD.intersection(self._varied):
+                    array = attrgetter(name)(self._model)
+                    if array.shape[0] != self.num_envs:
+                        per_world = np.repeat(array.numpy()[:1], self.num_envs, axis=0)
+                        _set_field(self._model, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+                # Without a fluid in the compiled model, MuJoCo-Warp would not look for one.
+                self._model.has_fluid |= bool(new & {"opt.wind", "opt.density", "opt.viscosity"})
         self._set_changed(env_ids.to(self.device), changes)
         if not self._varied:
             return
@@ -361,7 +379,8 @@ class WarpBackend(Backend):
         """Set the worlds' own values of changed fields, one list per world; derived fields are not updated."""
         # Values of an earlier call are dropped: each field starts from the compiled model's.
         wanted = {
-            name: np.repeat(np.asarray(getattr(self.model, name))[None], len(changes), axis=0) for name in self._changed
+            name: np.repeat(np.asarray(attrgetter(name)(self.model))[None], len(changes), axis=0)
+            for name in self._changed
         }
         backend.write_changes(changes, wanted, np.arange(len(changes)))
         # A world without any variation has no say in a shared field.
@@ -374,7 +393,7 @@ class WarpBackend(Backend):
                 reason = f"has one '{name}' for all worlds, and they are to differ"
                 raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")
             values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))
-        put, own = [warp.to_torch(getattr(self._model, name)) for name in wanted], []
+        put, own = [warp.to_torch(attrgetter(name)(self._model)) for name in wanted], []
         for per_world, values in zip(wanted.values(), put, strict=True):
             own.append(torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:])).to(values.dtype))
         for values, there in zip(put, on_device(own, env_ids.device), strict=True):
@@ -382,9 +401,9 @@ class WarpBackend(Backend):
 
     def model_field(self, name: str) -> np.ndarray:
         """Return a copy of a model field in every world. Shape: (num_envs, ...)."""
-        own = shared = np.asarray(getattr(self.model, name))
+        own = shared = np.asarray(attrgetter(name)(self.model))
         if name in self._varied:
-            own = getattr(self._model, name).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
+            own = attrgetter(name)(self._model).numpy().reshape(-1, *shared.shape).astype(shared.dtype)
         return np.array(np.broadcast_to(own, (self.num_envs, *shared.shape)))
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
@@ -445,7 +464,7 @@ class WarpBackend(Backend):
         if self._varied:
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied:
-                getattr(model, name)[:] = self.model_field(name)[env_id]
+                _set_field(model, name, self.model_field(name)[env_id])
         data = next(self._on_host([env_id]))
         # The poses of geoms, cameras and lights.
         for update in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_camlight):

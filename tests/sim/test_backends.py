@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.backend import Backend, StartState, changed
 from isaaclab_arena.sim.backends import BackendChoice, MujocoBackend, faster_backend, make_backend, physics_step_s
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
@@ -329,6 +329,13 @@ def test_a_world_starts_with_the_velocities_it_is_given(backend_model):
     backend.reset(torch.arange(2), [StartState(), moving])
     assert backend.joint_velocity(JOINTS[2])[:, 0].tolist() == [0.0, 0.5]
     assert backend.joint_velocity("object/free").tolist() == [[0.0] * 6, [1.0, 2.0, 3.0, 0.1, 0.2, 0.3]]
+
+
+@pytest.mark.parametrize("name", ["opt.nothing", "mesh_vert", "nothing.at_all"])
+def test_what_a_world_cannot_have_of_its_own_is_refused_with_a_way_out(backend_model, name):
+    message = rf"its own '{name}': {name} is .*; choose one of mujoco\.batch\.MODEL_FIELDS"
+    with pytest.raises(EnvironmentBuildError, match=message):
+        started(backend_model, 1).vary(torch.arange(1), [[changed(name, 0, 1.0)]])
 
 
 def test_any_field_of_the_data_can_be_watched(backend_model):

@@ -20,12 +20,7 @@ from isaaclab_arena.environments.arena.cameras import (
     ViewportOptions,
     check_camera_options,
 )
-from isaaclab_arena.environments.arena.environment import (
-    CONTROL_DT,
-    START_NOISE_RAD,
-    FloorEnvironment,
-    TableEnvironment,
-)
+from isaaclab_arena.environments.arena.environment import START_NOISE_RAD, FloorEnvironment, TableEnvironment
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
@@ -199,7 +194,7 @@ class TableTask(_SceneBuilder):
         return EnvironmentSummary(
             instruction=task.spec.instruction,
             success=" ".join((inspect.getdoc(type(task)) or "").split()),
-            episode_length=round(task.spec.time_limit_s / CONTROL_DT),
+            episode_length=round(task.spec.time_limit_s / task.control_dt),
             episode_s=task.spec.time_limit_s,
             embodiments=tuple(accepted["embodiment"]),
             objects=tuple(accepted["object"]),
@@ -241,7 +236,7 @@ class TableTask(_SceneBuilder):
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
         choice = _backend_choice(config)
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
-        action_mode = ACTION_MODES[config.action_mode](robot, backend, CONTROL_DT)
+        action_mode = ACTION_MODES[config.action_mode](robot, backend, task.control_dt)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if distractors is not None:

@@ -11,7 +11,8 @@ import torch
 from isaaclab_arena.environments.arena.cameras import HEAD_CAMERA, EnvironmentCameras
 from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.environments.mdp import spaces
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, FloorTask, Task
+from isaaclab_arena.environments.mdp.task import FloorTask, Task
+from isaaclab_arena.environments.mdp.things import ArticulatedAsset
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -58,7 +59,7 @@ class ArenaEnvironment(Environment):
         cameras: EnvironmentCameras,
         device: torch.device,
     ) -> None:
-        # A subclass has set ``action_spec`` and ``control_dt`` before.
+        # A subclass has set ``action_spec`` before.
         # Env slots are stored in ordinary tensors without gradients, in any calling mode: tensors made in inference
         # mode cannot change outside of it.
         # ``device`` holds observations and actions; the physics may run on another.
@@ -70,6 +71,7 @@ class ArenaEnvironment(Environment):
         self.task_description = task.spec.instruction
         self.task_name, self.metrics = task.spec.name, task.spec.metrics
         self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
+        self.control_dt = task.control_dt
         self.max_episode_length = round(task.spec.time_limit_s / self.control_dt)
         self._terms = dict(terms)
         self._cameras = cameras
@@ -384,7 +386,6 @@ class ArenaEnvironment(Environment):
 
 # Define the environment of a robot arm on a table.
 
-CONTROL_DT = 0.05
 ROBOT_CONDITION = "robot.joint_position"
 
 START_NOISE_RAD = 0.02
@@ -392,8 +393,6 @@ START_NOISE_RAD = 0.02
 
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
-
-    control_dt = CONTROL_DT
 
     def __init__(
         self,
@@ -473,7 +472,7 @@ class FloorEnvironment(ArenaEnvironment):
         self._task = task
         self.robot, self._labels = robot, {"embodiment": robot.name}
         self._actions = spaces.FloorActions(robot, backend)
-        self.action_spec, self.control_dt = self._actions.spec, task.control_dt
+        self.action_spec = self._actions.spec
         default = zip(robot.joints, robot.default_joint_position, strict=True)
         self._default_joints = {joint: (value,) for joint, value in default}
         self._default_controls = dict(zip(robot.actuators, robot.default_control, strict=True))

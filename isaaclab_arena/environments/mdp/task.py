@@ -11,7 +11,8 @@ import torch
 from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts, events_of, floor_events_of
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
-from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.mdp.things import ArticulatedAsset, SceneObject
+from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, Metric
 from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
@@ -36,21 +37,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArticulatedAsset:
-    """A thing with joints.
-
-    Attributes:
-        root_body: Its root body.
-        joints: Its joints, without a free one.
-        free_joint: The free joint of a root that moves, None for a fixed root.
-    """
-
-    root_body: str
-    joints: tuple[str, ...]
-    free_joint: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TaskSpec:
     """The specification of a task, as data.
 
@@ -66,6 +52,7 @@ class TaskSpec:
         sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
         metrics: The declared ones among ``Verdict.metrics``, which tables, page and services then show.
+        variations: Those of the world that an environment at a table has only with this task.
     """
 
     name: str
@@ -79,6 +66,7 @@ class TaskSpec:
     sites: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, float] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
+    variations: tuple[Variation, ...] = ()
 
     @property
     def parts(self) -> tuple[ScenePart, ...]:
@@ -99,8 +87,23 @@ class TaskSpec:
 class Task(ABC):
     """One task of one environment. It keeps counters per env slot, so it serves a single environment.
 
+    A counter is a tensor with a number for each env slot. `attach` makes it, `begin` sets it to 0, and `judge` updates
+    it and returns it as a metric, which ``spec.metrics`` may declare. Here it is the time of a contact [s]::
+
+        cleared = (*Task.cleared, "touch_s")
+
+        def attach(self, backend):
+            super().attach(backend)
+            self.touch_s = torch.zeros(backend.num_envs, device=backend.device)
+
+        def judge(self, backend, running):
+            touches = backend.touching("hand_touches_cube")  # one of ``spec.contact_sensors``; (num_envs,), bool
+            self.touch_s = self.touch_s + self.control_dt * (touches & running)
+            return Verdict(..., metrics={"touch_s": self.touch_s})
+
     Attributes:
         spec: Its specification, as it was given.
+        control_dt: Time between two control steps [s].
         held_steps: Number of consecutive control steps for which the goal has been met. Shape: (num_envs,), int64.
         cleared: Names of the tensors that `begin` sets to 0.
         moment_fields: The parts of a state that `facts` reads: ``qpos``, and more of `MOMENT_FIELDS`.
@@ -109,6 +112,7 @@ class Task(ABC):
             replayed as graphs, if the class that defines `judge`, or one derived from it, sets this.
     """
 
+    control_dt: float = 0.05
     held_steps: torch.Tensor
     cleared: ClassVar[tuple[str, ...]] = ("held_steps",)
     moment_fields: ClassVar[Sequence[str]] = MOMENT_FIELDS
@@ -123,7 +127,11 @@ class Task(ABC):
         self.spec = spec
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw the start of the things, in their order. The draw may depend on the generator alone."""
+        """Draw the start of the things, in their order. The draw may depend on the generator alone.
+
+        `start_state` and `remember` apply these conditions, and recordings hold them. At a table each is also a
+        variation of that name; changes of the world around the task are variations alone (``spec.variations``).
+        """
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 
     def instruction_for(self, conditions: Conditions) -> str:
@@ -183,7 +191,6 @@ class Task(ABC):
 
         Each read of ``state`` has shape (n, ...). The states' episodes are those of ``env_ids`` (n,), int64.
         """
-        del state, env_ids
 
     @property
     def tells_events(self) -> bool:
@@ -207,19 +214,15 @@ Judgement = Verdict  # former name, kept for saved documents
 
 
 class FloorTask(Task):
-    """A task of a robot that stands or moves on a floor.
-
-    It states all that policies observe, and its start states begin from the robot's default posture.
+    """A task of a robot on a floor. It states all that policies observe, and starts from the robot's default posture.
 
     Attributes:
         robot: The robot that performs the task.
-        control_dt: Time between two control steps [s].
         actions: Reads the last action back from the controls; set by `attach`.
         senses: Reads the motion of the robot, if it has a free joint; set by `attach`.
     """
 
     robot: FloorRobot
-    control_dt: float
     actions: FloorActions
     senses: FloorSenses
 

@@ -99,3 +99,18 @@ class SceneObject:
 
 
 Thing = SceneObject  # former name, kept for saved documents
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArticulatedAsset:
+    """A thing with joints.
+
+    Attributes:
+        root_body: Its root body.
+        joints: Its joints, without a free one.
+        free_joint: The free joint of a root that moves, None for a fixed root.
+    """
+
+    root_body: str
+    joints: tuple[str, ...]
+    free_joint: str | None = None

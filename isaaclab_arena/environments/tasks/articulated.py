@@ -10,8 +10,8 @@ from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.events import Facts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import ObservationTerm, number_term, position_term
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, TaskSpec, Verdict
-from isaaclab_arena.environments.mdp.things import SceneObject
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec, Verdict
+from isaaclab_arena.environments.mdp.things import ArticulatedAsset, SceneObject
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Metric, draw_uniform, number
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState

@@ -139,12 +139,14 @@ def catalogue(
     model: mujoco.MjModel, task: Task, *, joint_position_span: Ends, joint_limits: Ends
 ) -> tuple[Variation, ...]:
     """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
+    # A job turns some on, and `VariedWorld` draws, applies and records them.
     found: dict[str, Variation] = {}
     draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
     for variation in (
         *_starts(model, draws),
         *_objects(model, task),
         *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *task.spec.variations,
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)

@@ -403,7 +403,11 @@ def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
 
 
 class VariedWorld:
-    """The variations of one environment; an episode's conditions hold all of them, so recorded ones reproduce it."""
+    """The variations of one environment that are on, after the `catalogue` has declared them.
+
+    `vary` draws them and adds them to the conditions that the task has drawn, which recordings hold. `begin` applies
+    them: those that change a world's model in `_changes`, or by a variation's own ``changes``.
+    """
 
     def __init__(
         self,
@@ -470,7 +474,12 @@ class VariedWorld:
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
         """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""
         model = self._model
-        changes: list[ModelChange] = []
+        changes = [
+            changed(field, entry, value)
+            for each in self._variations
+            if each.changes is not None and each.key in conditions
+            for (field, entry), value in each.changes(model, conditions[each.key]).items()
+        ]
         for name, body in self._objects.items():
             mass = conditions.get(f"{name}.mass")
             scale = number(conditions.get(f"{name}.size", 1.0))

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task, Verdict
+from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import point
@@ -192,6 +194,33 @@ def test_the_instruction_names_the_object_and_users_may_read_arenas_attributes()
     assert isinstance(env.unwrapped, Environment)
     assert env.step_dt == env.control_dt == 0.05
     assert env.action_space.shape == (1, 8)
+
+
+class SlowReach(Reach):
+    """Takes 0.1 s for a control step, and counts the time that an episode has taken."""
+
+    control_dt = 0.1
+    cleared = (*Reach.cleared, "_taken_s")
+
+    def attach(self, backend):
+        super().attach(backend)
+        self._taken_s = torch.zeros(backend.num_envs)
+
+    def judge(self, backend, running):
+        verdict = super().judge(backend, running)
+        self._taken_s = self._taken_s + self.control_dt * running
+        return replace(verdict, metrics={**verdict.metrics, "taken_s": self._taken_s})
+
+
+def test_a_task_on_the_table_says_how_long_a_control_step_takes_and_can_count_with_it():
+    builder = TableTask(make_task=lambda _, robot: SlowReach(robot))
+    assert builder.summary().episode_length == 60
+    env = builder.build(TableOptions(), num_envs=2, device=CPU, num_threads=1)
+    assert (env.control_dt, env.max_episode_length) == (0.1, 60)
+    start(env)
+    env.step(hold_still(env))
+    start(env, env_ids=[1])
+    assert env.step(hold_still(env)).metrics["taken_s"].tolist() == pytest.approx([0.2, 0.1])
 
 
 def test_provenance_tells_worlds_apart():

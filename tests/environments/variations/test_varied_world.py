@@ -1,15 +1,21 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.simulation.varied_steps import operations
+from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.variations.catalogue import footprints
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.interfaces.environment_builder import Sampler, Variation
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from tests.environments.building import build, episode, hold_still, play, steps_of
+from tests.environments.building import CPU, build, episode, hold_still, play, steps_of
 from tests.environments.variations.varying import (
     begin,
     build_varied,
@@ -22,6 +28,39 @@ from tests.environments.variations.varying import (
 
 OBJECT = "object/body"
 NUM_EPISODES = 5
+
+GRAVITY = Variation(
+    asset="world",
+    name="gravity",
+    unit="m/s²",
+    description="acceleration of everything that falls, along z",
+    sampler=Sampler(low=(-12.0,), high=(-8.0,)),
+    minimum=-30.0,
+    maximum=0.0,
+    nominal=(-9.81,),
+    changes=lambda model, value: {("opt.gravity", 2): value},
+)
+
+
+class ReachAnywhere(Reach):
+    """Is done on other planets too."""
+
+    def __init__(self, embodiment: Embodiment) -> None:
+        super().__init__(embodiment)
+        self.spec = replace(self.spec, variations=(GRAVITY,))
+
+
+def test_a_task_can_have_variations_of_its_own():
+    builder, options = TableTask(make_task=lambda _, robot: ReachAnywhere(robot)), TableOptions()
+    offered = builder.variations(options)
+    assert GRAVITY in offered
+    on = enabled_variations(offered, fixed("world.gravity", -9.81, -1.6))
+    env = builder.build(options, num_envs=2, device=CPU, num_threads=1, variations=on)
+    conditions = begin(env)
+    assert [each["world.gravity"] for each in conditions] == [-9.81, -1.6]
+    assert env.backend.model_field("opt.gravity")[:, 2].tolist() == [-9.81, -1.6]
+    env.reset(torch.tensor([1]), [{key: value for key, value in conditions[1].items() if key != "world.gravity"}])
+    assert env.backend.model_field("opt.gravity")[:, 2].tolist() == [-9.81, -9.81]
 
 
 def values_of(env, field, name):

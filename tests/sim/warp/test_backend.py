@@ -9,7 +9,7 @@ import torch
 from mujoco_warp._src import collision_driver, constraint
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, StartState, changed, painted, resized, slippery
+from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, changed, painted, resized, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, probed_sizes
@@ -249,6 +249,47 @@ def test_worlds_can_have_values_of_their_own(model):
         np.testing.assert_allclose(warp.model_field(name), reference.model_field(name), rtol=1e-6, err_msg=name)
     warp.vary(torch.tensor([1]), [[]])
     np.testing.assert_allclose(warp.model_field("body_mass")[1], model.body_mass, rtol=1e-6)
+
+
+def let_fall(backend: Backend, changes: list[list[ModelChange]]) -> torch.Tensor:
+    """Return where the object is 0.1 s after it was let go 0.3 m above its start, in worlds with changes [m]."""
+    backend.vary(torch.arange(len(changes)), changes)
+    begin(backend)
+    backend.qpos[:, backend.names.joint_qpos["object/free"].start + 2] += 0.3
+    drive(backend, 10)
+    return backend.body_position("object/body")
+
+
+def test_worlds_can_have_gravity_of_their_own(model):
+    changes = [[], [changed("opt.gravity", 2, -1.6)], [changed("opt.gravity", 0, 0.5)]]
+    for each in (on_warp(model, 3), MujocoBackend(model, num_envs=3)):
+        nominal = let_fall(each, [[], [], []]).clone()
+        moved = let_fall(each, changes) - nominal
+        expected_m = np.array([[0, 0, 0], [0, 0, 0.5 * 8.21 * 0.1**2], [0.5 * 0.5 * 0.1**2, 0, 0]])
+        assert moved.numpy() == pytest.approx(expected_m, abs=3e-3)
+        assert np.allclose(each.model_field("opt.gravity"), [[0, 0, -9.81], [0, 0, -1.6], [0.5, 0, -9.81]])
+        assert each.visible_world(1)[0].opt.gravity.tolist() == pytest.approx([0.0, 0.0, -1.6])
+        each.vary(torch.tensor([1]), [[]])
+        assert each.model_field("opt.gravity")[1].tolist() == pytest.approx([0.0, 0.0, -9.81])
+
+
+@pytest.mark.slow  # other kernels, which take minutes to compile
+def test_a_world_can_have_a_fluid_that_the_model_is_without(model):
+    changes = [[], [changed("opt.density", 0, 50.0)], [changed("opt.density", 0, 50.0), changed("opt.wind", 1, 5.0)]]
+    reference, warp = MujocoBackend(model, num_envs=3), on_warp(model, 3)
+    places = [let_fall(each, changes) for each in (warp, reference)]
+    assert_close(warp, reference)
+    for place, each in zip(places, (warp, reference), strict=True):
+        assert place[1, 2] > place[0, 2] + 1e-4
+        assert place[2, 1] > place[1, 1] + 1e-4
+        assert each.model_field("opt.density").tolist() == [0.0, 50.0, 50.0]
+        assert each.visible_world(1)[0].opt.density == 50.0
+
+
+@pytest.mark.parametrize("name", ["opt.iterations", "geom_contype", "opt.nothing", "mesh_vert"])
+def test_what_a_world_of_warp_cannot_have_of_its_own_is_refused_with_a_way_out(backend, name):
+    with pytest.raises(EnvironmentBuildError, match=f"its own '{name}'; use the backend 'mujoco'"):
+        backend.vary(torch.arange(3), [[changed(name, 0, 1.0)], [], []])
 
 
 def test_worlds_that_want_different_values_of_what_they_share_are_refused(model):
