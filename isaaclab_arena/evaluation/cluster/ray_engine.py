@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -180,14 +181,19 @@ class RayEngine:
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
-        # A cluster that began for this run has this node alone, in the Python environment of this process.
-        nodes = [] if self.is_local else [node for node in ray.nodes() if _could_have(node, needs)]
+        # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
+        # value, so its process need not import this package.
+        check, here = _remote(num_cpus=0, max_retries=2), ray.get_runtime_context().get_node_id()
+        nodes = {node["NodeID"]: node for node in ray.nodes() if _could_have(node, needs)}
+        prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
+        if here in nodes and (self.is_local or ray.get(prefix.remote()) == sys.prefix):
+            del nodes[here]
         # Made once, because Ray sends each remote function to the cluster by itself. All nodes are at work on their
         # checks at the same time.
-        check, words = _remote(num_cpus=0, max_retries=2)(claim_server.problem_of_node), json_line(needs)
-        checks = [check.options(scheduling_strategy=_on(node["NodeID"])).remote(words) for node in nodes]
+        problem_there, words = check(claim_server.problem_of_node), json_line(needs)
+        checks = [problem_there.options(scheduling_strategy=_on(node_id)).remote(words) for node_id in nodes]
         problems = []
-        for node, reference in zip(nodes, checks, strict=True):
+        for node, reference in zip(nodes.values(), checks, strict=True):
             name, told = node["NodeManagerHostname"], None
             try:
                 told = ray.get(reference)
