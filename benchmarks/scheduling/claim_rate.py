@@ -73,12 +73,12 @@ class MeasuredClaimServer(ClaimServerActor):
         super().__init__(orders)
         self._state = State()
 
-    def ask(self, calls: str, content: bytes) -> str:
+    def ask(self, words: str, content: bytes) -> str:
         """Answer, and measure it."""
         began_s = time.perf_counter()
-        answer = super().ask(calls, content)
+        answer = super().ask(words, content)
         self._state = State(
-            num_episodes=self._state.num_episodes + calls.count('["commit", '),
+            num_episodes=self._state.num_episodes + words.count('["commit", '),
             busy_s=self._state.busy_s + time.perf_counter() - began_s,
             num_answers=self._state.num_answers + 1,
         )
@@ -103,7 +103,7 @@ class Player:
     def __init__(self, orders: str, rank: int, claim_server: Any) -> None:
         self._orders = adapter(RunOrders).validate_json(orders)
         self._life = Life(rank=rank)
-        self._ask = partial(answer_of, claim_server)
+        self._ask = partial(answer_of, claim_server, life=self._life)
         request = request_of(self._orders.needs)
         self._jobs = divided_jobs(request.jobs, self._orders.attempt)
 
@@ -165,9 +165,9 @@ class Crowd:
 
     def _question(self, life: Life, kind: int) -> Any:
         if kind:
-            return self._claim_server.ask.remote(json_line([("claim", [life], None)]), b"")
-        status = "keep", [life, f"logs/rank{life.rank}.status.json"], len(STATUS)
-        return self._claim_server.ask.remote(json_line([status, ("beat", [life, "here"], None)]), STATUS)
+            return self._claim_server.ask.remote(json_line([life, [("claim", [], None)]]), b"")
+        status = "keep", [f"logs/rank{life.rank}.status.json", None], len(STATUS)
+        return self._claim_server.ask.remote(json_line([life, [status, ("beat", ["here"], None)]]), STATUS)
 
 
 def _tossed(index: int, rank: int, *, heads: bool) -> CommitLine:
@@ -218,7 +218,6 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
             config_hash=started.plan.config_hash,
             output_directory=str(started.output_directory),
             attempt=started.attempt,
-            num_ranks=num_ranks,
             node_directory=None,
         )
     )
@@ -269,7 +268,7 @@ def listen(num_ranks: int, seconds: float, place: Path) -> Heard:
     orders, _ = begin(place, 1, num_ranks + 1)
     remote: Any = ray.remote
     claim_server = remote(**CLAIM_SERVER_OPTIONS)(MeasuredClaimServer).remote(orders)
-    assert answer_of(claim_server, [("claim", [Life(rank=num_ranks)], None)])["claim"] is not None
+    assert answer_of(claim_server, [("claim", [], None)], life=Life(rank=num_ranks))["claim"] is not None
     crowd = remote(num_cpus=0)(Crowd).remote(claim_server, num_ranks)
     ray.get(crowd.speak.remote(interval_s(num_ranks)))
     before, cpu_s = ray.get([claim_server.state.remote(), claim_server.cpu_s.remote()])

@@ -4,7 +4,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,15 +26,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def execute_on_cluster(
-    request: RunRequest,
-    options: ClusterOptions,
-    *,
-    connect: "Callable[[ClusterOptions], AbstractContextManager[RayEngine]] | None" = None,
-) -> int:
+def execute_on_cluster(request: RunRequest, options: ClusterOptions) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
-    # `connect` None: Ray. `ConfigError`: contradictory options, no cluster, or a node that lacks something.
-    # `DistributedError`: no rank can start.
+    # `ConfigError`: contradictory options, no cluster, or a node that lacks something. `DistributedError`: no rank can
+    # start.
     check_trackers(request.options.tracking, key="tracking")
     way_out = (
         "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
@@ -44,12 +38,10 @@ def execute_on_cluster(
     file, key = request.source_file, "policy_server.shared"
     shared = [(job.config.name, job.config.policy_server) for job in request.jobs]
     refuse([Problem(f"'{server.shared}': {way_out}", file=file, job=job, key=key) for job, server in shared if server])
-    if connect is None:
-        from isaaclab_arena.evaluation.cluster.ray_engine import connected  # noqa: PLC0415  an extra, and slow to load
+    from isaaclab_arena.evaluation.cluster.ray_engine import connected  # noqa: PLC0415  an extra, and slow to load
 
-        connect = connected
     # Connect before the run has a directory, so that a missing cluster leaves none.
-    with connect(options) as cluster:
+    with connected(options) as cluster:
         needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
         cluster.check_nodes(needs)
         num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
@@ -89,7 +81,6 @@ class ClusterHost(Host):
             config_hash=active.plan.config_hash,
             output_directory=str(directory),
             attempt=active.attempt,
-            num_ranks=options.num_ranks,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
         supervisor = RankSupervisor(
@@ -133,18 +124,17 @@ class RankSupervisor:
 
     def work(self, start_timeout_s: float) -> None:
         """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
-        for rank in range(self.orders.num_ranks):
-            self.cluster.start_rank(Life(rank=rank), avoid=self._refused)
-            self._lives[Life(rank=rank)] = self.clock()
+        for rank in range(self.orders.attempt.world_size):
+            self._start(Life(rank=rank))
         # `start_timeout_s` [s] limits the wait for the first rank only.
-        began_s = looked_s = watching_since_s = self.clock()
-        has_begun = False
+        looked_s = watching_since_s = self.clock()
+        start_by = looked_s + start_timeout_s
         while True:
             for life, outcome in self.cluster.wait(_INTERVAL_S):
                 self._take_note(life, outcome)
             num_unfinished_jobs: int = self.cluster.ask([("num_unfinished_jobs", (), None)])
             heard = {each.rank: each.silent_s for each in self.look() if each.status is not None}
-            has_begun = has_begun or bool(heard)
+            start_by = float("inf") if heard else start_by
 
             # Ranks without a message for too long are killed and treated as dead.
             at = self.clock()
@@ -166,69 +156,63 @@ class RankSupervisor:
             nothing_left = num_unfinished_jobs == 0 or self._stop_by is not None
             if is_late or not self._lives or (nothing_left and len(unheard) == len(self._lives)):
                 break
-            self._check_waiting(unheard, None if has_begun else began_s + start_timeout_s, start_timeout_s)
+            self._check_waiting(unheard, start_by, start_timeout_s)
         for life in self._lives:
             self.cluster.kill(life)
 
-    def _check_waiting(self, unheard: set[Life], start_by: float | None, start_timeout_s: float) -> None:
+    def _check_waiting(self, unheard: set[Life], start_by: float, start_timeout_s: float) -> None:
         """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
-        # `start_by` is the moment by which the first rank must have begun, None if it has.
-        if start_by is not None and self._refused and not self.cluster.has_nodes(self._refused):
+        # `start_by` is the moment by which the first rank must have begun, infinite if it has.
+        if start_by < float("inf") and self._refused and not self.cluster.has_nodes(self._refused):
             raise DistributedError("; ".join(self._refused.values()))
         at, needs = self.clock(), self.orders.needs
+        is_over = at > start_by
         late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
-        is_over = start_by is not None and at > start_by
         is_time = self._said_waiting_at is None or at - self._said_waiting_at > _SAY_EVERY_S
         if not (is_over or (late and is_time)):
             return
         waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
         asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
-        if num_processes := len(self._lives.keys() - waiting) if is_over else 0:
-            raise DistributedError(
-                f"no rank has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into "
-                "Ray's logs of them, or give a longer --start_timeout_s"
-            )
         if is_over:
-            raise DistributedError(
-                f"no rank could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes, "
-                "or give a longer --start_timeout_s"
-            )
-        self._said_waiting_at, num_waiting = at, len(late & waiting)
+            num_processes = len(self._lives.keys() - waiting)
+            how = f"could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes"
+            if num_processes:
+                how = f"has begun within {start_timeout_s:g} s, though {num_processes} have a process: look into Ray's "
+                how += "logs of them"
+            raise DistributedError(f"no rank {how}, or give a longer --start_timeout_s")
+        self._said_waiting_at, num_waiting, num_ranks = at, len(late & waiting), self.orders.attempt.world_size
         if num_waiting:
-            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, self.orders.num_ranks, asked_and_had)
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, num_ranks, asked_and_had)
         if num_waiting < len(late):
-            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, self.orders.num_ranks)
+            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, num_ranks)
 
     def _take_note(self, life: Life, outcome: str | Exception) -> None:
         """Note the final state of a rank that has ended, or its error."""
-        rank = life.rank
-        if life not in self._lives:
-            return
         # Only if the process died its running episodes are suspected.
-        reason = str(outcome) if isinstance(outcome, RankDiedError) else ""
-        pieces, was_fruitful, lives_explained = self.cluster.ask([("end", (life, reason), None)])
+        rank, is_dead = life.rank, isinstance(outcome, RankDiedError)
+        reason = str(outcome) if is_dead else ""
+        num_pieces, was_fruitful, lives_explained = self.cluster.ask([("end", (life, reason), None)])
         del self._lives[life]
-        costs, open_again = int(not was_fruitful), f"{pieces} pieces are open to others again"
+        costs = int(not was_fruitful)
         # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
         match outcome:
-            case RankDiedError():
-                _LOG.error("rank %d has died: %s; %s", rank, reason, open_again)
+            case RankDiedError() | DistributedError():
+                how, told = "died" if is_dead else "ended", "rank %d has %s: %s; %d pieces are open to others again"
+                _LOG.error(told, rank, how, outcome, num_pieces)
                 self._restarts = max(0, self._restarts - lives_explained)
             case RefusedError(host=host, node=node):
                 if node not in self._refused:
                     self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
                     _LOG.error("%s", self._refused[node])
                 costs = 0
-            case DistributedError():
-                _LOG.error("rank %d has ended: %s; %s", rank, outcome, open_again)
             case Exception() if self.failure is not None:
                 _LOG.debug("rank %d has failed too: %s", rank, outcome)
                 return
             case Exception():
                 # The first error ends the run, as with a launcher.
                 self.failure = outcome
-                is_known = isinstance(outcome, ArenaError)
-                what = str(outcome) if is_known else f"{type(outcome).__name__}: {first_line(outcome)}"
+                is_known, kind = isinstance(outcome, ArenaError), type(outcome).__name__
+                what = str(outcome) if is_known else f"{kind}: {first_line(outcome)}"
                 mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
                 _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
                 self._stop(signal.SIGTERM)
@@ -240,14 +224,16 @@ class RankSupervisor:
                 return
         if self._stop_by is not None:
             return
-        if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.num_ranks:
+        if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.attempt.world_size:
             _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
             return
         self._restarts += costs
         status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
-        again = Life(rank=rank, number=life.number + 1)
-        self.cluster.start_rank(again, avoid=self._refused)
-        self._lives[again] = self.clock()
+        self._start(Life(rank=rank, number=life.number + 1))
+
+    def _start(self, life: Life) -> None:
+        self.cluster.start_rank(life, avoid=self._refused)
+        self._lives[life] = self.clock()
 
     def _stop(self, signal_number: int) -> None:
         if self._stop_by is None:

@@ -26,6 +26,7 @@ from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, proc
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.garbage import join_freed_memory_at_once
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
@@ -60,7 +61,6 @@ class RunOrders:
     config_hash: str  # of the plan's jobs
     output_directory: str
     attempt: ledger.Attempt  # the work left
-    num_ranks: int  # at most at once
     node_directory: str | None  # on each node; None: the run's own if visible, else a temporary one
 
 
@@ -75,7 +75,7 @@ class Life:
 class RefusedError(ArenaError):
     """A node cannot take part in the run, so a rank has run nothing there."""
 
-    host, node = "", ""  # name of the node, and its id in the cluster
+    host, node = "unknown", ""  # name of the node, and its id in the cluster
 
 
 class RankDiedError(Exception):
@@ -123,6 +123,9 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
     ]
     if told:
         raise ConfigError(Problem(f"has other {what}: {'; '.join(told)}; {WAY_OUT}"))
+    if unknown := sorted(name for name, content in [*there.items(), *here.items()] if content == UNKNOWN):
+        names = "; ".join(dict.fromkeys(unknown))
+        _LOG.warning("node %s may have other %s: unknown, so not compared: %s", socket.gethostname(), what, names)
 
 
 def problem_of_node(needs: str) -> str | None:
@@ -150,7 +153,7 @@ FILES_OF_JOB = layout.SETTLED_FILE, layout.JOB_BEGUN_PATTERN, *_FILMS, "tracebac
 
 
 Call: TypeAlias = tuple[str, Sequence[Any], bytes | None]
-"""A method of `ClaimServer`, its arguments, and its ``content``, if it has any."""
+"""A method of `ClaimServer`, its arguments without the life of the asking rank, and its ``content``, if it has any."""
 
 
 def interval_s(num_ranks: int) -> float:
@@ -171,49 +174,49 @@ class ClaimAnswer:
 class ClaimServer:
     """The claims and commits of a run for its ranks, one call at a time. Methods may raise `StorageError`."""
 
-    # One claim table serves all ranks, and writes the same files as ranks that share a directory. A rank that was taken
-    # for dead gets `ClaimsLostError`, and nothing of it is kept.
+    # One claim table serves all ranks, and writes the same files as ranks that share a directory.
     def __init__(self, request: planning.RunRequest, attempt: ledger.Attempt, output_directory: Path) -> None:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = disk.RunLock(output_directory).hold(alone=False)
-        questions, options = request.questions, request.options
+        questions, max_equal_errors = request.questions, request.options.max_equal_errors
         finished = {work.job: work.finished for work in attempt.jobs}
-        self._watch = planning.answer_watch(
-            output_directory, questions, attempt.number, finished, options.max_equal_errors
-        )
+        self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)
+        jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
         self._table = claims.ClaimTable(
-            planning.divided_jobs(request.jobs, attempt, questions),
-            output_directory,
-            attempt,
-            None,
-            rank=0,
-            lease_s=float("inf"),
-            is_over=self._watch.is_over,
+            jobs, output_directory, attempt, None, rank=0, lease_s=float("inf"), is_over=is_over
         )
-        self._names = [divided.job.config.name for divided in self._table.jobs.values()]
-        self._suspects = claims.Suspects(self._table.jobs)
+        self._names = [divided.job.config.name for divided in jobs.values()]
+        self._suspects = claims.Suspects(jobs)
         self._lives: dict[int, int] = {}
-        self._machines: dict[int, str] = {}
-        self._known_machines: set[str] = set()
-        self._fruitful: set[int] = set()
+        self._machines: dict[Life, str] = {}
+        self._fruitful: set[Life] = set()
         self._commits: dict[tuple[Life, str], recovery.EpisodeCommits] = {}
         self._stop_signal: int | None = None
+
+    def ask(self, calls: Sequence[Call], life: Life | None = None) -> Any:
+        """Make calls of a rank (None: of the driver) in order, with checked arguments, and return the last answer."""
+        # Nothing is kept of a rank that was taken for dead.
+        if life is not None and self._lives.get(life.rank, 0) != life.number:
+            raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
+        answer, asking = None, [] if life is None else [life]
+        for method, arguments, content in calls:
+            answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
+        return answer
 
     def claim(
         self,
         life: Life,
         built_environment: str | None = None,  # key of the rank's environment
         job_index: int | None = None,  # None for the next job
-        piece: int | None = None,  # None for none of `job_index`
+        piece: int | None = None,  # of `job_index`
     ) -> ClaimAnswer:
         """Give a rank a piece, and report the state of the claims."""
-        self._check(life)
         claim, settled = None, None
-        if job_index is None:
+        if job_index is None or piece is None:
             claim = self._table.claim_next(built_environment, rank=life.rank)
-        elif piece is not None and piece not in self._suspects.pieces(job_index):
+        elif piece not in self._suspects.pieces(job_index):
             # A suspect runs alone, not in env slots that become free.
             claim = self._table.claim(job_index, piece, rank=life.rank)
         if claim is not None:
@@ -221,41 +224,34 @@ class ClaimServer:
             settled = path.read_text(encoding="utf-8") if job_index is None and path.exists() else None
             claim, job_index = self._suspects.give(claim), claim.job_index
         state = self._table.state(job_index, rank=life.rank)
-        suspected = frozenset[int]() if job_index is None else self._suspects.pieces(job_index)
-        if suspected:
+        if job_index is not None and (suspected := self._suspects.pieces(job_index)):
             state = replace(state, open_pieces=as_ranges(of_ranges(state.open_pieces) - suspected))
         return ClaimAnswer(claim=claim, state=state, settled=settled)
 
     def begin(self, life: Life, claim: claims.Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
-        self._check(life)
         self._suspects.begin(life.rank, claim, first, last)
 
-    def commit(self, life: Life, text: str, *, content: bytes | None = None) -> None:
+    def commit(self, life: Life, text: str, content: bytes | None = None) -> None:
         """Commit an episode as a rank does that shares the run's directory. `content` is its file, if it has one."""
-        self._check(life)
-        try:
-            line = ledger.parse_line(text)
-        except ValueError as error:
-            raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
+        line = ledger.parse_line(text)
         name = line.job_name
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
-        commits = self._commits.get((life, name))
-        if commits is None:
-            commits = self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
+        if (life, name) not in self._commits:
+            self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
+        commits = self._commits[life, name]
         commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
-        self._fruitful.add(life.rank)
+        self._fruitful.add(life)
         if line.outcome is Outcome.ERROR:
             self._watch.suspects[name] += 1
 
     def finish(self, life: Life, claim: claims.Claim, measured: claims.Measured) -> None:
         """Note that a rank has played its part of a piece; a piece that is played in part opens again."""
-        self._check(life)
-        self._fruitful.add(life.rank)
+        self._fruitful.add(life)
         if self._suspects.finish(life.rank, claim):
             self._table.finish(claim, measured)
         else:
@@ -263,12 +259,11 @@ class ClaimServer:
 
     def give_up(self, life: Life, job_index: int) -> None:
         """Note that a job has failed on a rank."""
-        self._check(life)
+        del life
         self._table.give_up(job_index)
 
-    def keep(self, life: Life, name: str, offset: int | None = None, *, content: bytes) -> None:
+    def keep(self, life: Life, name: str, offset: int | None, content: bytes) -> None:
         """Write another file of a rank; with `offset` [bytes] a part of a growing one."""
-        self._check(life)
         # Any process can send names: `StorageError` for a file that ranks do not write.
         path, log = PurePosixPath(name), f"rank{life.rank}.log"
         patterns = [each for each in FILES_OF_JOB if each.count("/") == len(path.parts) - 2 and path.match(each)]
@@ -282,10 +277,7 @@ class ClaimServer:
         if offset is not None:
             disk.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
-            try:
-                report = disk.adapter(reports.JobReport).validate_json(content)
-            except ValueError as error:
-                raise StorageError(f"rank {life.rank} sent '{name}', which is no report: {error}") from error
+            report = disk.adapter(reports.JobReport).validate_json(content)
             if report.rank != life.rank:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
             reports.write_job_report(target.parent, report)
@@ -294,59 +286,49 @@ class ClaimServer:
 
     def beat(self, life: Life, machine: str) -> tuple[int | None, list[str]]:
         """Note that a rank is at work, and where. Return the signal that stops the run, and the jobs that are over."""
-        self._check(life)
-        self._machines[life.rank] = machine
-        self._known_machines.add(machine)
+        self._machines[life] = machine
         return self._stop_signal, [name for name in self._names if self._watch.is_over(name)]
 
     def end(self, life: Life, reason: str = "") -> tuple[int, bool, int]:
         """Open the pieces of a rank that has ended; return their number, its success, and the deaths explained."""
         # A rank has success if it finished something in that life. Deaths are explained by an episode that is now an
-        # error, or by a job that has failed.
-        rank = life.rank
-        if self._lives.get(rank, 0) != life.number:
-            return 0, False, 0
-        pieces, blamed, was_fruitful = self._table.give_back(rank), [], rank in self._fruitful
-        # With a `reason` the rank has died, and its running episodes are suspected; it is empty for any other end.
+        # error, or by a job that has failed. With a `reason` the rank has died, and its running episodes are suspected.
+        rank, blamed = life.rank, []
+        pieces = self._table.give_back(rank)
         if reason:
-            death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(rank))
-            num_machines = len(self._known_machines)
+            death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(life))
+            num_machines = len({*self._machines.values()})
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         # Commit an episode over which ranks died as an error, without a recording, or fail the job.
+        here = {"rank": rank, "attempt": self._attempt.number}
         for each in blamed:
-            job, here = self._table.jobs[each.job_index].job, {"rank": rank, "attempt": self._attempt.number}
-            name, config, index = job.config.name, job.config, each.episode_index
-            deaths = "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
+            job, index = self._table.jobs[each.job_index].job, each.episode_index
+            name, deaths = job.config.name, "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
             if index is None:
                 error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
                 _LOG.error("job '%s' has failed: %s", name, error)
                 run, device = self._attempt.run, self._attempt.devices[rank]
-                report = reports.failed_report(name, error, device=device, run=run, **here)
                 self._table.give_up(each.job_index)
+                report = reports.failed_report(name, error, device=device, run=run, **here)
                 reports.write_job_report(self._output_directory / name, report)
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
+            _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
             episode = episode_of(job, index)
             record = EpisodeRecord(
+                **vars(running_episodes.failed(running_episodes.RANKS_LOST, error)),
                 episode=episode,
                 env_id=0,
-                outcome=Outcome.ERROR,
-                success=None,
                 length=0,
                 episode_return=0.0,
-                termination=running_episodes.RANKS_LOST,
                 conditions=episode.saved_conditions or {},
-                language_instruction=config.language_instruction or "",
-                error=error,
+                language_instruction=job.config.language_instruction or "",
             )
             line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
-            _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
             self.commit(life, disk.json_line(line))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
-        self._machines.pop(rank, None)
-        self._fruitful.discard(rank)
-        return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
+        return len(pieces), life in self._fruitful, sum(len(each.deaths) for each in blamed)
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
@@ -354,30 +336,16 @@ class ClaimServer:
 
     def num_unfinished_jobs(self) -> int:
         """Return the number of jobs with pieces that are open or under way."""
-        self._table.refresh()
         return self._table.state().num_unfinished_jobs
 
-    def _check(self, life: Life) -> None:
-        if self._lives.get(life.rank, 0) != life.number:
-            raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
 
-
-_CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if not name.startswith("_")}
-
-
-def answered(claim_server: ClaimServer, calls: Sequence[Call]) -> Any:
-    """Make calls of another process in order, with checked arguments, and return the answer to the last one."""
-    answer = None
-    for method, arguments, content in calls:
-        more = {} if content is None else {"content": content}
-        answer = _CALLS[method](claim_server, *arguments, **more)
-    return answer
+_CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() if name[0] != "_" and name != "ask"}
 
 
 # A rank: its claims and commits, which it reaches through the claim server, and its jobs.
 
 Ask: TypeAlias = Callable[[Sequence[Call]], Any]
-"""Makes calls of the claim server in order, and returns the last answer, which may be plain JSON; see `answered`."""
+"""Makes calls of the claim server in order, and returns the last answer as plain JSON; see `ClaimServer.ask`."""
 
 _MAX_BYTES = 16_000_000
 _MAX_CALLS = 2_000
@@ -402,7 +370,7 @@ class RemoteLedger:
     jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
     _said: claims.ClaimState = field(default_factory=claims.ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
-    # Calls that are to be made, each with the file of its content.
+    # Results: calls that are to be made, each with the file of its content.
     _outbox: deque[tuple[str, Sequence[Any], Path | None]] = field(default_factory=deque, init=False)
     _log_sent: int = field(default=0, init=False)  # [bytes]
     _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
@@ -418,17 +386,14 @@ class RemoteLedger:
         def deliver_until_end(pause: Callable[[float], bool]) -> None:
             try:
                 self.deliver()
-                while not pause(interval_s(self.orders.num_ranks)):
+                while not pause(interval_s(self.orders.attempt.world_size)):
                     self.deliver()
+                self.deliver()
             except Exception as error:  # noqa: BLE001  on any error the rank must end and report it
                 self.failure = error
 
-        try:
-            with heartbeat.in_a_thread(deliver_until_end, name="deliveries"):
-                yield
-        finally:
-            if self.failure is None:
-                self.deliver()
+        with heartbeat.in_a_thread(deliver_until_end, name="deliveries"):
+            yield
         if self.failure is not None:
             raise self.failure
 
@@ -443,14 +408,16 @@ class RemoteLedger:
 
     def claim(self, job_index: int, piece: int) -> claims.Claim | None:
         """Claim a piece; None if it is not open."""
-        if self._said.job_index != job_index or self.clock() - self._said_at >= 1.0:
-            self._hear(None, job_index)
-        return self._hear(None, job_index, piece).claim if contain(self._said.open_pieces, piece) else None
+        # The state may be a second old, because a rank looks for each of its episodes.
+        is_fresh = self._said.job_index == job_index and self.clock() - self._said_at < 1.0
+        if is_fresh and not contain(self._said.open_pieces, piece):
+            return None
+        return self._hear(None, job_index, piece).claim
 
     def begin(self, claim: claims.Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
         # This call waits for the claim server, because the rank may die of the episodes at once.
-        self.ask([("begin", (self.life, claim, first, last), None)])
+        self.ask([("begin", (claim, first, last), None)])
 
     def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
@@ -460,11 +427,11 @@ class RemoteLedger:
 
     def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""
-        self._outbox.append(("finish", (self.life, claim, measured), None))
+        self._outbox.append(("finish", (claim, measured), None))
 
     def give_up(self, job_index: int) -> None:
         """Report a failed job."""
-        self._outbox.append(("give_up", (self.life, job_index), None))
+        self._outbox.append(("give_up", (job_index,), None))
 
     def state(self, job_index: int | None = None) -> claims.ClaimState:
         """Return the latest state from the claim server, without open pieces unless it is about this job."""
@@ -480,56 +447,60 @@ class RemoteLedger:
             # The rank may have played the episode before, in a piece that it lost.
             path.unlink(missing_ok=True)
             write(path)
-        self._outbox.append(("commit", (self.life, text), path))
+        self._outbox.append(("commit", (text,), path))
 
     def deliver(self) -> None:
         """Deliver everything written until now, in as many deliveries as it takes."""
-        is_done = False
+        written, is_done = self._written(), False
         while not is_done:
-            # Files are listed before results, so that the report of a job does not come before its last episode: the
-            # status first, then those of jobs, then the log.
-            of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
-            fresh = (path for path in of_jobs if path not in self._kept and not path.name.startswith("."))
-            status = heartbeat.status_path(self.directory, self.life.rank)
-            files = [status, *fresh, self._log] if self.is_own else []
-            results, sent, calls, size = list(self._outbox), list[Path](), list[Call](), 0
-            for method, arguments, path in results[:_MAX_CALLS]:
-                if size >= _MAX_BYTES:
+            calls, sent, size = list[Call](), list[Path](), 0
+            for call, path in written:
+                calls.append(call)
+                sent += [] if path is None else [path]
+                size += len(call[2] or b"")
+                if size >= _MAX_BYTES or len(calls) >= _MAX_CALLS:
                     break
-                content = None if path is None else path.read_bytes()
-                calls.append((method, arguments, content))
-                size += len(content or b"")
-
-            # The status goes with each delivery, other files only after all results.
-            number = len(calls)
-            for path in files:
-                if path != status and (number < len(results) or size >= _MAX_BYTES):
-                    break
-                offset = self._log_sent if path == self._log else None
-                # The final report may just have replaced the report that the rank wrote when the job began.
-                with suppress(FileNotFoundError), path.open("rb") as stream:
-                    stream.seek(offset or 0)
-                    content = stream.read(-1 if offset is None else _MAX_BYTES)
-                    calls.append(("keep", (self.life, str(path.relative_to(self.directory)), offset), content))
-                    sent.append(path)
-                    size += len(content)
-                    self._log_sent += 0 if offset is None else len(content)
-            calls.append(("beat", (self.life, processes.machine_identity()), None))
-            stop_signal, jobs_over = self.ask(calls)
+            else:
+                is_done = True
+            # Each delivery is a heartbeat.
+            if self.is_own:
+                calls += self._keep(heartbeat.status_path(self.directory, self.life.rank))
+            stop_signal, jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
 
             # The claim server has everything by now, so it can be removed here.
-            of_episodes = [self._outbox.popleft()[2] for _ in range(number)]
-            logs = self._log.parent
-            self._kept.update(path for path in sent if path.name == layout.SETTLED_FILE or path.parent == logs)
-            for path in {*of_episodes, *sent} - self._kept - {None}:
+            for path in sent:
                 path.unlink(missing_ok=True)
             self.jobs_over = frozenset(jobs_over)
             if stop_signal is not None:
                 self.stop(stop_signal)
-            is_done = number == len(results) and size < _MAX_BYTES
+
+    def _written(self) -> Iterator[tuple[Call, Path | None]]:
+        """Yield everything written until now as calls, each with the file that this rank needs no more after it."""
+        # Files are listed before results, so that the report of a job does not come before its last episode.
+        of_jobs = (path for pattern in FILES_OF_JOB for path in sorted(self.directory.glob(f"*/{pattern}")))
+        files = [path for path in of_jobs if not path.name.startswith(".")] if self.is_own else []
+        for _ in range(len(self._outbox)):
+            method, arguments, path = self._outbox.popleft()
+            yield (method, arguments, None if path is None else path.read_bytes()), path
+        for path in (path for path in files if path not in self._kept):
+            is_kept = path.name == layout.SETTLED_FILE
+            self._kept |= {path} if is_kept else set()
+            yield from ((call, None if is_kept else path) for call in self._keep(path))
+        while self.is_own and (part := self._keep(self._log, self._log_sent)) and (content := part[0][2]):
+            self._log_sent += len(content)
+            yield part[0], None
+
+    def _keep(self, path: Path, offset: int | None = None) -> list[Call]:
+        """Return the call that delivers a file, or a part of it from `offset` [bytes] on; none if it is missing."""
+        # The final report may just have replaced the report that the rank wrote when the job began.
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            stream.seek(offset or 0)
+            content = stream.read(-1 if offset is None else _MAX_BYTES)
+            return [("keep", (str(path.relative_to(self.directory)), offset), content)]
+        return []
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
-        told = self.ask([("claim", (self.life, built, job_index, piece), None)])
+        told = self.ask([("claim", (built, job_index, piece), None)])
         answer = disk.adapter(ClaimAnswer).validate_python(told)
         self._said, self._said_at = answer.state, self.clock()
         return answer
@@ -550,7 +521,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
                 "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
             )
             raise ConfigError(Problem(message, key="--gpus_per_rank"))
-        context = replace(alone, rank=life.rank, world_size=orders.num_ranks, local_world_size=1)
+        context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
     except ArenaError as error:
         raise RefusedError(str(error)) from error
@@ -578,7 +549,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             world_size=attempt.world_size,
             stop_requested=must_stop,
             is_over=lambda job: job in remote.jobs_over,
-            rest_s=interval_s(orders.num_ranks),
+            rest_s=interval_s(attempt.world_size),
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
@@ -602,7 +573,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
 # A directory for the files of one process, on a disk of its own.
 
 _OF_PROCESS = "isaaclab_arena_rank"
-_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_([0-9a-f]{{8}})_([0-9]+)_([0-9]+)_.*")
+_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_[0-9a-f]{{8}}_([0-9]+)_([0-9]+)_.*")
 
 
 @contextmanager
@@ -611,18 +582,13 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     pid, machine = os.getpid(), f"{zlib.crc32(processes.machine_identity().encode()):08x}"
     with disk.storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
-        for path in root.glob(f"{_OF_PROCESS}*"):
+        # Only of this machine.
+        for path in root.glob(f"{_OF_PROCESS}*_{machine}_*"):
             owner = _OWNER.fullmatch(path.name)
-            # Only of this machine and user.
-            if owner is None or owner[1] != machine or path.is_symlink():
-                continue
-            with suppress(OSError):
-                is_mine = path.stat().st_uid == os.getuid()
-                if is_mine and not processes.process_is_running(int(owner[2]), int(owner[3]) or None):
-                    shutil.rmtree(path, ignore_errors=True)
+            if owner is not None and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
+                # It follows no link, and leaves other users' files.
+                shutil.rmtree(path, ignore_errors=True)
         prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
-        own = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-    try:
-        yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
+        own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)
+    with own as name:
+        yield Path(name)

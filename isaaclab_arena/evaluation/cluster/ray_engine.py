@@ -24,7 +24,7 @@ from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line, refuse
 from isaaclab_arena.evaluation.cluster import claim_server
 from isaaclab_arena.evaluation.cluster.claim_server import WAY_OUT, Ask, Call, Life, NodeNeeds, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
@@ -53,26 +53,26 @@ class ClaimServerActor:
             claim_server.request_of(read.needs), read.attempt, Path(read.output_directory)
         )
 
-    def ask(self, calls: str, content: bytes) -> str:
-        """Make calls of the claim server, and answer the last one. `content` holds the bytes of all of them."""
-        stream = io.BytesIO(content)
-        asked = json.loads(calls)
-        told = [(name, words, None if size is None else stream.read(size)) for name, words, size in asked]
-        return json_line(claim_server.answered(self._claim_server, told))
+    def ask(self, words: str, content: bytes) -> str:
+        """Make calls of a rank or of the driver, and answer the last one. `content` holds the bytes of all of them."""
+        stream, (life, asked) = io.BytesIO(content), json.loads(words)
+        calls = [(name, arguments, None if size is None else stream.read(size)) for name, arguments, size in asked]
+        return json_line(self._claim_server.ask(calls, None if life is None else Life(**life)))
 
 
-def answer_of(actor: Any, calls: Sequence[Call], *, way_out: str = "") -> Any:
+def answer_of(actor: Any, calls: Sequence[Call], *, life: Life | None = None, way_out: str = "") -> Any:
     """Make calls of the claim server, and return its last answer; `ClaimsLostError` if the server is lost."""
-    words = json_line([(name, words, None if content is None else len(content)) for name, words, content in calls])
+    asked = [(name, arguments, None if content is None else len(content)) for name, arguments, content in calls]
+    contents = b"".join(content or b"" for _, _, content in calls)
     try:
-        return json.loads(ray.get(actor.ask.remote(words, b"".join(content or b"" for _, _, content in calls))))
-    except exceptions.RayTaskError as error:
-        if isinstance(error.cause, ArenaError):
+        return json.loads(ray.get(actor.ask.remote(json_line([life, asked]), contents)))
+    except exceptions.RayError as error:
+        is_failure = isinstance(error, exceptions.RayTaskError)
+        if is_failure and isinstance(error.cause, ArenaError):
             raise error.cause from error
-        # The claim server failed, so no job of the asking rank is at fault.
-        raise ClaimsLostError(f"the run's claim server failed: {why(error)}{way_out}") from error
-    except exceptions.RayActorError as error:
-        raise ClaimsLostError(f"the run's claim server does not answer: {why(error)}{way_out}") from error
+        # No job of the asking rank is at fault.
+        how = "failed" if is_failure else "does not answer"
+        raise ClaimsLostError(f"the run's claim server {how}: {why(error)}{way_out}") from error
 
 
 @dataclass(eq=False, repr=False)
@@ -88,8 +88,8 @@ class RankActor:
 
     def run(self, orders: str, life: str) -> str:
         """Run the claimed jobs, and return the final state of the rank."""
-        read = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
-        return claim_server.run_rank(*read, partial(answer_of, self.claim_server))
+        read, lived = adapter(RunOrders).validate_json(orders), adapter(Life).validate_json(life)
+        return claim_server.run_rank(read, lived, partial(answer_of, self.claim_server, life=lived))
 
 
 def why(error: exceptions.RayError) -> str:
@@ -108,7 +108,6 @@ def why(error: exceptions.RayError) -> str:
 # Run the processes of a run as actors of a Ray cluster.
 
 _LOG = logging.getLogger(__name__)
-_TRIES_OF_A_CHECK = 3
 _NODE_ID = "ray.io/node-id"
 """The label with which Ray provides every node."""
 _KNOCK_TIMEOUT_S = 5.0
@@ -182,45 +181,32 @@ class RayEngine:
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
-        check = _remote(num_cpus=0, max_retries=0)
-        # Made once: Ray sends each remote function to the cluster by itself, and a cluster may have many nodes.
-        problem_there, words = check(claim_server.problem_of_node), json_line(needs)
-
         # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
         # value, so its process need not import this package.
-        here = ray.get_runtime_context().get_node_id()
+        check, here = _remote(num_cpus=0, max_retries=2), ray.get_runtime_context().get_node_id()
+        nodes = {node["NodeID"]: node for node in ray.nodes() if _could_have(node, needs)}
         prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
-        nodes = [node for node in ray.nodes() if _could_have(node, needs)]
-        is_here = {node["NodeID"] for node in nodes} >= {here}
-        is_same = is_here and (self.is_local or ray.get(prefix.remote()) == sys.prefix)
-        to_ask = [node for node in nodes if not (is_same and node["NodeID"] == here)]
-        checks = [problem_there.options(scheduling_strategy=_on(node["NodeID"])) for node in to_ask]
-        # All nodes are at work on their checks at the same time.
-        pending = [each.remote(words) for each in checks]
+        if here in nodes and (self.is_local or ray.get(prefix.remote()) == sys.prefix):
+            del nodes[here]
+        # Made once, because Ray sends each remote function to the cluster by itself. All nodes are at work on their
+        # checks at the same time.
+        problem_there, words = check(claim_server.problem_of_node), json_line(needs)
+        checks = [problem_there.options(scheduling_strategy=_on(node_id)).remote(words) for node_id in nodes]
         problems = []
-        for number, node in enumerate(to_ask):
-            name, reference = node["NodeManagerHostname"], pending[number]
-            told: Any = None
-            for _ in range(_TRIES_OF_A_CHECK):
-                try:
-                    told = ray.get(reference)
-                    break
-                except exceptions.WorkerCrashedError as error:
-                    # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
-                    told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
-                    reference = checks[number].remote(words)
-                except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
-                    # Ray lists a node that has gone for a while.
-                    _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
-                    told = None
-                    break
-                except exceptions.RayError as error:
-                    lacks = "it lacks this package or has another version of it"
-                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
-                    break
+        for node, reference in zip(nodes.values(), checks, strict=True):
+            name, told = node["NodeManagerHostname"], None
+            try:
+                told = ray.get(reference)
+            except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
+                # Ray lists a node that has gone for a while.
+                _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
+            except exceptions.WorkerCrashedError as error:
+                told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
+            except exceptions.RayError as error:
+                lacks = "it lacks this package or has another version of it"
+                told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
             problems += [] if told is None else [Problem(told)]
-        if problems:
-            raise ConfigError(problems)
+        refuse(problems)
 
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""
@@ -253,8 +239,8 @@ class RayEngine:
 
     def kill(self, life: Life) -> None:
         """End a rank at once."""
-        if (actor := self._actors.pop(life, None)) is not None:
-            ray.kill(actor)
+        self._running = {reference: each for reference, each in self._running.items() if each != life}
+        ray.kill(self._actors.pop(life))
 
     def has_nodes(self, avoided: Collection[str]) -> bool:
         """Whether another node than these has enough resources for a rank."""
@@ -266,22 +252,21 @@ class RayEngine:
         return f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU"
 
     def _outcome(self, reference: Any) -> str | Exception:
-        actor = self._actors.pop(self._running.pop(reference), None)
+        actor = self._actors.pop(self._running.pop(reference))
         try:
             return ray.get(reference)
         except exceptions.RayTaskError as error:
             if not isinstance(error.cause, RefusedError):
                 return error.cause if isinstance(error.cause, Exception) else error
-            refused = str(error.cause)
+            refusal = error.cause
         except exceptions.RayError as error:
-            if CANNOT_IMPORT not in str(error) or actor is None:
+            if CANNOT_IMPORT not in str(error):
                 return claim_server.RankDiedError(why(error))
             # The node cannot load the code of the rank.
-            refused = f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}"
-        refusal = RefusedError(refused)
-        refusal.node = actors(actor._actor_id.hex())["Address"]["NodeID"] if actor is not None else ""
-        hosts = (each["NodeManagerHostname"] for each in ray.nodes() if each["NodeID"] == refusal.node)
-        refusal.host = next(hosts, "unknown")
+            refusal = RefusedError(f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}")
+        refusal.node = actors(actor._actor_id.hex())["Address"]["NodeID"]
+        hosts = {each["NodeID"]: each["NodeManagerHostname"] for each in ray.nodes()}
+        refusal.host = hosts.get(refusal.node, refusal.host)
         return refusal
 
 

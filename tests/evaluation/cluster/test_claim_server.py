@@ -22,7 +22,6 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     NodeNeeds,
     RemoteLedger,
     RunOrders,
-    answered,
     interval_s,
 )
 from isaaclab_arena.evaluation.options import RunOptions
@@ -51,9 +50,7 @@ ATTEMPT = Attempt(
     jobs=(AttemptEntry(job="coins"),),
 )
 NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
-ORDERS = RunOrders(
-    run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, num_ranks=2, node_directory=None
-)
+ORDERS = RunOrders(run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, node_directory=None)
 MEASURED = Measured(episodes=1, env_steps=10, seconds=0.1)
 
 
@@ -97,7 +94,7 @@ class Rank:
 
         def ask(calls: Sequence[Call]):
             self.asked.append(calls[0][0])
-            return answered(claim_server, calls)
+            return claim_server.ask(calls, self.life)
 
         jobs = divided_jobs(request.jobs, ATTEMPT)
         self.ledger = RemoteLedger(
@@ -203,12 +200,12 @@ def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, clai
     rank.claim()
     other = claim_server.claim(Life(rank=1)).claim
     assert other is not None
-    for piece, asked in ((7, 2), (7, 2), (other.piece, 2)):
+    for piece, asked in ((7, 2), (6, 3), (other.piece, 3)):
         rank.ledger.claim(0, piece)
         assert len(rank.asked) == asked
     clock_s[0] = 1.0
     assert rank.ledger.claim(0, other.piece) is None
-    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (3, 5)
+    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (4, 4)
 
 
 @pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
@@ -265,7 +262,7 @@ def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, h
 @pytest.mark.parametrize("path", ["run.json", "coins/../run.json", "coins/episodes/e000001.h5", "other/settled.json"])
 def test_a_rank_writes_no_file_that_is_not_its_own(home, claim_server, path):
     with pytest.raises(StorageError, match="no file that a rank writes"):
-        claim_server.keep(Life(rank=0), path, content=b"x")
+        claim_server.keep(Life(rank=0), path, None, b"x")
 
 
 def test_lines_of_another_job_or_rank_are_refused(claim_server):
@@ -273,15 +270,15 @@ def test_lines_of_another_job_or_rank_are_refused(claim_server):
         claim_server.commit(Life(rank=0), json_line(line_of(0, rank=1)))
 
 
-@pytest.mark.parametrize("call", [("commit", (Life(rank=0), 1), None), ("begin", (Life(rank=0), "x", 0, 0), None)])
+@pytest.mark.parametrize("call", [("commit", (1,), None), ("commit", ("{}",), None), ("begin", ("x", 0, 0), None)])
 def test_messages_of_another_form_are_refused(claim_server, call):
     with pytest.raises(ValueError, match="validation error"):
-        answered(claim_server, [call])
+        claim_server.ask([call], Life(rank=0))
 
 
 def test_only_what_ranks_ask_can_be_called(claim_server):
     with pytest.raises(KeyError):
-        answered(claim_server, [("_blame", (), None)])
+        claim_server.ask([("_check", (), None)])
 
 
 def test_claims_are_the_files_that_ranks_of_one_directory_make(home, claim_server):
@@ -349,8 +346,9 @@ def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster
     rank.ledger.begin(claim, 0, 2)
     cluster.die(0)
     life = cluster.ranks[1].life
-    assert claim.piece not in of_ranges(cluster.claim_server.claim(life, None, 0).state.open_pieces)
-    assert cluster.claim_server.claim(life, None, 0, claim.piece).claim is None
+    answer = cluster.claim_server.claim(life, None, 0, claim.piece)
+    assert answer.claim is None
+    assert claim.piece not in of_ranges(answer.state.open_pieces)
 
 
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):

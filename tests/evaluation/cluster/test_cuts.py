@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, answered
+from isaaclab_arena.evaluation.cluster.claim_server import Call, ClaimServer, Life
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -50,7 +50,7 @@ class CutClaimServer(ClaimServerNextDoor):
         for number, (method, arguments, _) in enumerate(calls):
             if not self.is_cut and method == self._method and self._word in str(arguments):
                 self.is_cut = True
-                answered(self._claim_server, calls[: number + self._is_done])
+                self._claim_server.ask(calls[: number + self._is_done], Life(rank=0))
                 self._claim_server.lock.release()
         if self.is_cut:
             raise ClaimsLostError("the run's claim server does not answer")

@@ -21,7 +21,6 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     Life,
     RemoteLedger,
     RunOrders,
-    answered,
     directory_of_process,
     needs_of,
     run_rank,
@@ -49,10 +48,6 @@ JOB = {
 }
 
 
-def nobody(options: ClusterOptions):
-    raise AssertionError("a cluster was asked for")
-
-
 def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out(tmp_path):
     jobs = [
         {**JOB, "name": "alone"},
@@ -62,7 +57,7 @@ def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out
     file = write_jobs(tmp_path / "jobs.json", jobs)
     request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"), may_import=True)
     with pytest.raises(ConfigError) as refused:
-        execute_on_cluster(request, ClusterOptions(cluster="ray"), connect=nobody)
+        execute_on_cluster(request, ClusterOptions(cluster="ray"))
     first, second = map(str, refused.value.problems)
     assert first.startswith(f"{file}: job 'served': policy_server.shared: 'node': ranks of a cluster share no policy ")
     assert "leave policy_server out, and each rank has the network itself, or run this job under torchrun" in first
@@ -136,7 +131,7 @@ class ClaimServerNextDoor:
     def ask(self, calls: Sequence[Call]):
         with self._lock:
             self.calls += calls
-            return answered(self._claim_server, calls)
+            return self._claim_server.ask(calls, Life(rank=0))
 
     def asked(self, name: str) -> list[Call]:
         """Return the calls of a method."""
@@ -156,7 +151,7 @@ class ClaimServerWithoutReports(ClaimServerNextDoor):
     """Keeps what a rank has delivered that died just before its report arrived."""
 
     def ask(self, calls: Sequence[Call]):
-        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][1]])
+        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][0]])
 
 
 def run_alone(
@@ -179,7 +174,6 @@ def run_alone(
             config_hash=started.plan.config_hash,
             output_directory=str(started.output_directory),
             attempt=started.attempt,
-            num_ranks=1,
             node_directory=None if node is None else str(node),
         )
         received = adapter(RunOrders).validate_json(json_line(orders))
@@ -221,7 +215,7 @@ def test_a_rank_beats_until_all_that_it_has_written_is_delivered(tmp_path):
     # What is left at the end may take longer than the silence after which a rank is taken for dead.
     _, claim_server = run_alone(tmp_path, REACH, node=tmp_path / "node")
     kept = claim_server.asked("keep")
-    statuses = [json.loads(content or b"") for _, arguments, content in kept if "status" in arguments[1]]
+    statuses = [json.loads(content or b"") for _, arguments, content in kept if "status" in arguments[0]]
     assert statuses[-1]["state"] == "finished"
     assert not any(status["exited"] for status in statuses)
 
@@ -260,7 +254,7 @@ def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tm
     # Long enough that the rank's first word on the job arrives in a delivery before that of the last episodes.
     job = {**REACH, "num_episodes": 80}
     _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
-    assert any("job_begun" in arguments[1] for _, arguments, _ in claim_server.asked("keep"))
+    assert any("job_begun" in arguments[0] for _, arguments, _ in claim_server.asked("keep"))
     merged = ended_by_the_driver(tmp_path / "out")
     assert merged.complete
     (row,) = merged.jobs.to_dict("records")

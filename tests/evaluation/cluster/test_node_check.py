@@ -15,6 +15,7 @@ import pytest
 from isaaclab_arena.evaluation.cluster.claim_server import NodeNeeds, needs_of, problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.contents import DISTRIBUTION
 from isaaclab_arena.storage.disk import json_line
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
@@ -95,6 +96,14 @@ def test_a_checkpoint_that_a_node_lacks_or_that_is_another_one_is_named(told):
     assert f"has other files: job 'reach': checkpoint_path {checkpoint.name} is " in told()
     Path("trained").rename("away")
     assert "jobs.json: job 'reach': policy_config_dict.checkpoint_path: 'trained' does not exist" in told()
+
+
+def test_unknown_content_is_no_difference_but_said(needs, caplog):
+    (name, *_) = needs.contents
+    unknown = dataclasses.replace(needs, contents={**needs.contents, name: UNKNOWN})
+    assert problem_of_node(json_line(unknown)) is None
+    said = f"node {socket.gethostname()} may have other files: unknown, so not compared: {name}"
+    assert [each.message for each in caplog.records if "not compared" in each.message] == [said]
 
 
 def test_an_interpreter_that_a_node_lacks_is_named(told):

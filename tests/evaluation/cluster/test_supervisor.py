@@ -135,7 +135,7 @@ def test_ranks_that_get_on_with_the_work_begin_anew_however_often_they_die(end):
 
 
 def test_a_rank_of_which_nothing_is_heard_for_half_a_minute_is_ended_and_begins_anew():
-    cluster = PretendedCluster({9: [finished(0), finished(1, life=1)]}, starts={0: 0, 1: 0}, jobs_end_s=9)
+    cluster = PretendedCluster({39: [finished(0), finished(1, life=1)]}, starts={0: 0, 1: 0}, jobs_end_s=39)
     cluster.silent = {1: 31.0}
     told = work(cluster)
     assert ("kill", 1, 0) in told
