@@ -86,9 +86,9 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
                 job=job.name,
                 environment=job.config.environment,
                 environment_args=dict(job.config.environment_args),
-                seed=first.seed if first.placement_seed is None else first.placement_seed,
+                seed=first.seed if first.conditions_seed is None else first.conditions_seed,
                 variations=dict(job.variations),
-                episodes=[dict(line.variations) for line in lines],
+                episodes=[dict(line.conditions) for line in lines],
             )
         )
     return sets, incomplete

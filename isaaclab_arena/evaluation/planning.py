@@ -186,7 +186,7 @@ def answer_watch(
         questions,
         # An error of an earlier attempt that runs again does not count as finished.
         runs_again=lambda line: (
-            (kept := finished.get(line.job_name)) is not None
+            (kept := finished.get(line.job)) is not None
             and (line.outcome is Outcome.ERROR and line.attempt < attempt)
             and not contain(kept, line.episode_index)
         ),

@@ -270,7 +270,7 @@ def jobs_of_plan(
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
             lines = ledger.read_commits(source / planned.name, planned.name).lines
-            saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
+            saved = {line.episode_index: conditions_from_json(line.conditions) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = replace(settled, saved_conditions=conditions)
         jobs.append(settled)
@@ -412,7 +412,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         of_policy = contents.changes(was.policy, is_now.policy)
         differences = (*of_policy, *contents.changes(was.environment, is_now.environment))
         changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
-    name, num_steps = before.job.name, line.episode_length
+    name, num_steps = before.job.name, line.length
     verdict = VerifiedEpisode(job=name, episode_index=index, num_steps=num_steps, contents=changed)
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
@@ -429,14 +429,14 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int, *, is_determi
         difference = rerun.first_difference(recorded, found)
     if difference is None:
         # The commit lines: the start of the episode, its length and its result, but neither time nor place.
-        names = ("episode_seed", "variations", "language_instruction")
+        names = ("episode_seed", "conditions", "language_instruction")
         starts = {name: [json_line(getattr(each, name)) for each in (line, again)] for name in names}
         other = next((name for name, (was, is_now) in starts.items() if was != is_now), None)
         if other is not None:
-            field, (was, is_now) = "conditions" if other == "variations" else other, starts[other]
-            difference = rerun.Difference(field=field, recorded=was, found=is_now, at_start=True)
-        elif line.episode_length != again.episode_length:
-            lengths = str(line.episode_length), str(again.episode_length)
+            was, is_now = starts[other]
+            difference = rerun.Difference(field=other, recorded=was, found=is_now, at_start=True)
+        elif line.length != again.length:
+            lengths = str(line.length), str(again.length)
             difference = rerun.Difference(field="num_samples", recorded=lengths[0], found=lengths[1])
         else:
             first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))

@@ -407,7 +407,7 @@ EPISODES: tuple[Column[evidence.FinishedEpisode], ...] = (
     Column("episode_seed", "Int64", lambda each: each.line.episode_seed),
     Column("outcome", "string", lambda each: each.line.outcome and str(each.line.outcome), "how it ended"),
     Column("success", "boolean", lambda each: each.line.success),
-    Column("length", "Int64", lambda each: each.line.episode_length),
+    Column("length", "Int64", lambda each: each.line.length),
     Column("return", "Float64", lambda each: each.line.episode_return),
     Column("termination", "string", lambda each: each.line.termination),
     Column("error", "string", lambda each: each.line.error),

@@ -127,15 +127,15 @@ def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[
         for line in grouped[index]:
             env_id = line.rank * job.config.num_envs + line.env_id
             fields = {
-                "job_name": line.job_name,
+                "job_name": line.job,
                 "env_id": env_id,
                 "episode_in_env": ended[env_id],
                 "language_instruction": line.language_instruction,
                 "seed": line.seed,
                 "success": line.success,
-                "episode_length": line.episode_length,
+                "episode_length": line.length,
                 "timestamp": line.timestamp,
-                "variations": line.variations,
+                "variations": line.conditions,
             }
             ended[env_id] += 1
             if line.progress is not None:

@@ -88,7 +88,7 @@ class JobEvidence:
         outcomes = Counter(line.outcome for line in lines)
         episodes, counted = (
             [
-                FinishedEpisode(job, line, json_line(line.variations), start, needed is not None and at >= needed)
+                FinishedEpisode(job, line, json_line(line.conditions), start, needed is not None and at >= needed)
                 for line, start, at in zip(
                     own, stopping.alike_starts(own), (line.episode_index for line in own), strict=True
                 )
@@ -156,7 +156,7 @@ class JobEvidence:
             bounds = Interval(low=scored.successes / total, high=(scored.successes + unscored) / total)
         vars(self).update(
             needed=needed, lines=lines, measured=measured, outcomes=outcomes, episodes=episodes, counted=counted,
-            lengths=[line.episode_length for line in measured],
+            lengths=[line.length for line in measured],
             returns=[line.episode_return for line in measured if line.episode_return is not None],
             scored=scored, interval=interval, exact=exact, bounds=bounds, failure_by_errors=reason, standing=standing,
             missing=None if is_unknown else len(standing.missing),
@@ -165,7 +165,7 @@ class JobEvidence:
             promise=promise,
             checkpoint=self.contents and self.contents.checkpoint,
             policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
-            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
 
@@ -200,11 +200,11 @@ class JobEvidence:
         if pace is None:
             # Means over episodes weight each control step equally.
             known = (line for line in self.lines if metric in line.metrics)
-            return mean_over_steps((line.metrics[metric] or 0.0, line.episode_length) for line in known)
+            return mean_over_steps((line.metrics[metric] or 0.0, line.length) for line in known)
         # The simulation waits, so no action is stale, and the queries have a fixed pace.
         if metric == STALE_SHARE:
             return 0.0 if self.lines else None
-        lengths = [line.episode_length for line in self.lines]
+        lengths = [line.length for line in self.lines]
         queries = sum(-(-length // pace.steps) for length in lengths)
         return queries / (sum(lengths) * pace.control_dt) if sum(lengths) else None
 
@@ -390,7 +390,7 @@ class SuiteEvidence:
             mean_rate=None if None in rates else mean([rate for rate in rates if rate is not None]),
             interval=statistics.mean_of_tasks([job.scored for job in jobs]),
             bounds=Interval(low=low, high=high) if len(bounds) == len(jobs) else None,
-            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation(jobs),
         )
 

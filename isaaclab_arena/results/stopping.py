@@ -52,7 +52,7 @@ def alike_starts(lines: Sequence[CommitLine]) -> list[int | None]:
 
 def how_it_went(line: CommitLine) -> Hashable:
     """Return the result of an episode as a key that is equal for equal results, as far as its line records it."""
-    result = (line.outcome, line.success, line.episode_length, line.episode_return, line.termination, line.checksum)
+    result = (line.outcome, line.success, line.length, line.episode_return, line.termination, line.checksum)
     return *result, line.language_instruction, json_line(line.metrics)
 
 
@@ -208,7 +208,7 @@ def finished_episode(line: CommitLine) -> FinishedEpisode:
     return FinishedEpisode(
         success=None if is_error else line.success,
         # All jobs of a question run the same environment, so its name is left out.
-        conditions=condition_key("", None, json_line(line.variations), line.episode_seed),
+        conditions=condition_key("", None, json_line(line.conditions), line.episode_seed),
         start=line.start,
         went=None if line.start is None else how_it_went(line),
     )

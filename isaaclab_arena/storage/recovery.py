@@ -127,9 +127,9 @@ class EpisodeCommits(ledger.CommitWriter):
                 there = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
             except ValueError as error:
                 raise DamagedFileError(f"{path} does not say how its episode went") from error
-            found = (there.job_name, there.episode_index, there.checksum)
-            if found != (line.job_name, line.episode_index, attributes.get("checksum")):
-                what = f"of job '{there.job_name}', episode {there.episode_index}, or of other arrays"
+            found = (there.job, there.episode_index, there.checksum)
+            if found != (line.job, line.episode_index, attributes.get("checksum")):
+                what = f"of job '{there.job}', episode {there.episode_index}, or of other arrays"
                 raise DamagedFileError(f"{path} is {what}")  # noqa: TRY301
         except DamagedFileError as error:
             _LOG.warning("%s was there already and is replaced: %s", path, error)
@@ -275,7 +275,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
 def dataset_named_by(line: CommitLine) -> str:
     """Return the dataset's file name for a commit line. Lines without a valid one get the default of their rank."""
     name = line.dataset_file or ""
-    return name if layout.is_dataset_of(line.job_name, name) else layout.dataset_file_name(line.job_name, line.rank, 1)
+    return name if layout.is_dataset_of(line.job, name) else layout.dataset_file_name(line.job, line.rank, 1)
 
 
 def _diagnose(
@@ -360,7 +360,7 @@ def _adoptable(
             reason = "it is of another plan: its configuration has another hash"
         elif carried is None:
             reason = "no line commits it, and it carries none"
-        elif (carried.job_name, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
+        elif (carried.job, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
             reason = "no line commits it, and the one that it carries is of another episode"
         elif line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
@@ -390,7 +390,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
         for text in lines:
             with suppress(ValueError):
                 line = parse_line(text)
-                if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
+                if line.job == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
                     kept.append(text)
         if len(kept) < len(lines):
             disk.keep_aside(path, aside)

@@ -238,7 +238,7 @@ class ClaimServer:
             line = ledger.parse_line(text)
         except ValueError as error:
             raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
-        name = line.job_name
+        name = line.job
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
@@ -341,7 +341,7 @@ class ClaimServer:
             )
             line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
-            self.commit(life, disk.json_line(line))
+            self.commit(life, ledger.line_text(line))
         self._suspects.begun.pop(rank, None)
         self._lives[rank] = life.number + 1
         self._machines.pop(rank, None)
