@@ -39,7 +39,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 

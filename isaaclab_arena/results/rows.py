@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 from isaaclab_arena.storage.contents import Contents, one_hash
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
 from isaaclab_arena.storage.reports import (
     JobReport,

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SEED_CONDITION, Outcome
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine
 
 # The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.

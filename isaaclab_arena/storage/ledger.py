@@ -13,7 +13,7 @@ from pydantic import ConfigDict, ValidationError
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
-from isaaclab_arena.storage import disk, layout
+from isaaclab_arena.storage import atomic, json_values, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
@@ -113,7 +113,7 @@ def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = Fal
     path, copy = output_directory / layout.RUN_PLAN_FILE, output_directory / layout.PLAN_COPY_FILE
     # The copy of a revised plan comes first: it replaces a lost plan, and must never know of fewer episodes.
     for each in (copy, path) if revises else (path, copy):
-        disk.write_text(each, disk.json_text(plan), overwrite=revises or each is copy)
+        atomic.write_text(each, json_values.json_text(plan), overwrite=revises or each is copy)
     return path
 
 
@@ -137,7 +137,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
 
 
 def _read_plan(path: Path) -> RunPlan:
-    plan = disk.read_versioned(path, RunPlan, SCHEMA_VERSION)
+    plan = json_values.read_versioned(path, RunPlan, SCHEMA_VERSION)
     # Job names become paths, and a plan file is untrusted input.
     problems = [
         Problem(problem, file=str(path), key=f"jobs[{position}].config.name")
@@ -171,14 +171,14 @@ class SettledBatch:
 def read_settled(job_directory: Path) -> SettledBatch | None:
     """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
     path = job_directory / layout.SETTLED_FILE
-    return disk.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
+    return json_values.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
 
 
 def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
     path = job_directory / layout.SETTLED_FILE
-    temporary = disk.temporary_path(path)
-    disk.write_text(temporary, disk.json_text(settled), overwrite=True)
+    temporary = atomic.temporary_path(path)
+    atomic.write_text(temporary, json_values.json_text(settled), overwrite=True)
     try:
         # A link is created atomically, and fails if the file exists: only one rank settles.
         os.link(temporary, path)
@@ -187,10 +187,10 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     except OSError as no_links:
         # This file system has no links. Ranks that race here all write the same content.
         try:
-            disk.write_text(path, disk.json_text(settled))
+            atomic.write_text(path, json_values.json_text(settled))
         except ArenaError as error:
             if not path.exists():
-                raise disk.storage_error("write", path, no_links) from error
+                raise atomic.storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
     return read_settled(job_directory) or settled
@@ -254,7 +254,7 @@ def attempt_path(output_directory: Path, number: int) -> Path:
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
     """Write an attempt's file atomically, and return its path. StorageError if that number exists."""
     path = attempt_path(output_directory, attempt.number)
-    disk.write_text(path, disk.json_text(attempt))
+    atomic.write_text(path, json_values.json_text(attempt))
     return path
 
 
@@ -263,7 +263,7 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
     path = attempt_path(output_directory, number)
     if not os.path.lexists(path):
         raise StorageError(f"{path} is missing; the run's directory was changed by something else")
-    return disk.read_versioned(path, Attempt, SCHEMA_VERSION)
+    return json_values.read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
 def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[Attempt], list[str]]:
@@ -392,7 +392,7 @@ def commit_line(record: EpisodeRecord, *, wall_s: float, **context: Any) -> Comm
 
 def line_text(line: CommitLine) -> str:
     """Return a line as its file holds it, without the line's end."""
-    return disk.json_line({key: getattr(line, name) for name, key in _KEY_OF.items()})
+    return json_values.json_line({key: getattr(line, name) for name, key in _KEY_OF.items()})
 
 
 class CommitWriter:
@@ -409,16 +409,16 @@ class CommitWriter:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise disk.storage_error("create", self.path, error) from error
+                raise atomic.storage_error("create", self.path, error) from error
             return
         raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine | str) -> None:
         """Append one line, or the text of one: its recording holds the same text. StorageError unless written whole."""
         if self._descriptor < 0:
-            with disk.storage_errors("open", self.path):
+            with atomic.storage_errors("open", self.path):
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        disk.append_line(self._descriptor, line if isinstance(line, str) else line_text(line), self.path)
+        atomic.append_line(self._descriptor, line if isinstance(line, str) else line_text(line), self.path)
 
     def close(self) -> None:
         """Close the file; the next line opens it again. May be called more than once."""
@@ -450,7 +450,7 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
         try:
-            *texts, last = disk.read_whole(path).split(b"\n")
+            *texts, last = atomic.read_whole(path).split(b"\n")
         except StorageError as error:
             if not skip_unreadable:
                 raise
@@ -512,7 +512,7 @@ def _gives_way(line: CommitLine, other: CommitLine) -> bool:
 
 def parse_line(text: bytes | str) -> CommitLine:
     """Parse one line of a commit file. ValueError if it is not a commit line."""
-    line = disk.adapter(CommitLine).validate_json(text, strict=True)
+    line = json_values.adapter(CommitLine).validate_json(text, strict=True)
     if min(line.episode_index, line.length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
@@ -521,8 +521,8 @@ def parse_line(text: bytes | str) -> CommitLine:
 def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
     """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        disk.check_plain(path)
-        with disk.storage_errors("read", path), path.open("rb") as file:
+        atomic.check_plain(path)
+        with atomic.storage_errors("read", path), path.open("rb") as file:
             file.seek(read_bytes.get(path, 0))
             content = file.read()
         # The part after the last newline is still being written.
@@ -546,8 +546,8 @@ def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
         **{name: getattr(line, name) for name in ("job", "episode_index", "seed", "episode_seed")},
         "placement_seed": line.conditions_seed,
         **{name: getattr(line, name) for name in named},
-        "conditions": disk.json_line(line.conditions),
-        "metrics": disk.json_line(line.metrics),
+        "conditions": json_values.json_line(line.conditions),
+        "metrics": json_values.json_line(line.metrics),
         "error": line.error,
         "rank": line.rank,
     }
@@ -599,5 +599,5 @@ def videos_of_job(output_directory: Path, job: str) -> list[tuple[layout.VideoNa
     except OSError:
         # Most jobs are not filmed.
         return []
-    files = [] if disk.leads_out_of_its_run(directory) else files
+    files = [] if atomic.leads_out_of_its_run(directory) else files
     return [(said, directory / name) for name in files if (said := layout.parse_video_file_name(name)) is not None]

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.disk import storage_error
+from isaaclab_arena.storage.atomic import storage_error
 from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes
 
 # Read the decompressed sizes of a Parquet file's pages from their headers, before decompressing anything.

@@ -12,8 +12,8 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
-from isaaclab_arena.storage.disk import FileThereError
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
