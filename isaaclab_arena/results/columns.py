@@ -396,7 +396,7 @@ SUITES: tuple[Column[evidence.SuiteEvidence], ...] = (
     Column("saturated_action_share", "Float64", lambda suite: suite.saturated, when=_SATURATED),
 )
 
-EPISODES: tuple[Column[evidence.FinishedEpisode], ...] = (
+EPISODES: tuple[Column[evidence.EpisodeEvidence], ...] = (
     Column("job", "string", lambda each: each.job.name, "which episode"),
     Column("episode_index", "Int64", lambda each: each.line.episode_index),
     Column("environment", "string", lambda each: each.job.config.environment,

@@ -22,7 +22,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
-from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
+from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, in_words
 from isaaclab_arena.storage import atomic, json_values, ledger
 from isaaclab_arena.storage import reports as rank_reports
 from isaaclab_arena.storage.contents import Provenance
@@ -194,9 +194,7 @@ class RunFiles:
         # may answer a question that another job waits for.
         asked = {job for question in self._plan.questions for job in question.jobs}
         finished = {
-            name: {each.episode_index: finished_episode(each) for each in log.lines}
-            for name, log in self._logs.items()
-            if name in asked
+            name: {line.episode_index: line for line in log.lines} for name, log in self._logs.items() if name in asked
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}

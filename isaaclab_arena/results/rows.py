@@ -28,7 +28,7 @@ STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""
 
 
-class FinishedEpisode(NamedTuple):
+class EpisodeEvidence(NamedTuple):
     """The subject of an episode's row. A tuple, because there may be very many."""
 
     job: PlanEntry
@@ -64,8 +64,8 @@ class JobEvidence:
     lengths: Sequence[int] = field(init=False)  # control steps of the measured ones
     returns: Sequence[float] = field(init=False)  # sums of rewards of the measured ones, as far as they are finite
     outcomes: Counter[Outcome | None] = field(init=False)
-    episodes: Sequence[FinishedEpisode] = field(init=False)  # all finished ones, also those beyond a decision
-    counted: Sequence[FinishedEpisode] = field(init=False)  # those that count; no other makes them alike
+    episodes: Sequence[EpisodeEvidence] = field(init=False)  # all finished ones, also those beyond a decision
+    counted: Sequence[EpisodeEvidence] = field(init=False)  # those that count; no other makes them alike
     scored: ScoredEpisodes = field(init=False)  # those with a known success: no errors, and success is measured
     interval: Interval | None = field(init=False)  # 95 %: Wilson's, or if a question may stop the job the anytime one
     exact: Interval | None = field(init=False)  # of Clopper and Pearson; None for a job with questions
@@ -88,7 +88,7 @@ class JobEvidence:
         outcomes = Counter(line.outcome for line in lines)
         episodes, counted = (
             [
-                FinishedEpisode(job, line, json_line(line.conditions), start, needed is not None and at >= needed)
+                EpisodeEvidence(job, line, json_line(line.conditions), start, needed is not None and at >= needed)
                 for line, start, at in zip(
                     own, stopping.alike_starts(own), (line.episode_index for line in own), strict=True
                 )
