@@ -529,11 +529,9 @@ def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> I
         whole = content[: content.rfind(b"\n") + 1]
         read_bytes[path] = read_bytes.get(path, 0) + len(whole)
         for text in whole.splitlines():
-            # The merge reports a line that is no episode.
-            with suppress(ValueError):
-                line = parse_line(text)
-                if line.job == job:
-                    yield line
+            # The merge reports any other line.
+            if isinstance(line := _parsed(text, job), CommitLine):
+                yield line
 
 
 # Compare a commit line with the attributes of its recording.
