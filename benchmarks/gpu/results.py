@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.storage.disk import write_text
+from isaaclab_arena.storage.atomic import write_text
 
 ROW_KEYS: Mapping[str, tuple[str, ...]] = {
     "physics": ("task", "worlds"),

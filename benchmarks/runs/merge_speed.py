@@ -91,15 +91,15 @@ def lines(job: PlanEntry, conditions: np.random.Generator, outcomes: np.random.G
         outcome = OUTCOMES[int(outcomes.integers(len(OUTCOMES)))]
         numbers = conditions.uniform(-1.0, 1.0, 12).tolist()
         yield CommitLine(
-            job_name=job.name,
+            job=job.name,
             env_id=index % 16,
             episode_in_env=index // 16,
             language_instruction="put the cube into the bin",
             seed=0,
             success=outcome is Outcome.SUCCESS,
-            episode_length=int(outcomes.integers(40, 240)),
+            length=int(outcomes.integers(40, 240)),
             timestamp=WHEN,
-            variations={
+            conditions={
                 "robot.joint_position": numbers[:7],
                 "object.position": numbers[7:10],
                 "target.position": numbers[10:],

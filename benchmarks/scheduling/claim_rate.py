@@ -37,8 +37,8 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.start_up import start_run
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
-from isaaclab_arena.storage.disk import adapter, json_line, json_text
-from isaaclab_arena.storage.ledger import CommitLine, read_commits
+from isaaclab_arena.storage.json_values import adapter, json_line, json_text
+from isaaclab_arena.storage.ledger import CommitLine, line_text, read_commits
 
 JOB = "coins"
 POLLS_PER_S = 5
@@ -121,7 +121,7 @@ class Player:
                 ledger.begin(claim, episodes[0], episodes[-1])
                 for index in episodes:
                     line = _tossed(index, self._life.rank, heads=generator.random() < 0.5)
-                    ledger.commit(directory, line, json_line(line), None)
+                    ledger.commit(directory, line, line_text(line), None)
                 ledger.finish(claim, Measured(episodes=1, env_steps=1, seconds=0.001))
                 num_pieces += 1
         shutil.rmtree(directory)
@@ -172,13 +172,13 @@ class Crowd:
 
 def _tossed(index: int, rank: int, *, heads: bool) -> CommitLine:
     return CommitLine(
-        job_name=JOB,
+        job=JOB,
         env_id=0,
         episode_in_env=0,
         language_instruction=None,
         seed=0,
         success=heads,
-        episode_length=10 if heads else 100,
+        length=10 if heads else 100,
         timestamp="",
         episode_index=index,
         outcome=Outcome.SUCCESS if heads else Outcome.TIMEOUT,

@@ -17,7 +17,7 @@ from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, records
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.disk import write_bytes, write_text
+from isaaclab_arena.storage.atomic import write_bytes, write_text
 
 # Compare each changed arm of a job with its benign arm, episode by episode.
 

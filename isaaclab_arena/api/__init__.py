@@ -18,7 +18,8 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import scored_episodes
-from isaaclab_arena.storage.disk import make_output_directory, storage_errors
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.run_directory import make_output_directory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,9 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures
 from isaaclab_arena.recording.recorder import RemoteCommit
 from isaaclab_arena.sim.threads import KERNELS, KernelTimes
+from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.contents import changes
-from isaaclab_arena.storage.disk import FileThereError, json_text, read_versioned, write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
 from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, read_settled, settle
 from isaaclab_arena.storage.reports import StartUp

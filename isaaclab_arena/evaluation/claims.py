@@ -14,7 +14,7 @@ from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage import disk, layout, ledger
+from isaaclab_arena.storage import atomic, json_values, layout, ledger
 
 # One claim on a piece of a job, and the names of the claim files.
 
@@ -320,7 +320,7 @@ class ClaimTable:
         kinds = {index: f"{each.environment_key} {each.job.policy_key}" for index, each in self.jobs.items()}
         self._measurements = Measurements(kinds)
         self._open = {index: set(range(len(each.pieces))) for index, each in self.jobs.items()}
-        with disk.storage_errors("make", self._directory):
+        with atomic.storage_errors("make", self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
 
     def refresh(self, *, now: bool = False) -> None:
@@ -514,7 +514,7 @@ class ClaimTable:
 
     def _read_names(self, at: float) -> None:
         """List the directory, and note the files that have appeared since the last call."""
-        with disk.storage_errors("list", self._directory):
+        with atomic.storage_errors("list", self._directory):
             names = set(os.listdir(self._directory))  # noqa: PTH208  half the time for 20,000 names
         fresh = names - self._names
         self._names |= names
@@ -556,9 +556,9 @@ class ClaimTable:
         except FileExistsError:
             return False
         except OSError as error:
-            raise disk.storage_error("make", path, error) from error
+            raise atomic.storage_error("make", path, error) from error
         try:
-            with disk.storage_errors("write", path):
+            with atomic.storage_errors("write", path):
                 os.write(descriptor, f"{json.dumps(content)}\n".encode())
         finally:
             os.close(descriptor)
@@ -568,7 +568,7 @@ class ClaimTable:
         """Return the JSON object of a file, {} if it is damaged, because its maker may have died while writing it."""
         path = self._directory / name
         try:
-            content = disk.read_json(path)
+            content = json_values.read_json(path)
         except DamagedFileError:
             return {}
         return content if isinstance(content, dict) else {}

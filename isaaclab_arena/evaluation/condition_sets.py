@@ -13,7 +13,8 @@ from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import MAX_SEED
-from isaaclab_arena.storage.disk import json_text, write_text
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.ledger import read_commits, read_run_plan
 
 SCHEMA_VERSION = 1
@@ -86,9 +87,9 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
                 job=job.name,
                 environment=job.config.environment,
                 environment_args=dict(job.config.environment_args),
-                seed=first.seed if first.placement_seed is None else first.placement_seed,
+                seed=first.seed if first.conditions_seed is None else first.conditions_seed,
                 variations=dict(job.variations),
-                episodes=[dict(line.variations) for line in lines],
+                episodes=[dict(line.conditions) for line in lines],
             )
         )
     return sets, incomplete

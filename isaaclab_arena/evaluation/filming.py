@@ -205,4 +205,4 @@ class _Recorder(VideoRecorder):
 
     def _told(self, index: int, **result: Any) -> None:
         self.told.add(index)
-        self._tell(FilmedEpisode(job=self._lines[index].job_name, episode_index=index, **result))
+        self._tell(FilmedEpisode(job=self._lines[index].job, episode_index=index, **result))

@@ -28,7 +28,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.logs import LongWork, plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.disk import read_whole
+from isaaclab_arena.storage.atomic import read_whole
 
 # The status of a rank: one small file that the rank rewrites every second and the other ranks read.
 

@@ -30,7 +30,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, content_hash, node, versions
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 

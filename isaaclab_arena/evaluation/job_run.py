@@ -41,8 +41,8 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
-from isaaclab_arena.storage.disk import storage_errors
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.layout import traceback_file_name
 from isaaclab_arena.storage.ledger import Attempt

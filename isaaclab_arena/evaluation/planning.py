@@ -39,7 +39,7 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def answer_watch(
         questions,
         # An error of an earlier attempt that runs again does not count as finished.
         runs_again=lambda line: (
-            (kept := finished.get(line.job_name)) is not None
+            (kept := finished.get(line.job)) is not None
             and (line.outcome is Outcome.ERROR and line.attempt < attempt)
             and not contain(kept, line.episode_index)
         ),

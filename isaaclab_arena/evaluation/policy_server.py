@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, 
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.storage.disk import adapter, json_line
+from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.reports import ServerUsage
 from isaaclab_arena.workers.program import FrameError
 

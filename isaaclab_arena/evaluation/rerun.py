@@ -25,9 +25,9 @@ from isaaclab_arena.policy.replay import RecordedActions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes
-from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode, checksum
 from isaaclab_arena.storage.episodes import read_env_args, read_episode
+from isaaclab_arena.storage.json_values import json_line
 
 # Find the first control step and field in which two recordings of one episode differ, to the last bit.
 

@@ -28,9 +28,10 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import contents, layout, ledger, recovery
-from isaaclab_arena.storage.disk import adapter, json_line, json_text, read_whole, write_text
+from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import file_with, in_words, locate_episodes, read_episode, read_totals
+from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 from isaaclab_arena.storage.reports import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
@@ -246,7 +247,7 @@ def jobs_of_plan(
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
             lines = ledger.read_commits(source / planned.name, planned.name).lines
-            saved = {line.episode_index: conditions_from_json(line.variations) for line in lines}
+            saved = {line.episode_index: conditions_from_json(line.conditions) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = replace(settled, saved_conditions=conditions)
         jobs.append(settled)
@@ -397,9 +398,7 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
         of_policy = contents.changes(before.evaluated.policy, now.evaluated.policy)
         differences = (*of_policy, *contents.changes(before.evaluated.environment, now.evaluated.environment))
         changed = tuple(f"{what} {how}" for what, how in differences if what != contents.SAVED_CONDITIONS)
-    verdict = VerifiedEpisode(
-        job=before.entry.name, episode_index=index, num_steps=line.episode_length, contents=changed
-    )
+    verdict = VerifiedEpisode(job=before.entry.name, episode_index=index, num_steps=line.length, contents=changed)
     if index not in now.lines:
         errors = [report.error for report in now.reports if report.error is not None]
         return replace(verdict, failure="; ".join(errors) or "it did not finish")
@@ -446,12 +445,11 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
 
 def _difference_of_lines(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
     """Return the first difference of two commit lines: start, length and result, but neither time nor place."""
-    shown = {"variations": "conditions", "episode_length": "num_samples"}
-    for name in ("episode_seed", "variations", "language_instruction", "episode_length"):
+    for name in ("episode_seed", "conditions", "language_instruction", "length"):
         was, is_now = (json_line(getattr(each, name)) for each in (line, again))
         if was != is_now:
-            at_start = name != "episode_length"
-            return rerun.Difference(field=shown.get(name, name), recorded=was, found=is_now, at_start=at_start)
+            field, at_start = ("num_samples", False) if name == "length" else (name, True)
+            return rerun.Difference(field=field, recorded=was, found=is_now, at_start=at_start)
     first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
     return rerun.result_difference(first, second)
 

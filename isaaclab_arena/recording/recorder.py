@@ -26,10 +26,10 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.dataset import Consolidation, consolidate
-from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
 from isaaclab_arena.storage.episodes import write_episode
-from isaaclab_arena.storage.ledger import CommitLine, attributes_of, commit_line
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.ledger import CommitLine, attributes_of, commit_line, line_text
 from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
 
 # The arrays of the episodes under way, in a ring of memory.
@@ -493,7 +493,7 @@ class EpisodeRecorder(Observer):
             checksum=crc,
             start=self._first_seen.pop(record.env_id, None),
         )
-        text = json_line(line)
+        text = line_text(line)
         if arrays is None:
             self._commit(line, text, None)
             return

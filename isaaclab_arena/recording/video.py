@@ -25,7 +25,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.disk import storage_errors, temporary_path, write_bytes
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
 from isaaclab_arena.storage.layout import poster_file
 
 # Draw captions into images, scale images, and write them as PNG or as a small poster.

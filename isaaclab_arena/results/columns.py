@@ -18,7 +18,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows as evidence
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.stopping import verdict_in_words
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 
 Row = TypeVar("Row")
 
@@ -399,7 +399,7 @@ SUITES: tuple[Column[evidence.SuiteEvidence], ...] = (
     Column("saturated_action_share", "Float64", lambda suite: suite.saturated, when=_SATURATED),
 )
 
-EPISODES: tuple[Column[evidence.FinishedEpisode], ...] = (
+EPISODES: tuple[Column[evidence.EpisodeEvidence], ...] = (
     Column("job", "string", lambda each: each.job.name, "which episode"),
     Column("episode_index", "Int64", lambda each: each.line.episode_index),
     Column("environment", "string", lambda each: each.job.config.environment,
@@ -410,7 +410,7 @@ EPISODES: tuple[Column[evidence.FinishedEpisode], ...] = (
     Column("episode_seed", "Int64", lambda each: each.line.episode_seed),
     Column("outcome", "string", lambda each: each.line.outcome and str(each.line.outcome), "how it ended"),
     Column("success", "boolean", lambda each: each.line.success),
-    Column("length", "Int64", lambda each: each.line.episode_length),
+    Column("length", "Int64", lambda each: each.line.length),
     Column("return", "Float64", lambda each: each.line.episode_return),
     Column("termination", "string", lambda each: each.line.termination),
     Column("error", "string", lambda each: each.line.error),

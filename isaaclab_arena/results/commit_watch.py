@@ -45,7 +45,6 @@ class AnswerWatch(Observer):
 
     def __post_init__(self) -> None:
         self._asked = {job for question in self.questions for job in question.jobs}
-        self._finished: dict[str, dict[int, stopping.FinishedEpisode]] = {job: {} for job in self._asked}
         self._answering = [stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions]
 
     def look(self, *, now: bool = False) -> tuple[stopping.Answer, ...]:
@@ -55,7 +54,7 @@ class AnswerWatch(Observer):
                 self._read(job)
             for answering in self._answering:
                 before = answering.answer
-                if before.verdict is None and answering.look(self._finished).verdict is not None:
+                if before.verdict is None and answering.look(self._lines).verdict is not None:
                     _LOG.info("%s", stopping.in_words(answering.answer))
         return tuple(answering.answer for answering in self._answering)
 
@@ -134,10 +133,7 @@ class AnswerWatch(Observer):
             if self.runs_again(line) or is_older:
                 continue
             lines[line.episode_index] = line
-            if job not in self._asked:
-                continue
-            self._finished[job][line.episode_index] = stopping.finished_episode(line)
-            if known is not None:
+            if known is not None and job in self._asked:
                 # A later attempt replaced an error, which may change earlier answers, so all of them start again.
                 self._answering = [
                     stopping.Answering(each, num_questions=len(self.questions)) for each in self.questions

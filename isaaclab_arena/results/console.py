@@ -23,7 +23,7 @@ from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column,
 from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_in
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import JobResultStatus
 

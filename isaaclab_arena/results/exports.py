@@ -18,9 +18,10 @@ from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.disk import json_line, json_text, storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import locate_episodes, read_array, read_episode
+from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry, read_commits, read_run_plan, videos_of_job
 from isaaclab_arena.storage.reports import JobResultStatus
 
@@ -127,15 +128,15 @@ def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[
         for line in grouped[index]:
             env_id = line.rank * job.config.num_envs + line.env_id
             fields = {
-                "job_name": line.job_name,
+                "job_name": line.job,
                 "env_id": env_id,
                 "episode_in_env": ended[env_id],
                 "language_instruction": line.language_instruction,
                 "seed": line.seed,
                 "success": line.success,
-                "episode_length": line.episode_length,
+                "episode_length": line.length,
                 "timestamp": line.timestamp,
-                "variations": line.variations,
+                "variations": line.conditions,
             }
             ended[env_id] += 1
             if line.progress is not None:

@@ -22,8 +22,8 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUITES, in_order, table_of
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
-from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, finished_episode, in_words
-from isaaclab_arena.storage import disk, ledger
+from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, in_words
+from isaaclab_arena.storage import atomic, json_values, ledger
 from isaaclab_arena.storage import reports as rank_reports
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
@@ -194,9 +194,7 @@ class RunFiles:
         # may answer a question that another job waits for.
         asked = {job for question in self._plan.questions for job in question.jobs}
         finished = {
-            name: {each.episode_index: finished_episode(each) for each in log.lines}
-            for name, log in self._logs.items()
-            if name in asked
+            name: {line.episode_index: line for line in log.lines} for name, log in self._logs.items() if name in asked
         }
         self.answers = answers_of(self._plan.questions, finished)
         news = grown | {job for each in self.answers if grown & {*each.question.jobs} for job in each.question.jobs}
@@ -328,7 +326,7 @@ def write_tables(output_directory: Path, tables: Tables) -> tuple[Path, ...]:
     paths = []
     for name, content in _contents(tables):
         paths.append(output_directory / name)
-        disk.write_bytes(paths[-1], content, overwrite=True)
+        atomic.write_bytes(paths[-1], content, overwrite=True)
     return tuple(paths)
 
 
@@ -346,7 +344,7 @@ def stale_tables(output_directory: Path, tables: Tables) -> list[Path]:
 def _is_like(path: Path, content: bytes) -> bool:
     """Whether a result file has the content, as this version or an earlier one writes it."""
     try:
-        found = disk.read_whole(path)
+        found = atomic.read_whole(path)
     except StorageError:
         return False
     if path.name == rank_reports.RESULTS_FILE:
@@ -396,7 +394,7 @@ def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
         **({"answers": answers} if answers else {}),
         "sources": tables.sources,
     }
-    yield rank_reports.RESULTS_FILE, disk.json_text(document).encode()
+    yield rank_reports.RESULTS_FILE, json_values.json_text(document).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -429,7 +427,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
     if (plan.questions and episode_columns is None) or not rank_reports.tables_are_current(output_directory):
         return None
     try:
-        document = disk.read_json(output_directory / rank_reports.RESULTS_FILE)
+        document = json_values.read_json(output_directory / rank_reports.RESULTS_FILE)
         if document["run_id"] != plan.run_id:
             raise DamagedFileError(f"{output_directory / rank_reports.RESULTS_FILE} is of another run")
 
@@ -454,14 +452,14 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             suites=suites,
             metrics=metrics,
             episodes=episodes,
-            missing=disk.adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
+            missing=json_values.adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
             problems=tuple(document["problems"]),
             complete=document["complete"],
             sources=document["sources"],
             remarks=tuple(dict.fromkeys(remarks)),
         )
         # JSON and Parquet must agree, so that a single edited file does not change the results silently.
-        if disk.plain(tables.rows) != document["jobs"]:
+        if json_values.plain(tables.rows) != document["jobs"]:
             raise DamagedFileError(f"the tables of jobs do not hold what {rank_reports.RESULTS_FILE} does")
         # The episodes must give the seed, number of episodes, mean length and mean return of their job.
         if "beyond_decision" in episodes:
@@ -499,8 +497,8 @@ def _joined(output_directory: Path, *files: str) -> pd.DataFrame:
 
 def _read_table(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
     """Read a table of a run from its Parquet file: all of it, or those of the `columns` that it has."""
-    disk.check_plain(path)
-    with disk.storage_errors("read", path):
+    atomic.check_plain(path)
+    with atomic.storage_errors("read", path):
         try:
             wanted = None if columns is None else [name for name in read_schema(path).names if name in columns]
             return pd.read_parquet(path, columns=wanted)

@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 from isaaclab_arena.storage.contents import Contents, one_hash
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
 from isaaclab_arena.storage.reports import (
     JobReport,
@@ -28,7 +28,7 @@ STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""
 
 
-class FinishedEpisode(NamedTuple):
+class EpisodeEvidence(NamedTuple):
     """The subject of an episode's row. A tuple, because there may be very many."""
 
     job: PlanEntry
@@ -64,8 +64,8 @@ class JobEvidence:
     lengths: Sequence[int] = field(init=False)  # control steps of the measured ones
     returns: Sequence[float] = field(init=False)  # sums of rewards of the measured ones, as far as they are finite
     outcomes: Counter[Outcome | None] = field(init=False)
-    episodes: Sequence[FinishedEpisode] = field(init=False)  # all finished ones, also those beyond a decision
-    counted: Sequence[FinishedEpisode] = field(init=False)  # those that count; no other makes them alike
+    episodes: Sequence[EpisodeEvidence] = field(init=False)  # all finished ones, also those beyond a decision
+    counted: Sequence[EpisodeEvidence] = field(init=False)  # those that count; no other makes them alike
     scored: ScoredEpisodes = field(init=False)  # those with a known success: no errors, and success is measured
     interval: Interval | None = field(init=False)  # 95 %: Wilson's, or if a question may stop the job the anytime one
     exact: Interval | None = field(init=False)  # of Clopper and Pearson; None for a job with questions
@@ -88,7 +88,7 @@ class JobEvidence:
         outcomes = Counter(line.outcome for line in lines)
         episodes, counted = (
             [
-                FinishedEpisode(job, line, json_line(line.variations), start, needed is not None and at >= needed)
+                EpisodeEvidence(job, line, json_line(line.conditions), start, needed is not None and at >= needed)
                 for line, start, at in zip(
                     own, stopping.alike_starts(own), (line.episode_index for line in own), strict=True
                 )
@@ -156,7 +156,7 @@ class JobEvidence:
             bounds = Interval(low=scored.successes / total, high=(scored.successes + unscored) / total)
         vars(self).update(
             needed=needed, lines=lines, measured=measured, outcomes=outcomes, episodes=episodes, counted=counted,
-            lengths=[line.episode_length for line in measured],
+            lengths=[line.length for line in measured],
             returns=[line.episode_return for line in measured if line.episode_return is not None],
             scored=scored, interval=interval, exact=exact, bounds=bounds, failure_by_errors=reason, standing=standing,
             missing=None if is_unknown else len(standing.missing),
@@ -165,7 +165,7 @@ class JobEvidence:
             promise=promise,
             checkpoint=self.contents and self.contents.checkpoint,
             policy_sha256=UNKNOWN if self.contents is None else one_hash(self.contents.policy),
-            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
 
@@ -200,11 +200,11 @@ class JobEvidence:
         if pace is None:
             # Means over episodes weight each control step equally.
             known = (line for line in self.lines if metric in line.metrics)
-            return mean_over_steps((line.metrics[metric] or 0.0, line.episode_length) for line in known)
+            return mean_over_steps((line.metrics[metric] or 0.0, line.length) for line in known)
         # The simulation waits, so no action is stale, and the queries have a fixed pace.
         if metric == STALE_SHARE:
             return 0.0 if self.lines else None
-        lengths = [line.episode_length for line in self.lines]
+        lengths = [line.length for line in self.lines]
         queries = sum(-(-length // pace.steps) for length in lengths)
         return queries / (sum(lengths) * pace.control_dt) if sum(lengths) else None
 
@@ -390,7 +390,7 @@ class SuiteEvidence:
             mean_rate=None if None in rates else mean([rate for rate in rates if rate is not None]),
             interval=statistics.mean_of_tasks([job.scored for job in jobs]),
             bounds=Interval(low=low, high=high) if len(bounds) == len(jobs) else None,
-            saturated=mean_over_steps((line.saturated_action_share, line.episode_length) for line in lines),
+            saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation(jobs),
         )
 

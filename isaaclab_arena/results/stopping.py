@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SEED_CONDITION, Outcome
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import CommitLine
 
 # The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.
@@ -52,7 +52,7 @@ def alike_starts(lines: Sequence[CommitLine]) -> list[int | None]:
 
 def how_it_went(line: CommitLine) -> Hashable:
     """Return the result of an episode as a key that is equal for equal results, as far as its line records it."""
-    result = (line.outcome, line.success, line.episode_length, line.episode_return, line.termination, line.checksum)
+    result = (line.outcome, line.success, line.length, line.episode_return, line.termination, line.checksum)
     return *result, line.language_instruction, json_line(line.metrics)
 
 
@@ -192,28 +192,6 @@ def _kind(line: CommitLine) -> str:
 # first sufficient m decides. So the number of ranks, the order of the ends and interruptions have no effect.
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedEpisode:
-    """The properties of a finished episode that a question uses."""
-
-    success: bool | None  # None for an error, or if success is not measured
-    conditions: str  # equal for equal conditions
-    start: int | None = None  # first observation, if the conditions are only a seed; see `CommitLine`
-    went: Hashable = None  # equal for episodes with equal results
-
-
-def finished_episode(line: CommitLine) -> FinishedEpisode:
-    """Return the properties of a committed episode that questions use."""
-    is_error = line.outcome is Outcome.ERROR
-    return FinishedEpisode(
-        success=None if is_error else line.success,
-        # All jobs of a question run the same environment, so its name is left out.
-        conditions=condition_key("", None, json_line(line.variations), line.episode_seed),
-        start=line.start,
-        went=None if line.start is None else how_it_went(line),
-    )
-
-
 class Verdict(StrEnum):
     """The possible answers: the first three for a comparison, the others for a bar."""
 
@@ -262,29 +240,32 @@ class Answering:
         # By starts of both jobs: the different results, and the outcomes of repeats that do not count yet.
         self._starts: dict[tuple[int | None, ...], tuple[set[Hashable], list[Sequence[bool]]]] = {}
 
-    def look(self, finished: Mapping[str, Mapping[int, FinishedEpisode]]) -> Answer:
-        """Return the answer with the newly finished episodes; `finished` holds episodes by job and may only grow."""
+    def look(self, finished: Mapping[str, Mapping[int, CommitLine]]) -> Answer:
+        """Return the answer with the newly finished episodes; `finished` holds them by job and may only grow."""
         arms = [finished.get(job, {}) for job in self.answer.question.jobs]
         while not self.answer.is_final and all(self.answer.episodes in arm for arm in arms):
             before, episodes = self.answer, [arm[self.answer.episodes] for arm in arms]
             answer = replace(before, episodes=before.episodes + 1)
-            successes = [episode.success for episode in episodes if episode.success is not None]
+            tried = [each for each in episodes if each.outcome is not Outcome.ERROR]
+            successes = [each.success for each in tried if each.success is not None]
+            # All jobs of a question run the same environment, so its name is left out.
+            told = {condition_key("", None, json_line(each.conditions), each.episode_seed) for each in episodes}
             # The order of these checks is fixed: an index counts under the first reason that excludes it.
-            if len({episode.conditions for episode in episodes}) > 1:
+            if len(told) > 1:
                 self.answer = replace(answer, unequal=(*before.unequal, before.episodes))
                 continue
             if len(successes) < len(episodes):
                 self.answer = replace(answer, left_out=before.left_out + 1)
                 continue
-            if episodes[0].conditions in self._conditions:
+            if told <= self._conditions:
                 self.answer = replace(answer, repeated=before.repeated + 1)
                 continue
 
-            self._conditions.add(episodes[0].conditions)
-            starts, counting = tuple(episode.start for episode in episodes), [successes]
+            self._conditions |= told
+            starts, counting = tuple(each.start for each in episodes), [successes]
             if None not in starts:
                 results, held = self._starts.setdefault(starts, (set(), []))
-                result = tuple(episode.went for episode in episodes)
+                result = tuple(map(how_it_went, episodes))
                 if results == {result}:
                     held.append(successes)
                     counting = []
@@ -310,9 +291,7 @@ class Answering:
         return self.answer
 
 
-def answers_of(
-    questions: Sequence[Question], finished: Mapping[str, Mapping[int, FinishedEpisode]]
-) -> tuple[Answer, ...]:
+def answers_of(questions: Sequence[Question], finished: Mapping[str, Mapping[int, CommitLine]]) -> tuple[Answer, ...]:
     """Return the state of each question, see `Answering`, after the later steps of Holm's method."""
     found = [Answering(question, num_questions=len(questions)).look(finished) for question in questions]
     # The later steps need less evidence, because with every decided question the others share alpha among one fewer.

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.storage.disk import storage_errors
+from isaaclab_arena.storage.atomic import storage_errors
 
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less long before it is read may change again without another time, as clocks tick slowly."""

@@ -28,7 +28,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import in_words as named_in_words
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage import disk, episode_file, layout
+from isaaclab_arena.storage import atomic, episode_file, json_values, layout
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.ledger import datasets, episode_files
 
@@ -130,7 +130,7 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
         said = _REFUSED.search(str(error))
         number = error.errno if isinstance(error, OSError) and error.errno else int(said[1]) if said else None
         if number is not None:
-            raise disk.storage_error(doing, path, OSError(number, os.strerror(number))) from error
+            raise atomic.storage_error(doing, path, OSError(number, os.strerror(number))) from error
         raise DamagedFileError(f"cannot {doing} {path}: {first_line(error)}") from error
     except MemoryError as error:
         # No read exceeds what the file's size allows, so the machine itself is short of memory.
@@ -141,14 +141,14 @@ def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
 def opened(path: Path) -> "Iterator[OpenRecording]":
     """Open a recording for reading. DamagedFileError if it holds no episodes or is not a file."""
     # HDF5's own lock is off, because some file systems lack it. A run's files have one writer, guarded by `RunLock`.
-    disk.check_plain(path)
+    atomic.check_plain(path)
     with hdf5_errors("read", path), h5py.File(path, "r", locking=False) as file:
         yield OpenRecording(file, path)
 
 
 def mapped(path: Path) -> memoryview:
     """Map a file into memory. It must have no writer any more; the system reads pages on access."""
-    with disk.storage_errors("read", path), path.open("rb") as file:
+    with atomic.storage_errors("read", path), path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -291,7 +291,7 @@ class EpisodeExaminer:
         """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
         # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
         if self.template is not None and len(episode_indices) == 1:
-            content = disk.read_whole(path)
+            content = atomic.read_whole(path)
             block = episode_file.block_of(content)
             if block is not None and block.episode_index == episode_indices[0]:
                 whole = self.template.read(content, block.origin + block.group_offset)
@@ -386,7 +386,7 @@ def write_episode(
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
     if compression is not episode_file.Compression.NONE:
-        disk.write_bytes(
+        atomic.write_bytes(
             path, episode_file.compressed_episode_file(episode, attributes, compression), overwrite=overwrite
         )
         return crc
@@ -411,11 +411,11 @@ def write_episode(
         episode_file.template_of(structure, tuple(kinds)),
         tuple(arrays.values()),
         values,
-        env_args=disk.json_line(episode.env_args),
+        env_args=json_values.json_line(episode.env_args),
         episode_index=episode.episode_index,
         num_samples=num_samples,
     )
-    disk.write_bytes(path, content, overwrite=overwrite)
+    atomic.write_bytes(path, content, overwrite=overwrite)
     return crc
 
 
@@ -651,7 +651,7 @@ class RecordedSteps:
             raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
         if place.offset is not None and 0 not in place.shape:
             if file not in self._mapped:
-                with disk.storage_errors("read", file):
+                with atomic.storage_errors("read", file):
                     self._mapped[file] = np.memmap(file, np.uint8, "r")
             end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
             return self._mapped[file][place.offset : end].view(place.dtype).reshape(place.shape)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRanges, EpisodeRecord, Outcome
-from isaaclab_arena.storage import disk, layout
+from isaaclab_arena.storage import atomic, json_values, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
@@ -113,7 +113,7 @@ def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = Fal
     path, copy = output_directory / layout.RUN_PLAN_FILE, output_directory / layout.PLAN_COPY_FILE
     # The copy of a revised plan comes first: it replaces a lost plan, and must never know of fewer episodes.
     for each in (copy, path) if revises else (path, copy):
-        disk.write_text(each, disk.json_text(plan), overwrite=revises or each is copy)
+        atomic.write_text(each, json_values.json_text(plan), overwrite=revises or each is copy)
     return path
 
 
@@ -137,7 +137,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
 
 
 def _read_plan(path: Path) -> RunPlan:
-    plan = disk.read_versioned(path, RunPlan, SCHEMA_VERSION)
+    plan = json_values.read_versioned(path, RunPlan, SCHEMA_VERSION)
     # Job names become paths, and a plan file is untrusted input.
     problems = [
         Problem(problem, file=str(path), key=f"jobs[{position}].config.name")
@@ -171,14 +171,14 @@ class SettledBatch:
 def read_settled(job_directory: Path) -> SettledBatch | None:
     """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
     path = job_directory / layout.SETTLED_FILE
-    return disk.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
+    return json_values.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
 
 
 def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
     path = job_directory / layout.SETTLED_FILE
-    temporary = disk.temporary_path(path)
-    disk.write_text(temporary, disk.json_text(settled), overwrite=True)
+    temporary = atomic.temporary_path(path)
+    atomic.write_text(temporary, json_values.json_text(settled), overwrite=True)
     try:
         # A link is created atomically, and fails if the file exists: only one rank settles.
         os.link(temporary, path)
@@ -187,10 +187,10 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     except OSError as no_links:
         # This file system has no links. Ranks that race here all write the same content.
         try:
-            disk.write_text(path, disk.json_text(settled))
+            atomic.write_text(path, json_values.json_text(settled))
         except ArenaError as error:
             if not path.exists():
-                raise disk.storage_error("write", path, no_links) from error
+                raise atomic.storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
     return read_settled(job_directory) or settled
@@ -254,7 +254,7 @@ def attempt_path(output_directory: Path, number: int) -> Path:
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
     """Write an attempt's file atomically, and return its path. StorageError if that number exists."""
     path = attempt_path(output_directory, attempt.number)
-    disk.write_text(path, disk.json_text(attempt))
+    atomic.write_text(path, json_values.json_text(attempt))
     return path
 
 
@@ -263,7 +263,7 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
     path = attempt_path(output_directory, number)
     if not os.path.lexists(path):
         raise StorageError(f"{path} is missing; the run's directory was changed by something else")
-    return disk.read_versioned(path, Attempt, SCHEMA_VERSION)
+    return json_values.read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
 def read_attempts(output_directory: Path, run: str | None = None) -> tuple[list[Attempt], list[str]]:
@@ -328,41 +328,49 @@ def attempt_numbers(output_directory: Path) -> list[int]:
 # A kill can tear only the last line of a file, and readers ignore a torn last line.
 
 
+_KEYS = {"job": "job_name", "length": "episode_length", "conditions": "variations", "conditions_seed": "placement_seed"}
+"""The attributes of a line that have another name in its file: that of Isaac Lab Arena."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitLine:
-    """One finished episode. The fields of the first block carry the names of Isaac Lab Arena."""
+    """A finished episode in its file: its `EpisodeRecord`, its place and its time, in the order of the file."""
 
-    job_name: str
+    __pydantic_config__ = ConfigDict(alias_generator=lambda name: _KEYS.get(name, name))
+
+    job: str
     env_id: int  # env slot of the job that ran the episode
     episode_in_env: int  # episodes that this slot had finished before
     language_instruction: str | None
     seed: int
-    success: bool | None  # None if success is not measured or the episode is an error
-    episode_length: int  # control steps
+    success: bool | None
+    length: int
     timestamp: str  # end of the episode, ISO 8601 with time zone
-    variations: Mapping[str, Any] = field(default_factory=dict)  # initial conditions
-    episode_index: int  # position in the job, from 0; unique together with job_name
-    outcome: Outcome | None  # None if success is not measured
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    episode_index: int  # unique together with the job
+    outcome: Outcome | None
     termination: str
-    episode_return: float | None  # sum of the rewards; None if not a finite number
+    episode_return: float | None  # None if not a finite number
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     # For tasks of several parts: Arena's ``overall_score`` (0 to 1), ``all_complete``, and ``criteria``, which maps a
     # name to its ``score`` and ``is_complete``. Derived from the metrics ``progress`` and ``progress.<criterion>``.
     progress: Mapping[str, Any] | None = None
     error: str | None = None
-    events: EpisodeEvents | None = None  # None if the environment reports none
-    # Share of the action entries at or beyond their bounds. None if actions have no bounds, and in lines of earlier
-    # versions.
+    events: EpisodeEvents | None = None
     saturated_action_share: float | None = None
     rank: int
     attempt: int = 1  # start of the program on this run, from 1
-    episode_seed: int  # one integer that identifies the conditions
-    placement_seed: int | None = None  # seed of the conditions if it differs from `seed`
+    episode_seed: int
+    conditions_seed: int | None = None
     dataset_file: str | None = None  # dataset after consolidation, relative to the job's directory
     episode_file: str | None = None  # file before consolidation, relative to the job's directory
     checksum: int | None = None  # CRC-32 of the recorded arrays
     start: int | None = None  # CRC-32 of the first observation, if the conditions are only a seed and it has no images
     wall_s: float | None = None  # start to end [s]; other env slots run in the same time
+
+
+_KEY_OF = {each.name: _KEYS.get(each.name, each.name) for each in fields(CommitLine)}
+"""Attribute to its name in the file, in the file's order."""
 
 
 def commit_line(record: EpisodeRecord, *, wall_s: float, **context: Any) -> CommitLine:
@@ -376,22 +384,15 @@ def commit_line(record: EpisodeRecord, *, wall_s: float, **context: Any) -> Comm
             "all_complete": scores["progress"] >= 1,
             "criteria": {name: {"score": score, "is_complete": score >= 1} for name, score in parts.items()},
         }
-    kept = ("env_id", "language_instruction", "success", "outcome", "termination", "episode_return", "metrics", "error")
-    return CommitLine(
-        job_name=record.episode.job,
-        seed=record.episode.seed,
-        episode_length=record.length,
-        variations=record.conditions,
-        episode_index=record.episode.episode_index,
-        progress=progress,
-        events=record.events,
-        saturated_action_share=record.saturated_action_share,
-        episode_seed=record.episode.episode_seed,
-        placement_seed=record.episode.conditions_seed,
-        wall_s=round(wall_s, 6),
-        **{name: getattr(record, name) for name in kept},
-        **context,
-    )
+    of_episode = ("job", "episode_index", "seed", "episode_seed", "conditions_seed")
+    own: dict[str, Any] = {name: getattr(record.episode, name) for name in of_episode}
+    own |= {each.name: getattr(record, each.name) for each in fields(record) if each.name != "episode"}
+    return CommitLine(**own, progress=progress, wall_s=round(wall_s, 6), **context)
+
+
+def line_text(line: CommitLine) -> str:
+    """Return a line as its file holds it, without the line's end."""
+    return json_values.json_line({key: getattr(line, name) for name, key in _KEY_OF.items()})
 
 
 class CommitWriter:
@@ -408,16 +409,16 @@ class CommitWriter:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise disk.storage_error("create", self.path, error) from error
+                raise atomic.storage_error("create", self.path, error) from error
             return
         raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
     def write(self, line: CommitLine | str) -> None:
         """Append one line, or the text of one: its recording holds the same text. StorageError unless written whole."""
         if self._descriptor < 0:
-            with disk.storage_errors("open", self.path):
+            with atomic.storage_errors("open", self.path):
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        disk.append_line(self._descriptor, line if isinstance(line, str) else disk.json_line(line), self.path)
+        atomic.append_line(self._descriptor, line if isinstance(line, str) else line_text(line), self.path)
 
     def close(self) -> None:
         """Close the file; the next line opens it again. May be called more than once."""
@@ -444,12 +445,12 @@ def read_commits(job_directory: Path, job: str, *, seed: int | None = None, skip
     torn: list[Path] = []
     unequal: set[int] = set()
     retried: set[int] = set()
-    same_result = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
+    same_result = ("outcome", "success", "length", "episode_return", "termination", "episode_seed")
 
     # Of several lines of one episode the earliest attempt counts, but an error gives way to a later attempt.
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
         try:
-            *texts, last = disk.read_whole(path).split(b"\n")
+            *texts, last = atomic.read_whole(path).split(b"\n")
         except StorageError as error:
             if not skip_unreadable:
                 raise
@@ -496,7 +497,7 @@ def _parsed(text: bytes, job: str) -> CommitLine | str:
         return "is no episode: " + ": ".join([*map(str, first["loc"]), first["msg"]])
     except ValueError as error:
         return f"is no episode: {error}"
-    return "" if line is None else line if line.job_name == job else f"belongs to job {line.job_name!r}"
+    return "" if line is None else line if line.job == job else f"belongs to job {line.job!r}"
 
 
 def counts_before(line: CommitLine, known: CommitLine) -> bool:
@@ -511,8 +512,8 @@ def _gives_way(line: CommitLine, other: CommitLine) -> bool:
 
 def parse_line(text: bytes | str) -> CommitLine:
     """Parse one line of a commit file. ValueError if it is not a commit line."""
-    line = disk.adapter(CommitLine).validate_json(text, strict=True)
-    if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
+    line = json_values.adapter(CommitLine).validate_json(text, strict=True)
+    if min(line.episode_index, line.length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
 
@@ -520,35 +521,31 @@ def parse_line(text: bytes | str) -> CommitLine:
 def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> Iterator[CommitLine]:
     """Yield the lines of a job that its ranks have appended since `read_bytes`, the part of each file that was read."""
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)):
-        disk.check_plain(path)
-        with disk.storage_errors("read", path), path.open("rb") as file:
+        atomic.check_plain(path)
+        with atomic.storage_errors("read", path), path.open("rb") as file:
             file.seek(read_bytes.get(path, 0))
             content = file.read()
         # The part after the last newline is still being written.
         whole = content[: content.rfind(b"\n") + 1]
         read_bytes[path] = read_bytes.get(path, 0) + len(whole)
         for text in whole.splitlines():
-            # The merge reports a line that is no episode.
-            with suppress(ValueError):
-                line = parse_line(text)
-                if line.job_name == job:
-                    yield line
+            # The merge reports any other line.
+            if isinstance(line := _parsed(text, job), CommitLine):
+                yield line
 
 
 # Compare a commit line with the attributes of its recording.
 
-# The place of a recording may change, so its fields are not compared.
-_FIELDS = tuple(each.name for each in fields(CommitLine) if each.name not in {"dataset_file", "episode_file"})
-
 
 def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
     """Return the attributes of an episode's group from its commit line; unknown values are left out."""
-    named = ("episode_index", "seed", "episode_seed", "placement_seed", "env_id", "success", "outcome", "termination")
+    named = ("env_id", "success", "outcome", "termination", "episode_return", "language_instruction")
     values: dict[str, str | int | float | bool | None] = {
-        "job": line.job_name,
-        **{name: getattr(line, name) for name in (*named, "episode_return", "language_instruction")},
-        "conditions": disk.json_line(line.variations),
-        "metrics": disk.json_line(line.metrics),
+        **{name: getattr(line, name) for name in ("job", "episode_index", "seed", "episode_seed")},
+        "placement_seed": line.conditions_seed,
+        **{name: getattr(line, name) for name in named},
+        "conditions": json_values.json_line(line.conditions),
+        "metrics": json_values.json_line(line.metrics),
         "error": line.error,
         "rank": line.rank,
     }
@@ -566,9 +563,11 @@ def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | N
             carried = parse_line(str(text))
         except ValueError:
             return "its recording holds a commit line that is none"
-        compared += [(name, getattr(line, name), getattr(carried, name)) for name in _FIELDS]
+        # The place of a recording may change.
+        names = [name for name in _KEY_OF if not name.endswith("_file")]
+        compared += [(_KEY_OF[name], getattr(line, name), getattr(carried, name)) for name in names]
     compared += [(name, said, attributes[name]) for name, said in attributes_of(line).items() if name in attributes]
-    compared.append(("episode_length", line.episode_length, attributes.get("num_samples", line.episode_length)))
+    compared.append(("episode_length", line.length, attributes.get("num_samples", line.length)))
     for name, said, recorded in compared:
         if said != recorded:
             return f"its commit line says {name} {said}, its recording {recorded}"
@@ -598,5 +597,5 @@ def videos_of_job(output_directory: Path, job: str) -> list[tuple[layout.VideoNa
     except OSError:
         # Most jobs are not filmed.
         return []
-    files = [] if disk.leads_out_of_its_run(directory) else files
+    files = [] if atomic.leads_out_of_its_run(directory) else files
     return [(said, directory / name) for name in files if (said := layout.parse_video_file_name(name)) is not None]

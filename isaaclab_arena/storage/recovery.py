@@ -17,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import disk, layout, ledger
+from isaaclab_arena.storage import atomic, layout, ledger, run_directory
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.episodes import (
@@ -40,18 +40,18 @@ _LOG = logging.getLogger(__name__)
 _LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names that `disk.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
+"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 
 def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
     """Copy an intact episode of a dataset into a file of its own in a directory."""
     name = layout.episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    for kept in takewhile(Path.exists, disk.names_aside(directory, name)):
+    for kept in takewhile(Path.exists, atomic.names_aside(directory, name)):
         with suppress(DamagedFileError):
             if read_attributes(kept, episode_index).get("checksum") == checksum:
                 return
-    make_dataset([(episode_index, dataset)], disk.free_name(directory, name))
+    make_dataset([(episode_index, dataset)], atomic.free_name(directory, name))
 
 
 def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
@@ -90,7 +90,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     """Copy episode files into datasets (`parts`: dataset name to files), remove them, and yield notes."""
     for name, paths in parts.items():
         # On a StorageError the episode files are still there.
-        with disk.storage_errors("bring episodes into", job_directory / name):
+        with atomic.storage_errors("bring episodes into", job_directory / name):
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
@@ -99,7 +99,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
 
 def remove_if_empty(directory: Path) -> None:
     """Remove a directory if it exists and is empty."""
-    with disk.storage_errors("remove", directory):
+    with atomic.storage_errors("remove", directory):
         try:
             directory.rmdir()
         except OSError as error:
@@ -115,7 +115,7 @@ class EpisodeCommits(ledger.CommitWriter):
         """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
         path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
         # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
-        with suppress(disk.FileThereError):
+        with suppress(atomic.FileThereError):
             if write is not None:
                 write(path)
             self.write(text)
@@ -127,13 +127,13 @@ class EpisodeCommits(ledger.CommitWriter):
                 there = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
             except ValueError as error:
                 raise DamagedFileError(f"{path} does not say how its episode went") from error
-            found = (there.job_name, there.episode_index, there.checksum)
-            if found != (line.job_name, line.episode_index, attributes.get("checksum")):
-                what = f"of job '{there.job_name}', episode {there.episode_index}, or of other arrays"
+            found = (there.job, there.episode_index, there.checksum)
+            if found != (line.job, line.episode_index, attributes.get("checksum")):
+                what = f"of job '{there.job}', episode {there.episode_index}, or of other arrays"
                 raise DamagedFileError(f"{path} is {what}")  # noqa: TRY301
         except DamagedFileError as error:
             _LOG.warning("%s was there already and is replaced: %s", path, error)
-            disk.move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
+            atomic.move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
             self.commit(line, text, write)
             return
         self.write(there)
@@ -275,7 +275,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
 def dataset_named_by(line: CommitLine) -> str:
     """Return the dataset's file name for a commit line. Lines without a valid one get the default of their rank."""
     name = line.dataset_file or ""
-    return name if layout.is_dataset_of(line.job_name, name) else layout.dataset_file_name(line.job_name, line.rank, 1)
+    return name if layout.is_dataset_of(line.job, name) else layout.dataset_file_name(line.job, line.rank, 1)
 
 
 def _diagnose(
@@ -360,7 +360,7 @@ def _adoptable(
             reason = "it is of another plan: its configuration has another hash"
         elif carried is None:
             reason = "no line commits it, and it carries none"
-        elif (carried.job_name, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
+        elif (carried.job, carried.seed, carried.episode_index, carried.checksum) != (*wanted, copy.checksum):
             reason = "no line commits it, and the one that it carries is of another episode"
         elif line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
@@ -384,19 +384,19 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
     # A commit file keeps the lines of this job and run. If it loses whole lines, it is also kept aside unchanged.
     is_untidy = bool(diagnosis.withdrawn) or diagnosis.has_stray_lines
     for path in sorted(job_directory.glob(layout.COMMIT_FILE_PATTERN)) if is_untidy else ():
-        with disk.storage_errors("read", path):
+        with atomic.storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
         kept = []
         for text in lines:
             with suppress(ValueError):
                 line = parse_line(text)
-                if line.job_name == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
+                if line.job == job and line.seed == seed and line.episode_index not in diagnosis.withdrawn:
                     kept.append(text)
         if len(kept) < len(lines):
-            disk.keep_aside(path, aside)
+            atomic.keep_aside(path, aside)
             notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
         if torn or len(kept) < len(lines):
-            disk.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
+            atomic.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
     if runs_again := diagnosis.withdrawn - diagnosis.finished:
         episodes = in_words(sorted(runs_again))
@@ -407,7 +407,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
 
     for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
-        disk.move_aside(path, aside)
+        atomic.move_aside(path, aside)
     notes += _discard(diagnosis.discarded, aside)
     if diagnosis.adopted:
         adopted = in_words(line.episode_index for line in diagnosis.adopted)
@@ -429,7 +429,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> l
         return []
     directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
-        disk.move_aside(path, directory)
+        atomic.move_aside(path, directory)
     remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
@@ -444,7 +444,7 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
     for dataset, dropped in by_dataset.items():
         if any(copy.damage is not None for copy, _ in dropped):
             # A damaged recording cannot be copied, but a user may still read parts of it.
-            disk.keep_aside(dataset, aside)
+            atomic.keep_aside(dataset, aside)
         else:
             for copy, reason in dropped:
                 if reason is not None:
@@ -454,11 +454,11 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
             # The remaining episodes must be intact. Their chunks are copied without recompression.
             make_dataset([(index, dataset) for index in remaining], dataset, overwrite=True)
         else:
-            with disk.storage_errors("remove", dataset):
+            with atomic.storage_errors("remove", dataset):
                 dataset.unlink()
     for copy, _ in discarded:
         if copy.is_part:
-            disk.move_aside(copy.path, aside)
+            atomic.move_aside(copy.path, aside)
 
     most_notes = 20
     for copy, reason in discarded[:most_notes]:
@@ -474,7 +474,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with disk.RunLock(output_directory).hold(alone=True):
+    with run_directory.RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:
@@ -509,7 +509,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
                 raise ConfigError([*no_copy.problems, *missing, known_of_run]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
-            disk.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
+            atomic.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
         ledger.write_run_plan(output_directory, plan)
     return plan, is_made_anew
 
@@ -580,7 +580,7 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
         why = not_a_plain_file(path) if os.path.lexists(path) else None
         if why is not None:
             notes.append(f"set aside {path}: {why}")
-            disk.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
+            atomic.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
     # All processes of the run are dead, and so their temporary files are of no use.
     owners = {"the run": [output_directory / name for name in ("", "logs", layout.ATTEMPTS_DIRECTORY)]}
     below = ("", layout.EPISODES_DIRECTORY, layout.VIDEOS_DIRECTORY, layout.SET_ASIDE_DIRECTORY)
@@ -589,10 +589,10 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
     for owner, directory in ((owner, directory) for owner, own in owners.items() for directory in own):
         if not directory.is_dir():
             continue
-        with disk.storage_errors("read", directory):
+        with atomic.storage_errors("read", directory):
             temporary = sorted(path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name))
         for path in temporary:
-            with disk.storage_errors("remove", path):
+            with atomic.storage_errors("remove", path):
                 if path.is_symlink() or not path.is_dir():
                     path.unlink(missing_ok=True)
                     removed[owner] += 1
@@ -630,10 +630,10 @@ def _recover_job(
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
     for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
         try:
-            disk.check_plain(path)
+            atomic.check_plain(path)
         except DamagedFileError as error:
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
-            disk.move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
+            atomic.move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
     log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)

@@ -12,7 +12,8 @@ from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.disk import json_text, read_json, read_versioned, storage_errors, write_text
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.json_values import json_text, read_json, read_versioned
 from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, PlanEntry
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.

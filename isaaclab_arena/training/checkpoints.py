@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.models import rsl_rl_checkpoint
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import contents, disk
+from isaaclab_arena.storage import atomic, contents
 from isaaclab_arena.training.training_loop import EvaluatedJob
 
 _LOG = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ def write_checkpoint(
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: if it exists, its state exists too.
-    disk.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
-    disk.write_bytes(path, packed(learned), overwrite=True)
+    atomic.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
+    atomic.write_bytes(path, packed(learned), overwrite=True)
     found = rsl_rl_checkpoint.numbered_checkpoints(directory)
-    with disk.storage_errors("remove", directory):
+    with atomic.storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
                 found[older].unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def write_checkpoint(
 
 def read_learned(path: Path) -> dict[str, Any]:
     """Read a checkpoint without running its code; ConfigError if unusable or damaged, StorageError if unreadable."""
-    with disk.storage_errors("read", path):
+    with atomic.storage_errors("read", path):
         path.stat()
     if (wrong := not_a_plain_file(path)) is not None:
         raise ConfigError(wrong, file=str(path))
@@ -147,7 +147,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
         path = run_directory / "exported" / name
         try:
             with (
-                disk.written_in_place(path, overwrite=True) as temporary,
+                atomic.written_in_place(path, overwrite=True) as temporary,
                 contextlib.redirect_stdout(io.StringIO()),
                 warnings.catch_warnings(),
             ):
@@ -214,9 +214,9 @@ def keep_best(directory: Path, score: Score) -> bool:
         _LOG.warning(message, before.iterations)
     elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
         return False
-    with disk.written_in_place(directory / rsl_rl_checkpoint.BEST_FILE, overwrite=True) as temporary:
+    with atomic.written_in_place(directory / rsl_rl_checkpoint.BEST_FILE, overwrite=True) as temporary:
         shutil.copyfile(rsl_rl_checkpoint.model_path(directory, score.iterations), temporary)
-    disk.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    atomic.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
 
@@ -225,7 +225,7 @@ def best_score(directory: Path) -> Score | None:
     path = directory / _SCORE
     if not path.is_file():
         return None
-    with disk.storage_errors("read", path):
+    with atomic.storage_errors("read", path):
         text = path.read_text(encoding="utf-8")
     try:
         return Score(**json.loads(text))

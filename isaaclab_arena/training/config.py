@@ -20,7 +20,7 @@ from isaaclab_arena.models.network import ActionScaling
 from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.nested import overlaid, set_at, without_none
 from isaaclab_arena.paths import make_dated_directory
-from isaaclab_arena.storage import contents, disk
+from isaaclab_arena.storage import atomic, contents
 from isaaclab_arena.training import TASKS
 
 
@@ -279,7 +279,7 @@ LAUNCHER = "launcher"
 def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
     """Make a run's directory ``<log_root>/<experiment>/<time>[_<run_name>]``; StorageError if that fails."""
     directory = log_root / experiment
-    with disk.storage_errors("make a directory in", directory):
+    with atomic.storage_errors("make a directory in", directory):
         directory.mkdir(parents=True, exist_ok=True)
         return make_dated_directory(directory, suffix=f"_{run_name}" if run_name else "").absolute()
 

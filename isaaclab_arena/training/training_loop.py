@@ -18,7 +18,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, planning, process, validation
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import RankHost, run
-from isaaclab_arena.storage import disk, layout, reports
+from isaaclab_arena.storage import atomic, layout, reports
 
 _LOG = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Progress:
             whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
             kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
             if len(kept) < len(lines) or not lines:
-                disk.write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
+                atomic.write_text(self._path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
     def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
         """Write the measures (name to value) after `num_steps` steps; `told` replaces their line in the log."""

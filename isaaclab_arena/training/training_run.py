@@ -25,7 +25,8 @@ from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
-from isaaclab_arena.storage import contents, disk, layout
+from isaaclab_arena.storage import atomic, contents, layout
+from isaaclab_arena.storage.run_directory import RunLock
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning
@@ -158,7 +159,7 @@ def announce(experiment_directory: Path, launch: str, run_directory: Path) -> No
     """Write the path of a run's directory into ``.latest_run`` of its experiment; StorageError if that fails."""
     # ``launch`` identifies one start of the ranks; files of other starts are ignored.
     content = json.dumps({"launch": launch, "run_directory": str(run_directory)})
-    disk.write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
+    atomic.write_text(experiment_directory / LATEST, content + "\n", overwrite=True)
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
@@ -281,7 +282,7 @@ class TrainingRun:
         }
         for name, content in written.items():
             path = directory / "params" / f"{name}.yaml"
-            disk.write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
+            atomic.write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
     def _learned(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
@@ -400,7 +401,7 @@ def train_rank(
         run_directory = shared_run_directory(options, config, ranks)
         # Rank 0 locks the directory, so that no second run writes into it.
         if ranks.context.is_rank_zero:
-            stack.callback(disk.RunLock(run_directory).hold(alone=True).release)
+            stack.callback(RunLock(run_directory).hold(alone=True).release)
         evaluation = _evaluation(config, run_directory, ranks, device=options.device)
         resume = options.resume is not None
         run = TrainingRun(config, run_directory, ranks, learner, evaluation, command_line, resume, began_with)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage import disk
+from isaaclab_arena.storage import atomic
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_pictures
@@ -122,7 +122,7 @@ def read_frames(
 @contextmanager
 def _video_errors(doing: str, path: Path) -> Iterator[None]:
     try:
-        with disk.storage_errors(doing, path):
+        with atomic.storage_errors(doing, path):
             yield
     except (FFmpegError, ValueError, ArithmeticError) as error:
         # PyAV raises ValueError for a damaged file, and its time base may be zero.

@@ -19,7 +19,7 @@ from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage import disk, episode_file
+from isaaclab_arena.storage import atomic, episode_file, json_values
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import write_episode
@@ -232,7 +232,7 @@ class StoredDataset:
         """Yield the JSON mapping in each line of a file, none without such a file; StorageError for a bad line."""
         path = self.root / name
         if path.is_file():
-            with disk.storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
+            with atomic.storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
                 for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
                     if len(line) > _MAX_LINE:
                         raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
@@ -313,7 +313,7 @@ _VERSIONS = ("v2.0", "v2.1", "v3.0")
 def open_dataset(root: Path) -> StoredDataset:
     """Return a dataset; StorageError if missing, incomplete or of an unsupported version, ConfigError if no JSON."""
     path = root / layout.INFO_FILE
-    with disk.storage_errors("read", path):
+    with atomic.storage_errors("read", path):
         is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
     # A conversion writes ``info.json`` last, so a directory without it may be an interrupted conversion.
     if not is_there:
@@ -479,7 +479,7 @@ def write_recordings(
     for index in stored.episodes:
         about = remembered.get(index, {})
         recorded_job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
-        key = recorded_job, disk.json_line(about.get("env_args", {}))
+        key = recorded_job, json_values.json_line(about.get("env_args", {}))
         if key not in names:
             # File systems may fold the case of names, so the names of two jobs must differ without it.
             safe = recorded_job if name_problem(recorded_job) is None else "job"
@@ -502,7 +502,7 @@ def write_recordings(
         made = consolidate(parts, recordings[-1])
         if made.damaged:
             raise StorageError(made.damaged[0][1])
-        with disk.storage_errors("remove", directory):
+        with atomic.storage_errors("remove", directory):
             directory.rmdir()
     return tuple(recordings)
 

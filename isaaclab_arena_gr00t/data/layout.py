@@ -9,7 +9,7 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage.disk import storage_errors
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episodes import find_recordings
 from isaaclab_arena.storage.layout import EPISODES_DIRECTORY
 

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.disk import storage_error
+from isaaclab_arena.storage.atomic import storage_error
 from isaaclab_arena.workers import RequestError, WorkerError, ask_kept_worker
 from isaaclab_arena_gr00t.data import table_worker
 from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes

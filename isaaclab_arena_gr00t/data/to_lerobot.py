@@ -16,7 +16,7 @@ from pyarrow import parquet
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.interfaces.specs import ArraySpec, in_colours, picture_layout
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage import disk
+from isaaclab_arena.storage import atomic, json_values
 from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files, read_policy_config
@@ -163,7 +163,7 @@ class EpisodeWriterV21:
         append_lines(self.root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
         chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
-        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(chosen))
+        atomic.write_text(self.root / layout.STATS_FILE, json_values.json_line(chosen))
 
 
 class EpisodeWriterV30:
@@ -226,7 +226,7 @@ class EpisodeWriterV30:
         frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
         with tables.parquet_errors("write", path):
             frame.to_parquet(path)
-        disk.write_text(self.root / layout.STATS_FILE, disk.json_line(disk.plain(statistics)))
+        atomic.write_text(self.root / layout.STATS_FILE, json_values.json_line(json_values.plain(statistics)))
 
     def _write_rows(self) -> None:
         if self._rows:
@@ -237,10 +237,10 @@ class EpisodeWriterV30:
 
 def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Append lines of JSON to a file; StorageError if this fails."""
-    with disk.storage_errors("append to", path):
+    with atomic.storage_errors("append to", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{disk.json_line(disk.plain(value))}\n" for value in values)
+            file.writelines(f"{json_values.json_line(json_values.plain(value))}\n" for value in values)
 
 
 def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
@@ -249,7 +249,8 @@ def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
 
 
 def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
-    return disk.plain({feature: {name: values[name] for name in names} for feature, values in statistics.items()})
+    chosen = {feature: {name: values[name] for name in names} for feature, values in statistics.items()}
+    return json_values.plain(chosen)
 
 
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
@@ -417,7 +418,7 @@ def write_lerobot_dataset(
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)
-    with disk.storage_errors("make", output_dir):
+    with atomic.storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
     conversion = _Conversion(output_dir, features, options, fps)
     for number, episode in enumerate(episodes):
@@ -547,9 +548,9 @@ class _Conversion:
         }
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
-        disk.write_text(self._root / layout.MODALITY_FILE, disk.json_text(modalities))
+        atomic.write_text(self._root / layout.MODALITY_FILE, json_values.json_text(modalities))
         arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": asdict(self._features)}
-        disk.write_text(self._root / layout.ARENA_FILE, disk.json_text(arena))
+        atomic.write_text(self._root / layout.ARENA_FILE, json_values.json_text(arena))
 
         # The robot's name is an option, or else that of the recorded embodiment.
         options, first = self._options, episodes[0]
@@ -585,4 +586,4 @@ class _Conversion:
             "features": described,
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
-        disk.write_text(self._root / layout.INFO_FILE, disk.json_text(info))
+        atomic.write_text(self._root / layout.INFO_FILE, json_values.json_text(info))

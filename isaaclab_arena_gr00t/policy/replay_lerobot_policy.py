@@ -17,7 +17,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, played_episodes
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features

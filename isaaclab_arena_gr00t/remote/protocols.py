@@ -26,7 +26,7 @@ from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words,
 from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import StatedModality
 
 # Read the address and the time limits of a policy server from the options of a job.

@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.process import watch_for_interruption
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.remote.protocols import token_in
 from isaaclab_arena_gr00t.serving.served_job import (
     ListenOptions,

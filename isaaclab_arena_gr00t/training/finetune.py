@@ -34,7 +34,7 @@ from isaaclab_arena.evaluation import console, process, start_up
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage import disk, episodes
+from isaaclab_arena.storage import atomic, episodes, json_values
 from isaaclab_arena.training import checkpoints, learner
 from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
@@ -284,7 +284,7 @@ class TrainingRun:
                     _LOG.info("going on from %s", directory / name)
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
-                disk.write_text(directory / _TRAINING_FILE, disk.json_text({**self._asked, **began}))
+                atomic.write_text(directory / _TRAINING_FILE, json_values.json_text({**self._asked, **began}))
             self._check_synchrony()
 
             after_step = self._trainer.num_steps
@@ -338,7 +338,7 @@ class TrainingRun:
         options, state = self._options, self._trainer.state()
         target = self.checkpoint(self._trainer.num_steps)
         temporary = target.with_name(f".{target.name}.tmp")
-        with disk.storage_errors("write", target):
+        with atomic.storage_errors("write", target):
             # Write beside the target and rename, so that an interruption leaves no partial checkpoint.
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoint.save_checkpoint(temporary, self._trainer.average, self._processor)

@@ -47,7 +47,7 @@ def write_changed_run(
         own = (conditions or {}).get(key[0], {})
         lines = [
             dataclasses.replace(
-                line, variations={"cube.x": 0.5 + line.episode_index % (starts or len(outcomes)), **own}
+                line, conditions={"cube.x": 0.5 + line.episode_index % (starts or len(outcomes)), **own}
             )
             for line in commit_lines(outcomes, job=names[key])
         ]

@@ -49,7 +49,7 @@ def write_run(
         lines = [
             dataclasses.replace(
                 line,
-                variations={"cube.x": begin + index % (starts or len(outcomes)) + (moved or {}).get(index, 0.5)}
+                conditions={"cube.x": begin + index % (starts or len(outcomes)) + (moved or {}).get(index, 0.5)}
                 if told
                 else {},
                 episode_seed=index + first_seed,

@@ -100,15 +100,15 @@ def _lines(entry: PlanEntry, finished: int, outcomes: Sequence[Outcome], text: s
         outcome = outcomes[index % len(outcomes)]
         is_error = outcome is Outcome.ERROR
         yield CommitLine(
-            job_name=entry.name,
+            job=entry.name,
             env_id=index % 2,
             episode_in_env=index // 2,
             language_instruction=text,
             seed=0,
             success=None if is_error else outcome is Outcome.SUCCESS,
-            episode_length=10 + index,
+            length=10 + index,
             timestamp=WHEN,
-            variations={"cube.mass": 0.1 * index, "cube.position": [0.1, 0.2 * index, 0.0], text: text},
+            conditions={"cube.mass": 0.1 * index, "cube.position": [0.1, 0.2 * index, 0.0], text: text},
             episode_index=index,
             outcome=outcome,
             termination="diverged" if is_error else "terminated",

@@ -41,7 +41,7 @@ def warm_up() -> None:
         # What a library keeps to itself, another release of it may lack.
         with suppress(ModuleNotFoundError) if "._" in name else nullcontext():
             importlib.import_module(name)
-    adapter = importlib.import_module("isaaclab_arena.storage.disk").adapter
+    adapter = importlib.import_module("isaaclab_arena.storage.json_values").adapter
     for module, name in _READ_FROM_JSON:
         adapter(vars(sys.modules[module])[name])
     # Every run ends with a page, whose templates take longer to compile than to fill in.

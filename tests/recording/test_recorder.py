@@ -168,9 +168,9 @@ def test_attributes_say_which_episode_it_was_and_how_it_ended(tmp_path):
         assert attributes["outcome"] == line.outcome
         assert attributes.get("success") == line.success
         assert attributes["checksum"] == line.checksum
-        assert attributes["num_samples"] == line.episode_length == len(episode.arrays["actions"])
+        assert attributes["num_samples"] == line.length == len(episode.arrays["actions"])
         assert attributes["episode_seed"] == line.episode_seed
-        assert json.loads(str(attributes["conditions"]))["script.length"] == line.episode_length
+        assert json.loads(str(attributes["conditions"]))["script.length"] == line.length
         assert json.loads(str(attributes["provenance"])) == {"model_hash": "abc", "torch": "2.13"}
         assert episode.env_args == {"type": 2, "env_name": "push"}
 
@@ -214,7 +214,7 @@ def test_an_episode_that_was_solved_at_its_start_has_a_line_and_no_recording(tmp
     solved = [index for index, line in lines.items() if line.termination == "solved_at_start"]
     assert len(lines) == 12
     assert solved
-    assert all((lines[index].episode_file, lines[index].episode_length) == (None, 0) for index in solved)
+    assert all((lines[index].episode_file, lines[index].length) == (None, 0) for index in solved)
     dataset = tmp_path / "dataset_push.hdf5"
     assert list_episodes(dataset) == sorted(lines.keys() - {*solved})
     for index in list_episodes(dataset):
@@ -356,11 +356,11 @@ def test_where_conditions_are_a_seed_the_first_observation_tells_which_episodes_
     lines = read_commits(tmp_path, "push").lines
     starts: dict[int, set[int | None]] = {}
     for line in lines:
-        starts.setdefault(max(0, line.variations[SEED_CONDITION] - 9), set()).add(line.start)
+        starts.setdefault(max(0, line.conditions[SEED_CONDITION] - 9), set()).add(line.start)
     assert all(len(each) == 1 and None not in each for each in starts.values())
     assert len(set.union(*starts.values())) == len(starts)
     shared = [
-        start for line, start in zip(lines, alike_starts(lines), strict=True) if line.variations[SEED_CONDITION] < 10
+        start for line, start in zip(lines, alike_starts(lines), strict=True) if line.conditions[SEED_CONDITION] < 10
     ]
     assert len(shared) > 1
     assert None not in shared

@@ -43,15 +43,15 @@ def commit_lines(outcomes: str, *, job: str = "lift", rank: int = 0, first: int 
     """Return one line per letter: s success, f failure, t time-out, e error, u not measured, - missing."""
     return [
         CommitLine(
-            job_name=job,
+            job=job,
             env_id=index % 4,
             episode_in_env=0,
             language_instruction="lift it",
             seed=3,
             success=None if letter in "eu" else letter == "s",
-            episode_length=10 + index,
+            length=10 + index,
             timestamp=f"2026-01-01T00:00:{index:02d}",
-            variations={"cube.x": 0.5 + index},
+            conditions={"cube.x": 0.5 + index},
             episode_index=index,
             outcome=LETTERS[letter],
             termination="terminated",
@@ -119,7 +119,7 @@ def attempt(number: int = 1, **changes) -> Attempt:
 
 def write_lines(directory: Path, lines: list[CommitLine]) -> Path:
     first = lines[0]
-    writer = CommitWriter(directory / first.job_name, first.rank)
+    writer = CommitWriter(directory / first.job, first.rank)
     for line in lines:
         writer.write(line)
     writer.close()

@@ -23,7 +23,7 @@ from isaaclab_arena.results.merge import merge_results, records, stale_tables, s
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
-from isaaclab_arena.storage.disk import json_line
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.results.evidence import (
     EPISODE_COLUMNS,
@@ -82,7 +82,7 @@ def begun(outcomes: str, *starts: int | None, length: int = 10, total: float = 1
     """Return episodes with their first observations, which went alike as far as their outcomes do."""
     lines = commit_lines(outcomes)
     return [
-        dataclasses.replace(line, start=start, episode_length=length, episode_return=total)
+        dataclasses.replace(line, start=start, length=length, episode_return=total)
         for line, start in zip(lines, starts, strict=True)
     ]
 
@@ -359,7 +359,7 @@ def test_a_launcher_tells_its_ranks_how_wide_the_terminal_is(monkeypatch):
 
 def placed(line, place):
     """Return an episode that starts from conditions that no other place has."""
-    return dataclasses.replace(line, variations={"place": place, **line.variations})
+    return dataclasses.replace(line, conditions={"place": place, **line.conditions})
 
 
 HIGH = "variations.cube.mass.sampler_cfg.high"

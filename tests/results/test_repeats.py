@@ -66,7 +66,7 @@ def write_run(
         lines = commit_lines(letters, job=name)
         places = [{told: line.episode_index % (starts or len(letters))} for line in lines]
         placed = zip(lines, places, strict=True)
-        write_lines(directory, [dataclasses.replace(line, variations=each) for line, each in placed])
+        write_lines(directory, [dataclasses.replace(line, conditions=each) for line, each in placed])
         write_report(directory, report(name, cut_episodes=0))
     return directory
 
@@ -156,11 +156,11 @@ def test_episodes_that_began_and_went_alike_under_other_seeds_are_one(tmp_path):
     write_run(tmp_path, {"lift": "f" * 16}, told=SEED_CONDITION)
     lines = [
         dataclasses.replace(
-            line, job_name="again", variations={SEED_CONDITION: line.episode_index}, start=5, episode_return=0.0
+            line, job="again", conditions={SEED_CONDITION: line.episode_index}, start=5, episode_return=0.0
         )
         for line in commit_lines("f" * 16)
     ]
-    alike = [dataclasses.replace(line, episode_length=40) for line in lines]
+    alike = [dataclasses.replace(line, length=40) for line in lines]
     for name, own in (("alike", alike), ("unlike", lines)):
         run = tmp_path / name
         run.mkdir()

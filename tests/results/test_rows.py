@@ -279,12 +279,10 @@ def test_values_that_differ_by_rounding_alone_have_an_interval():
 def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
     # The first two began and went alike. The third began so too and, if it is longer, went otherwise.
     lines = [
-        dataclasses.replace(
-            line, start=5, episode_return=0.0, episode_length=10, variations={}, metrics={HEIGHT.name: 0.3}
-        )
+        dataclasses.replace(line, start=5, episode_return=0.0, length=10, conditions={}, metrics={HEIGHT.name: 0.3})
         for line in commit_lines("sss")
     ]
-    lines[2] = dataclasses.replace(lines[2], episode_length=beyond)
+    lines[2] = dataclasses.replace(lines[2], length=beyond)
     bar = Bar(name="bar", jobs=("lift",), max_episodes=2, at_least=0.5)
     counts = RateCounts(successes=2, trials=2)
     answer = Answer(question=bar, episodes=2, counts=counts, log_e_value=0.0, needed_log_e_value=1.0)

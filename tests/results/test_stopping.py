@@ -23,7 +23,6 @@ from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
 from isaaclab_arena.results.statistics import rate_interval
 from isaaclab_arena.results.stopping import (
     Answering,
-    FinishedEpisode,
     PairCounts,
     RateCounts,
     Verdict,
@@ -44,8 +43,9 @@ from tests.results.evidence import commit_lines, job_row, planned, report, write
 BETTER = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=500)
 
 
-def arm(successes, conditions: Callable[[int], str] = str) -> dict[int, FinishedEpisode]:
-    return {index: FinishedEpisode(success, conditions(index)) for index, success in enumerate(successes)}
+def arm(successes, conditions: Callable[[int], str] = str) -> dict[int, CommitLine]:
+    lines = commit_lines("".join({True: "s", False: "f", None: "e"}[success] for success in successes))
+    return {at: replace(line, conditions={"cube.at": conditions(at)}) for at, line in enumerate(lines)}
 
 
 def arms(new_rate: float, old_rate: float, *, seed: int = 0, number: int = 500):
@@ -72,7 +72,7 @@ def test_the_order_in_which_episodes_end_changes_nothing(order):
     finished = arms(0.9, 0.6)
     whole = the_answer(BETTER, finished)
     answering = Answering(BETTER, num_questions=1)
-    growing: dict[str, dict[int, FinishedEpisode]] = {"new": {}, "old": {}}
+    growing: dict[str, dict[int, CommitLine]] = {"new": {}, "old": {}}
     ends = [(name, index) for name in growing for index in range(500)]
     random.Random(order).shuffle(ends)
     for name, index in ends:
@@ -180,11 +180,11 @@ def test_the_first_episode_of_a_start_that_says_anything_is_the_one_that_is_bet_
 def test_repeats_change_nothing_about_the_order_in_which_episodes_end(order):
     finished = {job: arm(each.success for each in own.values()) for job, own in arms(0.9, 0.4).items()}
     finished = {
-        job: {index: replace(each, conditions=str(index // 3)) for index, each in own.items()}
+        job: {index: replace(each, conditions={"cube.at": index // 3}) for index, each in own.items()}
         for job, own in finished.items()
     }
     whole, answering = the_answer(BETTER, finished), Answering(BETTER, num_questions=1)
-    growing: dict[str, dict[int, FinishedEpisode]] = {"new": {}, "old": {}}
+    growing: dict[str, dict[int, CommitLine]] = {"new": {}, "old": {}}
     ends = [(name, index) for name in growing for index in range(500)]
     random.Random(order).shuffle(ends)
     for name, index in ends:
@@ -195,9 +195,9 @@ def test_repeats_change_nothing_about_the_order_in_which_episodes_end(order):
     assert whole.repeated > whole.episodes // 2
 
 
-def began_alike(successes, *, went: Callable[[int], object]) -> dict[int, FinishedEpisode]:
-    found = arm(successes)
-    return {index: replace(each, start=5, went=went(index)) for index, each in found.items()}
+def began_alike(successes, *, went: Callable[[int], object]) -> dict[int, CommitLine]:
+    found, same = arm(successes), {"start": 5, "length": 10, "episode_return": 0.0}
+    return {index: replace(each, **same, metrics={"went": went(index)}) for index, each in found.items()}
 
 
 def test_episodes_that_begin_and_go_alike_under_other_seeds_are_bet_on_once():

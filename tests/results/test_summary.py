@@ -102,7 +102,7 @@ def test_episodes_that_were_solved_where_they_started_are_counted_apart(tmp_path
 @pytest.mark.parametrize(("outcomes", "is_said"), [("ff", True), ("uu", True), ("f", False), ("ee", False)])
 def test_a_job_says_when_a_fifth_of_its_episodes_end_in_their_first_step(tmp_path, outcomes, is_said):
     write_plan(tmp_path, planned())
-    short = [dataclasses.replace(each, episode_length=1) for each in commit_lines(outcomes)]
+    short = [dataclasses.replace(each, length=1) for each in commit_lines(outcomes)]
     write_lines(tmp_path, [*short, *commit_lines("s" * (10 - len(short)), first=len(short))])
     write_report(tmp_path, report())
     assert ("job 'lift': 2 of 10 episodes ended in their first step" in shown(tmp_path)) is is_said

@@ -13,10 +13,8 @@ import pytest
 
 from isaaclab_arena.errors import DiskUnusableError, StorageError
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.disk import (
+from isaaclab_arena.storage.atomic import (
     append_line,
-    json_line,
-    json_text,
     storage_error,
     temporary_path,
     write_at,
@@ -25,6 +23,7 @@ from isaaclab_arena.storage.disk import (
     written_in_place,
 )
 from isaaclab_arena.storage.episodes import list_episodes, verify_episodes
+from isaaclab_arena.storage.json_values import json_line, json_text
 from tests.security.test_names import WICKED, steers
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("resource")
 WRITE = """
 import os, pathlib, resource
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.storage.disk import append_line, write_at, write_bytes
+from isaaclab_arena.storage.atomic import append_line, write_at, write_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 def appended(path):
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

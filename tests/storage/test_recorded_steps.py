@@ -12,8 +12,8 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
-from isaaclab_arena.storage.disk import FileThereError
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
@@ -96,12 +96,15 @@ def test_where_a_recording_lies_may_change(line, attributes):
     assert contradiction(dataclasses.replace(line, dataset_file="other.hdf5", episode_file=None), attributes) is None
 
 
+KEYS = {"job": "job_name", "length": "episode_length", "conditions": "variations", "conditions_seed": "placement_seed"}
+
+
 @pytest.mark.parametrize(
     "field", [field.name for field in dataclasses.fields(CommitLine) if not field.name.endswith("_file")]
 )
 def test_whatever_else_was_changed_in_a_line_is_named(line, attributes, field):
-    changed = dataclasses.replace(line, **{field: "changed"})
-    assert str(contradiction(changed, attributes)).startswith(f"its commit line says {field} changed, its recording ")
+    changed, key = dataclasses.replace(line, **{field: "changed"}), KEYS.get(field, field)
+    assert str(contradiction(changed, attributes)).startswith(f"its commit line says {key} changed, its recording ")
 
 
 @pytest.mark.parametrize("name", ["success", "outcome", "episode_return", "conditions", "metrics", "episode_seed"])

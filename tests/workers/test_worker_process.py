@@ -311,7 +311,7 @@ def test_a_frame_larger_than_any_header_is_not_waited_for():
 
 
 def asked(request: str, python: str = sys.executable) -> dict:
-    return ask_kept_worker(FAKE, python, {}, {"request": request}, timeout_s=60)
+    return ask_kept_worker(FAKE, python, {}, {"request": request}, timeout_s=60)[0]
 
 
 def handed_on(request: str) -> WorkerProcess | None:

@@ -229,7 +229,7 @@ def robustness(argv: Sequence[str]) -> int:
     # StorageError: a file cannot be read or written.
     from isaaclab_arena.analysis import robustness as costs  # noqa: PLC0415  Pillow
     from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
-    from isaaclab_arena.storage.disk import make_output_directory  # noqa: PLC0415
+    from isaaclab_arena.storage.run_directory import make_output_directory  # noqa: PLC0415
 
     options, rest = tyro.cli(
         RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True

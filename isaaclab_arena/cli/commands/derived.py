@@ -15,7 +15,7 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB
-from isaaclab_arena.storage.disk import read_whole, write_text
+from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.reports import RESULTS_FILE
 
 # The tables of a run, from the files of its ranks.

@@ -16,7 +16,7 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.catalog import POLICIES
-from isaaclab_arena.storage.disk import write_text
+from isaaclab_arena.storage.atomic import write_text
 
 # Write a skeleton of a policy, a task or a robot that works, with its test.
 

@@ -31,7 +31,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges,
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import contents, disk, layout, ledger, recovery, reports
+from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, recovery, reports, run_directory
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
@@ -131,7 +131,7 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
 def problem_of_node(needs: str) -> str | None:
     """Return the reason why this node cannot meet the needs (JSON), with its name and directory; None if it can."""
     try:
-        checked_request(disk.adapter(NodeNeeds).validate_json(needs))
+        checked_request(json_values.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
         told = str(error)
         way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
@@ -179,7 +179,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self.lock = disk.RunLock(output_directory).hold(alone=False)
+        self.lock = run_directory.RunLock(output_directory).hold(alone=False)
         questions, max_equal_errors = request.questions, request.options.max_equal_errors
         finished = {work.job: work.finished for work in attempt.jobs}
         self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)
@@ -235,14 +235,14 @@ class ClaimServer:
     def commit(self, life: Life, text: str, content: bytes | None = None) -> None:
         """Commit an episode as a rank does that shares the run's directory. `content` is its file, if it has one."""
         line = ledger.parse_line(text)
-        name = line.job_name
+        name = line.job
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
         if (life, name) not in self._commits:
             self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
         commits = self._commits[life, name]
-        commits.commit(line, text, None if content is None else lambda path: disk.write_bytes(path, content))
+        commits.commit(line, text, None if content is None else lambda path: atomic.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
         self._fruitful.add(life)
@@ -275,14 +275,14 @@ class ClaimServer:
             # Each life has its own log.
             target = target.with_stem(f"rank{life.rank}_life{life.number}")
         if offset is not None:
-            disk.write_at(target, offset, content)
+            atomic.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
-            report = disk.adapter(reports.JobReport).validate_json(content)
+            report = json_values.adapter(reports.JobReport).validate_json(content)
             if report.rank != life.rank:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
             reports.write_job_report(target.parent, report)
         elif path.name != layout.SETTLED_FILE or not target.exists():
-            disk.write_bytes(target, content, overwrite=True)
+            atomic.write_bytes(target, content, overwrite=True)
 
     def beat(self, life: Life, machine: str) -> tuple[int | None, list[str]]:
         """Note that a rank is at work, and where. Return the signal that stops the run, and the jobs that are over."""
@@ -325,7 +325,7 @@ class ClaimServer:
                 language_instruction=job.config.language_instruction or "",
             )
             line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
-            self.commit(life, disk.json_line(line))
+            self.commit(life, ledger.line_text(line))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         return len(pieces), life in self._fruitful, sum(len(each.deaths) for each in blamed)
@@ -403,7 +403,7 @@ class RemoteLedger:
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if answer.claim is not None and answer.settled is not None and self.is_own:
             name = self.jobs[answer.claim.job_index].job.config.name
-            disk.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
+            atomic.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
         return answer.claim
 
     def claim(self, job_index: int, piece: int) -> claims.Claim | None:
@@ -501,7 +501,7 @@ class RemoteLedger:
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
         told = self.ask([("claim", (built, job_index, piece), None)])
-        answer = disk.adapter(ClaimAnswer).validate_python(told)
+        answer = json_values.adapter(ClaimAnswer).validate_python(told)
         self._said, self._said_at = answer.state, self.clock()
         return answer
 
@@ -580,7 +580,7 @@ _OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_[0-9a-f]{{8}}_([0-9]+)_([0-9]+)_.*")
 def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
     pid, machine = os.getpid(), f"{zlib.crc32(processes.machine_identity().encode()):08x}"
-    with disk.storage_errors("make a directory in", root):
+    with atomic.storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
         # Only of this machine.
         for path in root.glob(f"{_OF_PROCESS}*_{machine}_*"):

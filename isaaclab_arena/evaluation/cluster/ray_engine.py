@@ -28,7 +28,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line, 
 from isaaclab_arena.evaluation.cluster import claim_server
 from isaaclab_arena.evaluation.cluster.claim_server import WAY_OUT, Ask, Call, Life, NodeNeeds, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.storage.disk import adapter, json_line
+from isaaclab_arena.storage.json_values import adapter, json_line
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 

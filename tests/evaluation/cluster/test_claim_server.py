@@ -29,8 +29,7 @@ from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.disk import json_line
-from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, read_commits
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, line_text, read_commits
 from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
@@ -56,13 +55,13 @@ MEASURED = Measured(episodes=1, env_steps=10, seconds=0.1)
 
 def line_of(index: int, rank: int) -> CommitLine:
     return CommitLine(
-        job_name="coins",
+        job="coins",
         env_id=0,
         episode_in_env=0,
         language_instruction=None,
         seed=0,
         success=True,
-        episode_length=1,
+        length=1,
         timestamp="",
         episode_index=index,
         outcome=None,
@@ -122,7 +121,7 @@ class Rank:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(arrays)
 
-        self.ledger.commit(self.directory / "coins", line, json_line(line), write if arrays else None)
+        self.ledger.commit(self.directory / "coins", line, line_text(line), write if arrays else None)
 
     def finish(self, claim) -> None:
         self.play(claim)
@@ -267,7 +266,7 @@ def test_a_rank_writes_no_file_that_is_not_its_own(home, claim_server, path):
 
 def test_lines_of_another_job_or_rank_are_refused(claim_server):
     with pytest.raises(StorageError, match="rank 1"):
-        claim_server.commit(Life(rank=0), json_line(line_of(0, rank=1)))
+        claim_server.commit(Life(rank=0), line_text(line_of(0, rank=1)))
 
 
 @pytest.mark.parametrize("call", [("commit", (1,), None), ("commit", ("{}",), None), ("begin", ("x", 0, 0), None)])

@@ -222,7 +222,7 @@ def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]])
         reports.append(runner.run(resolved, episodes=FixedShare(share=tuple(share))))
         runner.close()
     lines = read_commits(directory / job.name, job.name).lines
-    return reports, {line.episode_index: (line.checksum, line.episode_length, line.episode_return) for line in lines}
+    return reports, {line.episode_index: (line.checksum, line.length, line.episode_return) for line in lines}
 
 
 def assert_what_is_said_is_true(tmp_path: Path, job: JobConfig) -> None:

@@ -388,8 +388,8 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
     lines = read_commits(tmp_path / "undisturbed" / "steps", "steps").lines
     assert undisturbed.status is ReportedStatus.COMPLETED
     log = read_commits(tmp_path / "steps", "steps")
-    assert [(line.episode_index, line.episode_length) for line in log.lines] == [
-        (line.episode_index, line.episode_length) for line in lines
+    assert [(line.episode_index, line.length) for line in log.lines] == [
+        (line.episode_index, line.length) for line in lines
     ]
     assert log.unequal_episodes == ()
 

@@ -4,6 +4,7 @@ import random
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -33,7 +34,9 @@ def large_page(path: Path, named: str) -> Path:
     """Write nine million zeros into one page of a small file."""
     num_rows = 9_000_000
     # Older releases of Arrow count no rows of a page.
-    counted = {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
+    counted: dict[str, Any] = (
+        {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
+    )
     columns = {"index": np.zeros(num_rows, np.int32), "action": np.zeros(num_rows, np.int32), named: np.zeros(num_rows)}
     parquet.write_table(
         pa.table(columns),

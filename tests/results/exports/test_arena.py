@@ -171,7 +171,7 @@ def test_the_manifest_says_what_each_run_was(run, export):
 
 def test_no_file_holds_what_is_no_json(run, export):
     write_plan(run, planned(num_episodes=1, policy_config={}))
-    write_lines(run, [dataclasses.replace(line, variations={"cube.x": float("nan")}) for line in commit_lines("s")])
+    write_lines(run, [dataclasses.replace(line, conditions={"cube.x": float("nan")}) for line in commit_lines("s")])
     write_report(run, report())
     exported = export()
     assert read(exported)["lift"][0][0]["variations"] == {"cube.x": None}
@@ -206,7 +206,7 @@ def test_videos_are_found_by_the_episode_of_their_line(run, export):
             "viewport-rebuild{k}-env{n}-episode-{e}.mp4",
         ):
             video = videos / name.format(k=line.rank, n=line.env_id, e=line.episode_index)
-            video.write_text(f"{line.episode_length}")
+            video.write_text(f"{line.length}")
     (videos / "contact_sheet.png").write_text("")
     (videos / "robot-cam-env0-wrist_cam_rgb-episode-77.mp4").symlink_to("/etc/hostname")
     exported = export()

@@ -15,8 +15,8 @@ import pytest
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.atomic import temporary_path
 from isaaclab_arena.storage.dataset import consolidate
-from isaaclab_arena.storage.disk import temporary_path
 from isaaclab_arena.storage.episode_file import (
     NAMES_PER_NODE,
     SUPERBLOCK_BYTES,

@@ -8,7 +8,6 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
-from isaaclab_arena.storage.disk import json_line
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
 from isaaclab_arena.storage.ledger import (
@@ -19,6 +18,7 @@ from isaaclab_arena.storage.ledger import (
     RunPlan,
     attributes_of,
     commit_line,
+    line_text,
     read_commits,
     write_attempt,
 )
@@ -115,11 +115,11 @@ class JobOnDisk:
         values = {
             **attributes_of(line),
             "provenance": json.dumps({"config_hash": config_hash}),
-            COMMIT_ATTRIBUTE: json_line(line),
+            COMMIT_ATTRIBUTE: line_text(line),
             **attributes,
         }
         path = self.part(index)
-        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=line.episode_length), attributes=values))
+        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=line.length), attributes=values))
         return path
 
     def commit(self, *lines: CommitLine, rank: int = 0) -> Path:

@@ -14,8 +14,9 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage.disk import json_line, move_aside
+from isaaclab_arena.storage.atomic import move_aside
 from isaaclab_arena.storage.episodes import read_attributes
+from isaaclab_arena.storage.ledger import line_text
 from isaaclab_arena.storage.recovery import consolidate_leftovers
 from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
@@ -179,7 +180,7 @@ def test_temporary_files_of_dead_processes_are_removed_and_counted(tmp_path, job
 
 def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     job.finish(0)
-    job.commit(job.line(1)).write_bytes(b"garbage\n" + json_line(job.line(1)).encode())
+    job.commit(job.line(1)).write_bytes(b"garbage\n" + line_text(job.line(1)).encode())
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 1),)
     assert any("line 1 is no episode" in note for note in recovery.notes)
@@ -439,7 +440,7 @@ FOREIGN = {
 @pytest.mark.parametrize(("attributes", "reason"), FOREIGN.values(), ids=FOREIGN)
 def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job, attributes, reason):
     if attributes.get("commit"):
-        attributes = {"commit": json_line(job.line(3))}
+        attributes = {"commit": line_text(job.line(3))}
     job.write_part(job.line(1), **attributes)
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ()
@@ -658,7 +659,7 @@ def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path
 
 
 def test_ten_times_the_episodes_are_looked_at_in_about_ten_times_the_time(tmp_path, job):
-    text = json_line(job.line(0, checksum=None, dataset_file=None)).replace('"episode_index": 0', '"episode_index": %d')
+    text = line_text(job.line(0, checksum=None, dataset_file=None)).replace('"episode_index": 0', '"episode_index": %d')
 
     def look(num_episodes: int) -> None:
         job.commit().write_text("".join(f"{text % index}\n" for index in range(num_episodes)))

@@ -65,7 +65,7 @@ def test_a_line_comes_back_as_it_was_and_holds_arenas_fields(tmp_path):
     assert said.keys() >= ARENA_FIELDS
     assert said["variations"] == {"cube.position": [0.1, 0.2], "cube.colour": "red"}
     (read,) = read_commits(tmp_path, "lift").lines
-    assert dataclasses.replace(read, variations=line(0).variations) == line(0)
+    assert dataclasses.replace(read, conditions=line(0).conditions) == line(0)
 
 
 def test_events_come_back_as_they_were(tmp_path):
@@ -163,7 +163,7 @@ def test_of_unequal_results_the_earlier_attempt_counts_and_an_error_takes_no_pla
         {"checksum": 8},
         {"outcome": "timeout"},
         {"success": None},
-        {"episode_length": 11},
+        {"length": 11},
         {"episode_return": 1.6},
         {"termination": "time_limit"},
         {"episode_seed": 5},
@@ -184,7 +184,7 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
 
 
 def test_lines_of_another_job_are_reported(tmp_path):
-    write(tmp_path, line(0, job_name="other"))
+    write(tmp_path, line(0, job="other"))
     log = read_commits(tmp_path, "lift")
     assert log.lines == ()
     assert "belongs to job 'other'" in log.problems[0]

@@ -16,7 +16,6 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.disk import RunLock
 from isaaclab_arena.storage.ledger import (
     AttemptEntry,
     RunPlan,
@@ -33,6 +32,7 @@ from isaaclab_arena.storage.ledger import (
     write_run_plan,
 )
 from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, read_verification, write_verification
+from isaaclab_arena.storage.run_directory import RunLock
 from tests.results.evidence import attempt, planned
 from tests.storage.plan_entries import plan_entry
 
@@ -188,7 +188,7 @@ def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_set
 HOLD_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from isaaclab_arena.storage.disk import RunLock
+from isaaclab_arena.storage.run_directory import RunLock
 lock = RunLock(Path(sys.argv[1])).hold(alone=True)
 print("held", flush=True)
 time.sleep(60)

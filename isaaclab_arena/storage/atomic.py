@@ -1,0 +1,209 @@
+"""Write files atomically, so that a crash leaves a file complete or not at all, and read those of a run."""
+
+import errno
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count, takewhile
+from pathlib import Path
+
+from isaaclab_arena.errors import DamagedFileError, DiskUnusableError, StorageError
+from isaaclab_arena.paths import not_a_plain_file
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+
+# EFBIG: a limit on file size (RLIMIT_FSIZE), which the next file meets too.
+_LARGEST_FILE_BYTES = 2**63 - 1
+_LARGEST_READ_BYTES = 2**30
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
+
+class FileThereError(StorageError):
+    """The file exists and may not be replaced."""
+
+
+def temporary_path(path: Path) -> Path:
+    """Return this process's temporary path for ``path``: ``.<name>.<host>.<pid>.tmp`` beside it."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def storage_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `StorageError` with the operation and the path."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(doing, path, error) from error
+
+
+def check_plain(path: Path, *, max_bytes: int = _LARGEST_FILE_BYTES) -> None:
+    """Check that a path is a plain file before an open: a pipe would block. DamagedFileError if not."""
+    # A run may come from an untrusted source. None of its files may lead out of its directory, which holds
+    # ``run.json``: a link to another file would put that file into a page that is shared. Limit: `max_bytes` [bytes].
+    with storage_errors("read", path):
+        try:
+            found = path.stat()
+        except OSError as error:
+            # Links in a circle or to nothing are no plain files either.
+            is_dead_link = error.errno == errno.ENOENT and path.is_symlink()
+            if error.errno != errno.ELOOP and not is_dead_link:
+                raise
+            found = None
+    if found is None or not stat.S_ISREG(found.st_mode):
+        raise DamagedFileError(f"cannot read {path}: {not_a_plain_file(path)}")
+    if found.st_size > max_bytes:
+        raise DamagedFileError(f"cannot read {path}: it has {found.st_size} bytes, at most {max_bytes} are read")
+    if leads_out_of_its_run(path):
+        raise DamagedFileError(f"cannot read {path}: it leads out of the run's directory, to {os.path.realpath(path)}")
+
+
+def leads_out_of_its_run(path: Path) -> bool:
+    """Whether links lead from a path below a directory with ``run.json`` out of that directory."""
+    below, may_lead_out = path, ".." in path.parts
+    for parent in path.parents:
+        # Resolving both paths takes ten times as long, and is needed only if there is a link on the way.
+        may_lead_out = may_lead_out or below.is_symlink()
+        if (parent / RUN_PLAN_FILE).exists():
+            return may_lead_out and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(parent))
+        below = parent
+    return False
+
+
+def read_whole(path: Path, *, max_bytes: int = _LARGEST_READ_BYTES) -> bytes:
+    """Return the content of a run's file; see `check_plain`."""
+    check_plain(path, max_bytes=max_bytes)
+    with storage_errors("read", path):
+        return path.read_bytes()
+
+
+def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
+    """Return the error for a failed operation on a file; DiskUnusableError if the whole disk is unusable."""
+    kind = DiskUnusableError if error.errno in _UNUSABLE_DISK else StorageError
+    mend = "; move it away" if error.errno == errno.EISDIR else ""
+    return kind(f"cannot {doing} {path}: {error.strerror or error}{mend}")
+
+
+@contextmanager
+def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary path that becomes ``path`` at the end of the block, and is removed if the block fails."""
+    temporary = temporary_path(path)
+    with storage_errors("write", path):
+        _refuse_existing(path, overwrite=overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Only this process uses this name, so an existing file is left over from an earlier process of the same id.
+        temporary.unlink(missing_ok=True)
+        try:
+            yield temporary
+            _refuse_existing(path, overwrite=overwrite)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = False) -> None:
+    """Write a whole file atomically; see `written_in_place`."""
+    # The same as `written_in_place` with half of its system calls, because thousands of small files are written.
+    temporary = temporary_path(path)
+    with storage_errors("write", path):
+        try:
+            try:
+                descriptor = os.open(temporary, _NEW, 0o666)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(temporary, _NEW, 0o666)
+            try:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            finally:
+                os.close(descriptor)
+            _refuse_existing(path, overwrite=overwrite)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
+    """Write a whole text file in UTF-8 atomically; see `written_in_place`."""
+    write_bytes(path, content.encode("utf-8"), overwrite=overwrite)
+
+
+def write_at(path: Path, offset: int, content: bytes) -> None:
+    """Write a part of a file that arrives in parts, at `offset` [bytes]; the same part may arrive twice."""
+    with storage_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            written = os.pwrite(descriptor, content, offset)
+        finally:
+            os.close(descriptor)
+    if written != len(content):
+        message = f"cannot write {path}: only {written} of {len(content)} bytes fitted; the disk is full"
+        raise DiskUnusableError(message)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flush a file's content from the system's memory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(descriptor: int, line: str, path: Path) -> None:
+    """Append one line with one unbuffered write, so that a kill can tear only the last line."""
+    content = f"{line}\n".encode()
+    with storage_errors("append to", path):
+        written = os.write(descriptor, content)
+    if written != len(content):
+        message = f"cannot append to {path}: only {written} of {len(content)} bytes fitted; the disk is full"
+        raise DiskUnusableError(message)
+
+
+def _refuse_existing(path: Path, *, overwrite: bool) -> None:
+    if not overwrite and path.exists():
+        raise FileThereError(f"{path} exists already and is not written over")
+
+
+# Set files aside: they move to a directory such as ``set_aside/`` of a job.
+
+
+def move_aside(path: Path, directory: Path) -> Path:
+    """Move a file into a directory, under a new name if its name is taken, and return its new path."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        target = free_name(directory, path.name)
+        path.rename(target)
+    return target
+
+
+def keep_aside(path: Path, directory: Path) -> None:
+    """Keep a copy of a file in a directory before the file is replaced."""
+    with storage_errors("set aside", path):
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in takewhile(Path.exists, names_aside(directory, path.name))):
+            return
+        target = free_name(directory, path.name)
+        try:
+            os.link(path, target)
+        except OSError:
+            # Some file systems lack hard links. If the disk is at fault, the copy fails too.
+            with written_in_place(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def names_aside(directory: Path, name: str) -> Iterator[Path]:
+    """Yield candidate names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
+    yield directory / name
+    for number in count(1):
+        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
+
+
+def free_name(directory: Path, name: str) -> Path:
+    """Return the first free one of `names_aside`."""
+    return next(path for path in names_aside(directory, name) if not os.path.lexists(path))
