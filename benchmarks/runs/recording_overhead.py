@@ -40,7 +40,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder
-from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.recovery import PlannedEpisodes, diagnose, read_recordings, repair_job
 
 ENVIRONMENT = "lift_object"

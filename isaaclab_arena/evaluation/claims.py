@@ -15,6 +15,7 @@ from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import atomic, json_values, layout, ledger
+from isaaclab_arena.storage.commits import read_commits
 
 # One claim on a piece of a job, and the names of the claim files.
 
@@ -419,7 +420,7 @@ class ClaimTable:
         # Only this attempt's commits count: errors of an earlier one may have to run again.
         divided = self.jobs[key[0]]
         name, piece = divided.job.config.name, divided.pieces[key[1]]
-        lines = ledger.read_commits(self.output_directory / name, name).lines
+        lines = read_commits(self.output_directory / name, name).lines
         committed = frozenset(line.episode_index for line in lines if line.attempt == self.attempt.number)
         return committed if piece is None else committed & of_ranges(piece)
 

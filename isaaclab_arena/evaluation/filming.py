@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_even
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
 from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episodes import file_with, locate_episodes
 
 # Choose the episodes of a run to film afterwards: by outcome, or by a different outcome in another run.
@@ -37,7 +38,7 @@ def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[
     """Return the episodes of each job that `choice` selects, ascending."""
     chosen: dict[str, list[int]] = {}
     for job in jobs:
-        lines = ledger.read_commits(run / job, job).lines
+        lines = read_commits(run / job, job).lines
         if choice is Choice.REASONS:
             # For each decisive event three failures, as many as the report shows; no errors.
             groups: dict[str | None, list[int]] = {}
@@ -127,7 +128,7 @@ def film_episodes(
     configs = {job.name: job.config for job in ledger.read_run_plan(run).jobs}
     for name, indices in episodes.items():
         directory, config = run / name, configs[name]
-        lines = {line.episode_index: line for line in ledger.read_commits(directory, name).lines}
+        lines = {line.episode_index: line for line in read_commits(directory, name).lines}
         located, problems = locate_episodes(directory, name)
         # The film's name holds the env slot, and the rebuild of a job with several.
         rebuilds: Sequence[range] = ()
@@ -169,7 +170,7 @@ def film_episodes(
 class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
-    def __init__(self, *films: Any, lines: Mapping[int, ledger.CommitLine], tell: Tell, **more: Any) -> None:
+    def __init__(self, *films: Any, lines: Mapping[int, CommitLine], tell: Tell, **more: Any) -> None:
         super().__init__(*films, **more)
         self._lines, self._tell = lines, tell
         self.told: set[int] = set()  # episodes with a result

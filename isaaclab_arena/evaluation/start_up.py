@@ -27,6 +27,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import atomic, layout, ledger, recovery, reports, run_directory
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents, changes, versions
 from isaaclab_arena.storage.episodes import locate_episodes
 
@@ -140,7 +141,7 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
     def has_recorded(job: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
         directory = output_directory / job
-        log = ledger.read_commits(directory, job)
+        log = read_commits(directory, job)
         files, problems = locate_episodes(directory, job)
         written, _ = reports.read_job_reports(directory, job, before.run_id)
         has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in written)

@@ -29,6 +29,7 @@ from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import contents, layout, ledger, recovery
 from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import file_with, in_words, locate_episodes, read_episode, read_totals
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text
@@ -67,7 +68,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
 
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
-    lines = {line.episode_index: line for line in ledger.read_commits(directory, job).lines}
+    lines = {line.episode_index: line for line in read_commits(directory, job).lines}
     copies, unreadable = recovery.read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in unreadable)
     for index, recorded in copies.items():
@@ -246,7 +247,7 @@ def jobs_of_plan(
         # The backend of the run is used again, even if another one would be faster here, and its conditions.
         settled = job.with_settled(planned.backend, planned.latency)
         if planned.conditions_checksum is not None:
-            lines = ledger.read_commits(source / planned.name, planned.name).lines
+            lines = read_commits(source / planned.name, planned.name).lines
             saved = {line.episode_index: conditions_from_json(line.conditions) for line in lines}
             conditions = tuple(saved.get(index, {}) for index in range(planned.config.num_episodes or 0))
             settled = replace(settled, saved_conditions=conditions)
@@ -341,7 +342,7 @@ class _JobOfRun:
     """One job as one run played it."""
 
     entry: ledger.PlanEntry
-    lines: Mapping[int, ledger.CommitLine]
+    lines: Mapping[int, CommitLine]
     reports: Sequence[JobReport]
     evaluated: contents.Contents | None
     starts: Mapping[int, ledger.Attempt]  # by number
@@ -379,7 +380,7 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
             name, place = entry.name, output / entry.name
             sides[-1][name] = _JobOfRun(
                 entry=entry,
-                lines={line.episode_index: line for line in ledger.read_commits(place, name).lines},
+                lines={line.episode_index: line for line in read_commits(place, name).lines},
                 reports=read_job_reports(place, name, plan.run_id)[0],
                 evaluated=evaluated.get(name),
                 starts={attempt.number: attempt for attempt in attempts},
@@ -443,7 +444,7 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
     )
 
 
-def _difference_of_lines(line: ledger.CommitLine, again: ledger.CommitLine) -> rerun.Difference | None:
+def _difference_of_lines(line: CommitLine, again: CommitLine) -> rerun.Difference | None:
     """Return the first difference of two commit lines: start, length and result, but neither time nor place."""
     for name in ("episode_seed", "conditions", "language_instruction", "length"):
         was, is_now = (json_line(getattr(each, name)) for each in (line, again))

@@ -24,13 +24,13 @@ from isaaclab_arena.interfaces.specs import CAMERAS, SideBySide, StateTree
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter, attributes_of, commit_line, line_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import CommitLine, attributes_of, commit_line, line_text
-from isaaclab_arena.storage.recovery import EpisodeCommits, remove_if_empty
+from isaaclab_arena.storage.recovery import remove_if_empty
 
 # The arrays of the episodes under way, in a ring of memory.
 
@@ -389,7 +389,7 @@ ROBOMIMIC_ENV_TYPE = 2  # Isaac Lab's value in ``env_args``: an environment with
 
 
 RemoteCommit: TypeAlias = Callable[[Path, CommitLine, str, Callable[[Path], object] | None], None]
-"""Takes the job's directory, and the arguments of `EpisodeCommits.commit`."""
+"""Takes the job's directory, and the arguments of `CommitWriter.commit`."""
 
 
 @dataclass(eq=False)
@@ -420,7 +420,7 @@ class EpisodeRecorder(Observer):
         self.sees_pictures = self.write_dataset and self.observations is RecordedObservations.ALL
         self._contents = None if self.contents is None else json_line(self.contents)
         self._dataset_name = layout.dataset_file_name(self.job, self.rank, self.world_size)
-        self._commit_file = commits = None if self.remote_commit else EpisodeCommits(self.directory, self.rank)
+        self._commit_file = commits = None if self.remote_commit else CommitWriter(self.directory, self.rank)
         self._commit = commits.commit if commits else partial(cast(RemoteCommit, self.remote_commit), self.directory)
         self._started_s: dict[int, float] = {}
         self._first_seen: dict[int, int] = {}

@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.results import stopping
-from isaaclab_arena.storage.ledger import CommitLine, counts_before, fresh_lines
+from isaaclab_arena.storage.commits import CommitLine, counts_before, fresh_lines
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 0.2

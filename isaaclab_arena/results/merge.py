@@ -25,6 +25,7 @@ from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, in_words
 from isaaclab_arena.storage import atomic, json_values, ledger
 from isaaclab_arena.storage import reports as rank_reports
+from isaaclab_arena.storage.commits import CommitLog, read_commits
 from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
 
@@ -156,7 +157,7 @@ class RunFiles:
         self.answers: tuple[Answer, ...] = ()  # to the questions of the run
         self.problems: list[str] = []  # of the attempts, one line each
         self._directory, self._plan = directory, plan
-        self._logs = {name: ledger.CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
+        self._logs = {name: CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
 
     def look(self) -> list[JobEvidence]:
         """Read the files, and return the evidence of the jobs with news, all at first."""
@@ -166,7 +167,7 @@ class RunFiles:
         grown &= self.jobs.keys()
         for name in grown:
             seed = self.jobs[name].config.seed
-            self._logs[name] = ledger.read_commits(self._directory / name, name, seed=seed)
+            self._logs[name] = read_commits(self._directory / name, name, seed=seed)
 
         # An attempt without a file has problems, and provenance in recordings alone.
         attempts, problems = ledger.read_attempts(self._directory, self._plan.run_id)

@@ -13,9 +13,10 @@ from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
+from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents, one_hash
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import CommitLine, PlanEntry
+from isaaclab_arena.storage.ledger import PlanEntry
 from isaaclab_arena.storage.reports import (
     JobReport,
     JobResultStatus,

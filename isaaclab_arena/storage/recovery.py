@@ -18,6 +18,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges,
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import atomic, layout, ledger, run_directory
+from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, contradiction, parse_line, read_commits
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.episodes import (
@@ -26,9 +27,8 @@ from isaaclab_arena.storage.episodes import (
     list_episodes,
     read_attributes,
     read_checksums,
-    verify_episodes,
 )
-from isaaclab_arena.storage.ledger import CommitLine, CommitLog, contradiction, datasets, episode_files, parse_line
+from isaaclab_arena.storage.ledger import datasets, episode_files
 from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_standing, read_job_reports
 
 # Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
@@ -63,7 +63,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
     files = list(episode_files(job_directory))
     if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
         return [], None
-    lines = {line.episode_index: line for line in ledger.read_commits(job_directory, job).lines}
+    lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
     # Only a file whose checksum matches its commit line may enter a dataset.
@@ -106,44 +106,6 @@ def remove_if_empty(directory: Path) -> None:
             # Another rank may have removed it, or written into it, since the check.
             if error.errno not in _NOTHING_TO_DO:
                 raise
-
-
-class EpisodeCommits(ledger.CommitWriter):
-    """Commits episodes of a rank in a job's directory: first the file of each, then its line."""
-
-    def commit(self, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
-        """Commit an episode. `text` is the formatted `line`; `write` writes the episode's file, None without one."""
-        path = self.path.parent / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)
-        # The file may exist: from a rank that died before the commit, or from a rank that was presumed dead.
-        with suppress(atomic.FileThereError):
-            if write is not None:
-                write(path)
-            self.write(text)
-            return
-        try:
-            verify_episodes(path, [line.episode_index])
-            attributes = read_attributes(path, line.episode_index)
-            try:
-                there = parse_line(str(attributes.get(layout.COMMIT_ATTRIBUTE, "")))
-            except ValueError as error:
-                raise DamagedFileError(f"{path} does not say how its episode went") from error
-            found = (there.job, there.episode_index, there.checksum)
-            if found != (line.job, line.episode_index, attributes.get("checksum")):
-                what = f"of job '{there.job}', episode {there.episode_index}, or of other arrays"
-                raise DamagedFileError(f"{path} is {what}")  # noqa: TRY301
-        except DamagedFileError as error:
-            _LOG.warning("%s was there already and is replaced: %s", path, error)
-            atomic.move_aside(path, path.parents[1] / layout.SET_ASIDE_DIRECTORY)
-            self.commit(line, text, write)
-            return
-        self.write(there)
-        if there.checksum == line.checksum:
-            _LOG.info("%s was there already, with the same content: its line is committed", path)
-            return
-        # Neither result can be preferred. The existing file may belong to a live rank, so it stays. Both results are
-        # committed, so the mismatch of the episode is visible.
-        _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
-        self.write(replace(line, dataset_file=None, episode_file=None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,7 +374,7 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int
     if diagnosis.adopted:
         adopted = in_words(line.episode_index for line in diagnosis.adopted)
         notes.append(f"adopted {adopted}: recorded, but not committed")
-        with closing(ledger.CommitWriter(job_directory, rank=0)) as writer:
+        with closing(CommitWriter(job_directory, rank=0)) as writer:
             for line in diagnosis.adopted:
                 writer.write(line)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
@@ -635,7 +597,7 @@ def _recover_job(
             set_aside.append(f"job '{job.name}': set aside {path.name}: {error}")
             atomic.move_aside(path, directory / layout.SET_ASIDE_DIRECTORY)
 
-    log = ledger.read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
+    log = read_commits(directory, job.name, seed=job.config.seed, skip_unreadable=False)
     reports, unread = read_job_reports(directory, job.name, run, skip_unreadable=False)
     notes = list(log.problems)
     torn = "its last line was torn when its process died; that episode was not committed"

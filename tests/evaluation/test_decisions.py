@@ -9,7 +9,7 @@ import pytest
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.results.merge import records
 from isaaclab_arena.results.stopping import Verdict
-from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.commits import read_commits
 from tests.evaluation.contests import ASKED, ContestBuilder, SkilledPolicy, contest, contestant, new_and_old
 from tests.fakes import CoinConfig
 

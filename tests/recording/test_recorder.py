@@ -23,9 +23,9 @@ from isaaclab_arena.recording.recorder import (
     RecordedObservations,
 )
 from isaaclab_arena.results.stopping import alike_starts
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import list_episodes, read_attributes, read_episode, verify_episodes
-from isaaclab_arena.storage.ledger import read_commits
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.environments.building import build, episode
 from tests.fakes_environment import (

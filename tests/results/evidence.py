@@ -7,8 +7,9 @@ from typing import Any
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
 from isaaclab_arena.results.rows import JobEvidence
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, CommitLine, CommitWriter, PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.ledger import Attempt, PlanEntry, RunPlan, write_run_plan
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from tests.storage.plan_entries import plan_entry
 

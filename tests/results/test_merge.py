@@ -21,7 +21,8 @@ from isaaclab_arena.results.merge import (
     stored_results,
     write_tables,
 )
-from isaaclab_arena.storage.ledger import read_commits, write_attempt
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.ledger import write_attempt
 from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.results.evidence import (
     EPISODE_COLUMNS,

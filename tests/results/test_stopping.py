@@ -34,8 +34,9 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
+from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, CommitLine, write_attempt
+from isaaclab_arena.storage.ledger import Attempt, write_attempt
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.growth import assert_grows_linearly
 from tests.results.evidence import commit_lines, job_row, planned, report, write_lines, write_plan, write_report

@@ -119,7 +119,6 @@ SETUP = """
 import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.ledger import CommitWriter
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name

@@ -13,11 +13,11 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.atomic import FileThereError
+from isaaclab_arena.storage.commits import CommitLine, attributes_of, contradiction
 from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
-from isaaclab_arena.storage.ledger import CommitLine, attributes_of, contradiction
 from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded, write_parts
 from tests.storage.recovery.crashed_runs import JobOnDisk

@@ -24,6 +24,7 @@ from isaaclab_arena.policy.catalog import STATE
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import layout, ledger, reports
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def verify(argv: Sequence[str]) -> int:
         ]
         finished: dict[str, list[int]] = {}
         for name in (job.name for job in merged.plan.jobs if job.name not in gone):
-            lines = ledger.read_commits(options.output_dir / name, name).lines
+            lines = read_commits(options.output_dir / name, name).lines
             finished[name] = [line.episode_index for line in lines if line.termination not in BROKEN_OFF]
         sample = verification.draw_sample(finished, options.sample, seed=options.seed)
         for job in gone if options.sample > 0 else ():

@@ -31,7 +31,8 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges,
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, recovery, reports, run_directory
+from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports, run_directory
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
@@ -192,7 +193,7 @@ class ClaimServer:
         self._lives: dict[int, int] = {}
         self._machines: dict[Life, str] = {}
         self._fruitful: set[Life] = set()
-        self._commits: dict[tuple[Life, str], recovery.EpisodeCommits] = {}
+        self._commits: dict[tuple[Life, str], CommitWriter] = {}
         self._stop_signal: int | None = None
 
     def ask(self, calls: Sequence[Call], life: Life | None = None) -> Any:
@@ -234,13 +235,13 @@ class ClaimServer:
 
     def commit(self, life: Life, text: str, content: bytes | None = None) -> None:
         """Commit an episode as a rank does that shares the run's directory. `content` is its file, if it has one."""
-        line = ledger.parse_line(text)
+        line = parse_line(text)
         name = line.job
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
         if (life, name) not in self._commits:
-            self._commits[life, name] = recovery.EpisodeCommits(self._output_directory / name, life.rank)
+            self._commits[life, name] = CommitWriter(self._output_directory / name, life.rank)
         commits = self._commits[life, name]
         commits.commit(line, text, None if content is None else lambda path: atomic.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
@@ -324,8 +325,8 @@ class ClaimServer:
                 conditions=episode.saved_conditions or {},
                 language_instruction=job.config.language_instruction or "",
             )
-            line = ledger.commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
-            self.commit(life, ledger.line_text(line))
+            line = commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
+            self.commit(life, line_text(line))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         return len(pieces), life in self._fruitful, sum(len(each.deaths) for each in blamed)
@@ -437,10 +438,8 @@ class RemoteLedger:
         """Return the latest state from the claim server, without open pieces unless it is about this job."""
         return self._said if job_index in (None, self._said.job_index) else replace(self._said, open_pieces=())
 
-    def commit(
-        self, directory: Path, line: ledger.CommitLine, text: str, write: Callable[[Path], object] | None
-    ) -> None:
-        """Hand a finished episode of a job over, with its file on this node; see `EpisodeCommits.commit`."""
+    def commit(self, directory: Path, line: CommitLine, text: str, write: Callable[[Path], object] | None) -> None:
+        """Hand a finished episode of a job over, with its file on this node; see `CommitWriter.commit`."""
         path = None
         if write is not None:
             path = directory / layout.EPISODES_DIRECTORY / layout.episode_file_name(line.episode_index)

@@ -28,8 +28,9 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
+from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, CommitLine, line_text, read_commits
+from isaaclab_arena.storage.ledger import Attempt, AttemptEntry
 from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 

@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.sim.threads import KernelTimes
-from isaaclab_arena.storage.ledger import read_commits
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.plants import NoisyChunks

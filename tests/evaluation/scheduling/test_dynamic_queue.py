@@ -14,7 +14,8 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.storage.ledger import AttemptEntry, read_commits
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.ledger import AttemptEntry
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, Notebook, ShrugPolicy

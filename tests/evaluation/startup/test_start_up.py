@@ -23,9 +23,10 @@ from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versi
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
-from isaaclab_arena.storage.ledger import read_attempts, read_commits, read_plan_copy, read_run_plan
+from isaaclab_arena.storage.ledger import read_attempts, read_plan_copy, read_run_plan
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, read_job_reports, write_job_report
 from isaaclab_arena.storage.run_directory import clear_unbegun, holds_no_run
 from tests.distributed.threads import ranks_in_threads

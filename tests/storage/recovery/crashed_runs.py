@@ -6,22 +6,12 @@ from pathlib import Path
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage import episodes as hdf5
+from isaaclab_arena.storage.commits import CommitLine, CommitWriter, attributes_of, commit_line, line_text, read_commits
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
-from isaaclab_arena.storage.ledger import (
-    Attempt,
-    CommitLine,
-    CommitWriter,
-    PlanEntry,
-    RunPlan,
-    attributes_of,
-    commit_line,
-    line_text,
-    read_commits,
-    write_attempt,
-)
+from isaaclab_arena.storage.ledger import Attempt, PlanEntry, RunPlan, write_attempt
 from isaaclab_arena.storage.recovery import Recovery, recover_run
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, write_job_report
 from tests.storage.plan_entries import plan_entry

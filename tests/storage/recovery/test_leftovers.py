@@ -14,9 +14,10 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import verify_episodes
-from isaaclab_arena.storage.ledger import TRANSITIONS, read_commits, write_run_plan
+from isaaclab_arena.storage.ledger import TRANSITIONS, write_run_plan
 from isaaclab_arena.storage.recovery import remove_if_empty
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import ForkServer
@@ -30,7 +31,6 @@ WRITER = """
 import itertools, pathlib, sys
 import numpy as np
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.ledger import CommitWriter, commit_line
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.episode_file import RecordedEpisode

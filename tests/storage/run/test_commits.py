@@ -13,7 +13,8 @@ import pytest
 from isaaclab_arena import ConfigError, StorageError
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.storage.ledger import CommitWriter, commit_line, read_commits, read_run_plan
+from isaaclab_arena.storage.commits import CommitWriter, commit_line, read_commits
+from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.storage.reports import (
     JobReport,
     JobStanding,
