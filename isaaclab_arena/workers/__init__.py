@@ -248,7 +248,7 @@ class _Kept:
 
 
 _KEPT: list[_Kept] = []
-"""One worker for each interpreter that was asked, as importing its package may take seconds, and spares of a run."""
+"""A worker for each interpreter that a thread asked, as importing its package may take seconds, and spares of a run."""
 
 REMEMBERED: dict[Hashable, Any] = {}
 """Other facts on interpreters, which are not asked for again until all of these workers are stopped."""
@@ -266,9 +266,11 @@ def ask_kept_worker(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Ask a kept worker, such as one about its interpreter's packages; RequestError or WorkerError if that fails."""
     # The question must have no side effects, because the worker may be asked again. Each thread has its own worker.
-    which = which_worker(answers, python, variables)
+    which, here = which_worker(answers, python, variables), threading.get_ident()
+    # A worker ends with its thread.
+    for ended in [each for each in _KEPT if not each.worker.is_running]:
+        ended.stop()
     while True:
-        here = threading.get_ident()
         kept = next((each for each in _KEPT if each.which == which and each.thread == here), None)
         is_new = kept is None
         if kept is None:

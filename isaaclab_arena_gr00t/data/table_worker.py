@@ -17,6 +17,8 @@ from pyarrow import parquet
 Piece: TypeAlias = "tuple[dict[str, Any], dict[str, np.ndarray]]"
 
 _MAX_READINGS = 64
+_MAX_BYTES = 1 << 30  # of the arrays of a piece: no more travels from a worker at once
+_ROWS_OF_TEXT = 64  # of a piece, whose texts may be long
 
 
 class RefusedError(Exception):
@@ -34,24 +36,36 @@ class Answers:
 
     def answer(self, message: dict[str, Any], arrays: dict[str, np.ndarray]) -> Piece:  # noqa: ARG002  as asked
         """Return the next piece of a reading, which its first message describes; an empty one after the last."""
-        number = message["reading"]
+        number, mebibytes = message["reading"], message["memory_bytes"] >> 20
         try:
             if "path" in message:
-                if sys.platform.startswith("linux"):
-                    limits = (message["memory_bytes"], resource.getrlimit(resource.RLIMIT_AS)[1])
-                    resource.setrlimit(resource.RLIMIT_AS, limits)
-                path = message["path"]
-                self._readings[number] = READERS[message["kind"]](path, parquet.ParquetFile(path), **message["wanted"])
                 # Readings that were given up keep their files open.
                 for oldest in sorted(self._readings)[:-_MAX_READINGS]:
                     del self._readings[oldest]
-            return next(self._readings[number], ({}, {}))
+                if sys.platform.startswith("linux"):
+                    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+                    limit = message["memory_bytes"]
+                    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+                    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+                file = parquet.ParquetFile(message["path"])
+                self._readings[number] = READERS[message["kind"]](message["shown"], file, **message["wanted"])
+            reading = self._readings.pop(number, None)
+            if reading is None:
+                return {"failed": "the process that read it has ended"}, {}
+            piece = next(reading, None)
         except RefusedError as error:
             return {"refused": str(error)}, {}
         except MemoryError:
-            return {"failed": f"it needs more than {message['memory_bytes'] >> 20} MiB of memory"}, {}
+            return {"failed": f"it needs more than {mebibytes} MiB of memory"}, {}
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             return {"failed": str(error), "errno": getattr(error, "errno", None)}, {}
+        if piece is None:
+            return {}, {}
+        if sum(each.nbytes for each in piece[1].values()) > _MAX_BYTES:
+            return {"failed": f"an episode of it takes more than {_MAX_BYTES >> 20} MiB"}, {}
+        if "is_whole" not in piece[0]:
+            self._readings[number] = reading
+        return piece
 
 
 def columns(
@@ -93,7 +107,7 @@ def columns(
             if lengths.tolist() != [size]:
                 raise RefusedError(f"column '{name}' of {path} is no list of equally many numbers per row")
         read[name] = flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
-    yield {"read": True}, read
+    yield {"is_whole": True}, read
 
 
 def episodes(path: str, file: parquet.ParquetFile, *, key: str, ordered_by: str | None) -> Iterator[Piece]:
@@ -129,7 +143,9 @@ def rows(path: str, file: parquet.ParquetFile, *, names: Sequence[str]) -> Itera
     there = [name for name in names if name in file.schema_arrow.names]
     rows_at_once = _rows_at_once(path, file, range(file.metadata.num_row_groups), there, 1000)
     for batch in file.iter_batches(rows_at_once, columns=there, use_threads=False):
-        yield {"rows": [{key: _plain(value) for key, value in row.items()} for row in batch.to_pylist()]}, {}
+        for start in range(0, batch.num_rows, _ROWS_OF_TEXT):
+            found = batch.slice(start, _ROWS_OF_TEXT).to_pylist()
+            yield {"rows": [{key: _plain(value) for key, value in row.items()} for row in found]}, {}
 
 
 def pictures(

@@ -204,18 +204,20 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
 MAX_MEMORY_BYTES = 4 << 30
 """Address space of the process that reads foreign tables: Arrow reserves more than it uses."""
 
-_TIMEOUT_S = 120.0  # for each piece
+_TIMEOUT_S = 300.0  # for each piece
+# A thread of these libraries reserves memory, which the limit counts.
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _READER = Path(table_worker.__file__)
 _NUMBERS = count()
 
 
 def _pieces(path: Path, kind: str, **wanted: Any) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """Yield the pieces of one reading in another process, which is kept; StorageError if the file is refused."""
-    number = next(_NUMBERS)
-    message = {"path": str(path.absolute()), "kind": kind, "wanted": wanted, "memory_bytes": MAX_MEMORY_BYTES}
+    message: dict[str, Any] = {"reading": next(_NUMBERS), "memory_bytes": MAX_MEMORY_BYTES}
+    asked = {"path": str(path.absolute()), "shown": str(path), "kind": kind, "wanted": wanted}
     while True:
         try:
-            piece, arrays = ask_kept_worker(_READER, sys.executable, {}, {"reading": number, **message}, _TIMEOUT_S)
+            piece, arrays = ask_kept_worker(_READER, sys.executable, _ONE_THREAD, {**message, **asked}, _TIMEOUT_S)
         except (RequestError, WorkerError) as error:
             raise StorageError(f"cannot read {path}: {plain_text(error)[:500]}") from error
         if piece.get("errno") is not None:
@@ -228,7 +230,7 @@ def _pieces(path: Path, kind: str, **wanted: Any) -> Iterator[tuple[dict[str, An
         if not piece:
             return
         yield piece, arrays
-        message = {}
+        asked = {}
 
 
 @contextmanager

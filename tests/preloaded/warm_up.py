@@ -27,7 +27,7 @@ _PRELOADED = (
 )  # fmt: skip
 _READ_FROM_JSON = (
     ("isaaclab_arena.storage.ledger", "Attempt"),
-    ("isaaclab_arena.storage.ledger", "CommitLine"),
+    ("isaaclab_arena.storage.commits", "CommitLine"),
     ("isaaclab_arena.storage.reports", "JobReport"),
     ("isaaclab_arena.storage.ledger", "RunPlan"),
     ("isaaclab_arena.storage.contents", "Contents"),

@@ -387,7 +387,7 @@ class GymEnvironment(Environment, Background):
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name, the versions of its interpreter's packages, and its facts."""
-        return self._facts
+        return dict(self._facts)
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots to draw next. Resting ones are not drawn again."""
