@@ -501,11 +501,11 @@ def read_jobs(
     suites: Registry = NO_SUITES,
     arms: expansion.ArmsOf = expansion.no_arms,
 ) -> JobsFile:
-    """Return the readable part of all jobs of a document, and its problems; ConfigError if no job is readable."""
+    """Return all readable jobs of a document, and its problems; ConfigError if it cannot be read to its end."""
     # The document has the key ``jobs`` or, for an experiment, ``runs``; docs/reference/jobs.md describes both.
     # ``source`` names it in messages. ``overrides`` sets keys of an experiment, such as ``runs.lift.num_rebuilds=2``.
     # ``suites`` finds suites by name, ``arms`` makes the jobs of one with robustness. Problems are not raised here:
-    # `resolve_jobs` checks the readable part too, then raises all of them. `JobsFile.raise_for_problems` does so alone.
+    # `resolve_jobs` checks the readable jobs too, then raises all; `JobsFile.jobs` raises those of the file alone.
     defaults = defaults or JobDefaults()
     refuse(wrong_numbers(defaults))
     if defaults.num_steps is not None and defaults.num_episodes is not None:
@@ -540,7 +540,7 @@ def read_jobs(
     reported = in_words_of_the_file(problems, source, is_experiment=is_experiment)
     return JobsFile(
         path=source,
-        jobs=jobs,
+        readable_jobs=jobs,
         config_hash="" if reported else hash_jobs(jobs, questions),
         questions=questions,
         tracking=reading.tracking,
@@ -561,11 +561,11 @@ def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
             max_episodes=limit if job.num_episodes is None else job.max_episodes,
             num_rebuilds=min(job.num_rebuilds, limit),
         )
-        for job in jobs_file.jobs
+        for job in jobs_file.readable_jobs
     )
     questions = tuple(replace(each, max_episodes=min(each.max_episodes, limit)) for each in jobs_file.questions)
     digest = hashlib.sha256(f"{hash_jobs(jobs, questions)} limited to {limit}".encode()).hexdigest()
-    return replace(jobs_file, jobs=jobs, questions=questions, config_hash=digest[:16])
+    return replace(jobs_file, readable_jobs=jobs, questions=questions, config_hash=digest[:16])
 
 
 def limit_in_words(limit: int) -> str:

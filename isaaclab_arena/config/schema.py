@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
@@ -331,16 +331,17 @@ class JobsFile:
     """A whole job file."""
 
     path: str  # the file it was read from
-    jobs: tuple[JobConfig, ...]  # in order, with ``index`` counting from 0
+    readable_jobs: tuple[JobConfig, ...]  # in order, with ``index`` counting from 0; all of them without problems
     config_hash: str  # hash of the resolved jobs: equal for two files that ask for the same
     questions: tuple[Question, ...] = ()  # the jobs stop as soon as these are answered
     tracking: tuple[TrackerName, ...] = ()  # trackers that log results during the run; not part of the hash
     problems: tuple[Problem, ...] = ()  # of the reading; no job of a file with problems may run
 
-    def raise_for_problems(self) -> Self:
-        """Return this file if it has no problems, else raise `ConfigError` with all of them."""
+    @property
+    def jobs(self) -> tuple[JobConfig, ...]:
+        """The jobs of a file without problems; `ConfigError` with all problems if it has some."""
         refuse(self.problems)
-        return self
+        return self.readable_jobs
 
 
 @dataclass(frozen=True, kw_only=True)

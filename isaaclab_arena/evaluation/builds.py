@@ -217,9 +217,8 @@ class RankSettings:
     # By compared job: the names of the jobs with which it is interleaved, its own included.
     interleaved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
-    remote_commit: RemoteCommit | None = (
-        None  # gives episodes to another process, which commits them; None to commit here
-    )
+    # Gives episodes to another process, which commits them; None to commit here.
+    remote_commit: RemoteCommit | None = None
 
     @cached_property
     def entries(self) -> Mapping[str, AttemptEntry]:

@@ -541,7 +541,7 @@ def _step_groups(
     """Step the groups one after the other until nothing is left to do. True if a stop request ended it early."""
     interrupted = False
     while not interrupted and any(group.under_way or group.loop.may_step for group in groups):
-        ready = groups
+        chosen = groups
         if not in_order:
             # Take the groups that need not wait for a step. If there is none, wait for the first. All environments are
             # of the same kind; a worker that never answers counts as done once it is late.
@@ -553,13 +553,13 @@ def _step_groups(
                     processes = [each for each in working if isinstance(each, Background)]
                     while processes and all(each.unanswered for each in processes):
                         wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
-            ready = [
+            chosen = [
                 group
                 for group in groups
                 if (made := group.under_way and group.under_way[1]) is None
                 or (made.done() if isinstance(made, Future) else not made.unanswered)
             ]
-        for group in ready:
+        for group in chosen:
             group.loop.reset(group.finish_step())
             if not group.loop.may_step:
                 continue

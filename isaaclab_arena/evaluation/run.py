@@ -14,7 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
@@ -34,8 +37,10 @@ from isaaclab_arena.evaluation import (
     start_up,
     validation,
 )
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
+from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -196,7 +201,7 @@ class RankHost(Host):
             asks_questions = bool(request.questions)
             state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks_questions)
             failed = state is heartbeat.RankState.FAILED
-            merges = self._merges(active, work, publisher, failed=failed)
+            merges = self._wait_to_merge(active, work, publisher, failed=failed)
             if failed and self.is_whole_program:
                 launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
             others = [report for report in active.watch.look() if report.rank != rank] if merges else []
@@ -204,13 +209,12 @@ class RankHost(Host):
             all_ended = not (at_work or stop_requested())
             return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-    def _merges(
+    def _wait_to_merge(
         self, active: ActiveRun, work: queues.RankWork, publisher: heartbeat.StatusPublisher, *, failed: bool
     ) -> bool:
         """Wait for the other ranks, and return whether this rank writes the tables."""
-        # The lowest live rank writes them, once no other rank works. A higher rank waits for it, except:
-        # - rank 0 has gone, and its tables are current;
-        # - this rank's status cannot be written: the lower ranks wait for this one until it exits.
+        # Rank 0 writes them, once no other rank works. If it goes before its tables are current, the lowest live rank
+        # takes its place. The others wait, unless their status cannot be written: then rank 0 waits until they exit.
         # A rank that failed with --fail_fast never waits, as its exit makes the launcher end the others. It merges if
         # it is alone.
         watch, rank = active.watch, self.ranks.context.rank
@@ -249,7 +253,7 @@ def run_command_line(
     garbage.collect_from_now_on()
     if options.list_variations:
         if context.is_rank_zero:
-            validation.show_variations(request.jobs)
+            show_variations(request.jobs)
         return 0
     if elsewhere is not None:
         return elsewhere(request)
@@ -262,13 +266,38 @@ def run_command_line(
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
 
 
+def show_variations(jobs: Sequence[Job]) -> None:
+    """Show all variations of each job's environment."""
+
+    def show(screen: Console) -> None:
+        for job in jobs:
+            offered = job.builder.variations(job.environment_config)
+            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
+            if not offered:
+                screen.print("  nothing can be varied in this environment")
+                continue
+
+            # The variations that the job turns on have the job's range.
+            own = {variation.key: variation for variation in job.variations}
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+            for heading in ("variation", "on", "range", "unit", "meaning"):
+                table.add_column(heading, overflow="fold")
+            for variation in [own.get(each.key, each) for each in offered]:
+                on = "on" if variation.enabled else "-"
+                ranges = sampler_in_words(variation.sampler)
+                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
+            screen.print(table, soft_wrap=True)
+
+    console.show_results(show)
+
+
 def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
     # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
     # of `RunRequest`.
     jobs_file = limited(jobs_file, options.limit)
     jobs = validation.resolve_jobs(
-        jobs_file.jobs,
+        jobs_file.readable_jobs,
         file=jobs_file.path,
         known=jobs_file.problems,
         overrides={"policy_device": options.policy_device, "policy_device_id": options.policy_device_id},

@@ -9,11 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.options import option_names, read_options
@@ -31,14 +26,13 @@ from isaaclab_arena.errors import (
     problems_into,
     refuse,
 )
-from isaaclab_arena.evaluation import batching, condition_sets, console, latency, policy_client, process
+from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.environment_builder import (
     EnvironmentBuilder,
     Variation,
     completed,
-    sampler_in_words,
     spelled,
 )
 from isaaclab_arena.interfaces.episode import conditions_from_json
@@ -656,31 +650,3 @@ def _possible_axes(
     if problems:
         raise ConfigError(problems)
     return tuple(name for name in available if name in asked.axes)
-
-
-# Show the variations that a job may turn on.
-
-
-def show_variations(jobs: Sequence[Job]) -> None:
-    """Show all variations of each job's environment."""
-
-    def show(screen: Console) -> None:
-        for job in jobs:
-            offered = job.builder.variations(job.environment_config)
-            screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-            if not offered:
-                screen.print("  nothing can be varied in this environment")
-                continue
-
-            # The variations that the job turns on have the job's range.
-            own = {variation.key: variation for variation in job.variations}
-            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-            for heading in ("variation", "on", "range", "unit", "meaning"):
-                table.add_column(heading, overflow="fold")
-            for variation in [own.get(each.key, each) for each in offered]:
-                on = "on" if variation.enabled else "-"
-                ranges = sampler_in_words(variation.sampler)
-                table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
-            screen.print(table, soft_wrap=True)
-
-    console.show_results(show)

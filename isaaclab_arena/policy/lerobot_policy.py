@@ -378,6 +378,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         entries: dict[str, Any] = {f"{lerobot.SHOWN}{name}": part for name, part in zip(shown, arrays, strict=True)}
         entries |= {lerobot.WORDS: words, lerobot.SEEDS: np.array(seeds, np.int64)}
         if self._said.remembers:
+            # A server takes memories of one size.
             memories = [self._memories.get(env_id, lerobot.NOTHING) for env_id in env_ids]
             entries[lerobot.MEMORIES] = memories if self._max_batch is None else self._said.padded(memories)
         answers = self._network.ask(entries, slots_per_call=size or len(words))

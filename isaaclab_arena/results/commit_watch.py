@@ -40,7 +40,7 @@ class AnswerWatch(Observer):
     _read_bytes: dict[Path, int] = field(default_factory=dict, init=False)
     _lines: dict[str, dict[int, CommitLine]] = field(default_factory=lambda: defaultdict(dict), init=False)
     _looked_at: dict[str, float] = field(default_factory=dict, init=False)
-    _asked_before: set[str] = field(default_factory=set, init=False)
+    _checked: set[str] = field(default_factory=set, init=False)
     _over: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -103,9 +103,9 @@ class AnswerWatch(Observer):
 
     def checked_is_over(self, job: str) -> bool:
         """Return `is_over`, asked before an episode begins. ConfigError if the job does not measure success."""
-        if job not in self._asked_before:
+        if job not in self._checked:
             # Earlier attempts may have left the lines that end the job.
-            self._asked_before.add(job)
+            self._checked.add(job)
             self.suspects[job] += 1
         is_over = self.is_over(job)
         if job not in self._asked:

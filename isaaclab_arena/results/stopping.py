@@ -243,25 +243,25 @@ class Answering:
     def look(self, finished: Mapping[str, Mapping[int, CommitLine]]) -> Answer:
         """Return the answer with the newly finished episodes; `finished` holds them by job and may only grow."""
         arms = [finished.get(job, {}) for job in self.answer.question.jobs]
-        while not self.answer.is_final and all(self.answer.episodes in arm for arm in arms):
+        while arms and not self.answer.is_final and all(self.answer.episodes in arm for arm in arms):
             before, episodes = self.answer, [arm[self.answer.episodes] for arm in arms]
             answer = replace(before, episodes=before.episodes + 1)
             tried = [each for each in episodes if each.outcome is not Outcome.ERROR]
             successes = [each.success for each in tried if each.success is not None]
             # All jobs of a question run the same environment, so its name is left out.
-            told = {condition_key("", None, json_line(each.conditions), each.episode_seed) for each in episodes}
+            conditions = {condition_key("", None, json_line(each.conditions), each.episode_seed) for each in episodes}
             # The order of these checks is fixed: an index counts under the first reason that excludes it.
-            if len(told) > 1:
+            if len(conditions) > 1:
                 self.answer = replace(answer, unequal=(*before.unequal, before.episodes))
                 continue
             if len(successes) < len(episodes):
                 self.answer = replace(answer, left_out=before.left_out + 1)
                 continue
-            if told <= self._conditions:
+            if conditions <= self._conditions:
                 self.answer = replace(answer, repeated=before.repeated + 1)
                 continue
 
-            self._conditions |= told
+            self._conditions |= conditions
             starts, counting = tuple(each.start for each in episodes), [successes]
             if None not in starts:
                 results, held = self._starts.setdefault(starts, (set(), []))

@@ -36,7 +36,10 @@ _PER_WORLD = frozenset(
     f"{prefix}{each.name}"
     for prefix, kind in (("", mujoco_warp.Model), ("opt.", mujoco_warp.Option))
     for each in dataclasses.fields(kind)
-    if isinstance(each.type, warp.array) and each.type.shape[0] == "*"
+    if isinstance(each.type, warp.array)
+    and each.type.shape[0] == "*"
+    # Others are derived from MuJoCo's, under names of their own.
+    and hasattr(mujoco.MjOption if prefix else mujoco.MjModel, each.name)
 )
 """Fields that MuJoCo-Warp can keep for each world: their arrays have a first dimension of any size."""
 

@@ -51,7 +51,7 @@ class CommitLine:
     progress: Mapping[str, Any] | None = None
     error: str | None = None
     events: EpisodeEvents | None = None
-    saturated_action_share: float | None = None
+    saturated_action_share: float | None = None  # None in lines of earlier versions too
     rank: int
     attempt: int = 1  # start of the program on this run, from 1
     episode_seed: int
@@ -80,7 +80,7 @@ def commit_line(record: EpisodeRecord, *, wall_s: float, **context: Any) -> Comm
         }
     of_episode = ("job", "episode_index", "seed", "episode_seed", "conditions_seed")
     own: dict[str, Any] = {name: getattr(record.episode, name) for name in of_episode}
-    own |= {each.name: getattr(record, each.name) for each in fields(record) if each.name != "episode"}
+    own |= {each.name: getattr(record, each.name) for each in fields(EpisodeRecord) if each.name != "episode"}
     return CommitLine(**own, progress=progress, wall_s=round(wall_s, 6), **context)
 
 
@@ -292,8 +292,8 @@ def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | N
         except ValueError:
             return "its recording holds a commit line that is none"
         # The place of a recording may change.
-        names = [name for name in _KEY_OF if not name.endswith("_file")]
-        compared += [(_KEY_OF[name], getattr(line, name), getattr(carried, name)) for name in names]
+        names = {name: key for name, key in _KEY_OF.items() if name not in ("dataset_file", "episode_file")}
+        compared += [(key, getattr(line, name), getattr(carried, name)) for name, key in names.items()]
     compared += [(name, said, attributes[name]) for name, said in attributes_of(line).items() if name in attributes]
     compared.append(("episode_length", line.length, attributes.get("num_samples", line.length)))
     for name, said, recorded in compared:

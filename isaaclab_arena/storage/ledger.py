@@ -1,4 +1,4 @@
-"""The ledger of a run: its plan, attempts, commits and recordings, as files in its directory."""
+"""The ledger of a run: its plan, attempts and the files of its jobs, as files in its directory."""
 
 import os
 import re

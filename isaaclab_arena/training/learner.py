@@ -504,7 +504,7 @@ def jobs_file(
     """Return the file of one job on the environment under training, with other `keys` on top."""
     environment = {"environment": config.environment, "num_envs": num_envs, **env}
     job = {"name": config.task, "arena_env_args": environment, "policy_type": policy_type, "num_episodes": 1, **keys}
-    return loading.read_jobs({"jobs": [job]}, source="training task").raise_for_problems()
+    return loading.read_jobs({"jobs": [job]}, source="training task")
 
 
 def environment_job(config: TrainingConfig) -> Job:

@@ -422,7 +422,7 @@ def _evaluation(
 
     options: dict[str, Any] = {}
     if evaluation.eval_jobs_config is not None:
-        jobs = loading.load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES).raise_for_problems()
+        jobs = loading.load_jobs_file(Path(evaluation.eval_jobs_config), suites=SUITES)
         ranks.agree_on("jobs of the evaluation", {"jobs of the evaluation": jobs.config_hash})
     else:
         # A fixed list of the task's episodes, without variations. Ranks share the episodes, and the policy always

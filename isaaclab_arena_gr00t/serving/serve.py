@@ -141,7 +141,7 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
     if file.endswith(_JOB_FILES):
         if rest[1:]:
             raise ConfigError("a job file says all of its jobs; change it there", key=rest[1])
-        read = load_jobs_file(file, JobDefaults(num_episodes=_ONE_EPISODE), suites=SUITES).raise_for_problems()
+        read = load_jobs_file(file, JobDefaults(num_episodes=_ONE_EPISODE), suites=SUITES)
         names = [config.name for config in read.jobs]
         if not name and len(names) == 1:
             name = names[0]

@@ -237,7 +237,7 @@ class TrainingRun:
         self._evaluation: loop.ClosedLoopEvaluation | None = None
         if options.eval_jobs_config is not None:
             self._evaluation = loop.ClosedLoopEvaluation(
-                load_jobs_file(options.eval_jobs_config, suites=SUITES).raise_for_problems(),
+                load_jobs_file(options.eval_jobs_config, suites=SUITES),
                 checkpoint_option="model_path",
                 policy_type="gr00t_closedloop",
                 output_directory=options.output_dir,

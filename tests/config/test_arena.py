@@ -52,7 +52,7 @@ RUN = {
 
 
 def jobs(document, *overrides):
-    return read_jobs(document, source="experiment.yaml", overrides=overrides).raise_for_problems().jobs
+    return read_jobs(document, source="experiment.yaml", overrides=overrides).jobs
 
 
 def problems(document, *overrides) -> list[str]:

@@ -17,7 +17,7 @@ from isaaclab_arena.config.expansion.suites import (
 )
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, SuiteMember
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.registry import Registry
 from tests.checkpoints.written import rsl_rl, trainer, write
@@ -58,7 +58,9 @@ def registered(**suites: Any) -> Registry:
 
 def read(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> JobsFile:
     registry = registered(kitchen=Listed() if suite is None else suite)
-    return read_jobs({"jobs": list(jobs), **top}, source="jobs.yaml", suites=registry).raise_for_problems()
+    found = read_jobs({"jobs": list(jobs), **top}, source="jobs.yaml", suites=registry)
+    refuse(found.problems)
+    return found
 
 
 def problems(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> list[str]:
@@ -151,12 +153,12 @@ def test_a_task_whose_job_gets_a_name_that_is_taken_is_refused():
 def test_a_suite_may_not_make_more_jobs_than_a_file_may_have():
     registry = registered(kitchen=Listed(num_tasks=MAX_JOBS + 1))
     with pytest.raises(ConfigError, match=f"suite: makes {MAX_JOBS + 1} jobs, and a file may have {MAX_JOBS} in all"):
-        read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml", suites=registry).raise_for_problems()
+        refuse(read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml", suites=registry).problems)
 
 
 def test_where_no_suites_are_known_a_suite_is_refused():
     with pytest.raises(ConfigError, match="no suite called 'kitchen'"):
-        read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml").raise_for_problems()
+        refuse(read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml").problems)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def checkpoints_read(
 ) -> tuple[JobConfig, ...]:
     job = {"name": "go1", "policy_type": "rsl_rl", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
     job |= {"policy_config_dict": {option: str(directory)}, "checkpoints": asked, **more}
-    return read_jobs({"jobs": [job]}, source="jobs.yaml").raise_for_problems().jobs
+    return read_jobs({"jobs": [job]}, source="jobs.yaml").jobs
 
 
 def refusal(directory: Path, asked: Any, **more: Any) -> str:
@@ -375,7 +377,7 @@ def two_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
 
 def robustness_read(*jobs: dict[str, Any], **how: Any) -> tuple[JobConfig, ...]:
     document = {"jobs": [{**ROBUSTNESS_JOB, **job} for job in jobs], **how.pop("more", {})}
-    return read_jobs(document, source="jobs.yaml", arms=two_arms, **how).raise_for_problems().jobs
+    return read_jobs(document, source="jobs.yaml", arms=two_arms, **how).jobs
 
 
 def robustness_typed(axes: str, levels: int | None = None) -> Any:
@@ -438,4 +440,4 @@ def test_an_arm_with_the_name_of_another_job_is_refused():
 def test_a_program_that_makes_no_arms_refuses_the_key():
     job = {**ROBUSTNESS_JOB, "name": "a", "robustness": {}}
     with pytest.raises(ConfigError, match="job 'a': robustness: is for runs of a job file"):
-        read_jobs({"jobs": [job]}, source="jobs.yaml").raise_for_problems()
+        refuse(read_jobs({"jobs": [job]}, source="jobs.yaml").problems)

@@ -9,7 +9,7 @@ import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobsFile, JobStatus
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, refuse
 from tests.growth import assert_grows_linearly
 
 JOB = {"name": "lift", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object"}}
@@ -20,7 +20,9 @@ def load(tmp_path):
     def load_document(document: Any, defaults: JobDefaults | None = None) -> JobsFile:
         path = tmp_path / "jobs.json"
         path.write_text(json.dumps(document))
-        return load_jobs_file(path, defaults).raise_for_problems()
+        found = load_jobs_file(path, defaults)
+        refuse(found.problems)
+        return found
 
     return load_document
 
@@ -469,7 +471,7 @@ def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_says_what_is_wrong(p
     ]
     refused = problems_of(document)
     assert [problem.message for problem in refused] == [problem.message for problem in read.problems]
-    first, bare, blind = read.jobs
+    first, bare, blind = read.readable_jobs
     assert (first.name, first.environment, first.policy_type) == ("jobs[0]", "lift_object", "zero_action")
     assert (bare.environment, bare.policy_type) == (UNREADABLE, "scripted")
     assert (blind.environment_args, blind.policy_type) == ({"object": "mug"}, UNREADABLE)

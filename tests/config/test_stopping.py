@@ -8,7 +8,7 @@ import yaml
 
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.schema import Question, compared_groups
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, refuse
 
 # Tests of comparisons and bars, from the file to questions or to everything that is wrong.
 
@@ -31,7 +31,9 @@ def load(tmp_path):
     def load_document(content: dict[str, Any]):
         path = tmp_path / "jobs.json"
         path.write_text(json.dumps(content))
-        return load_jobs_file(path).raise_for_problems()
+        found = load_jobs_file(path)
+        refuse(found.problems)
+        return found
 
     return load_document
 

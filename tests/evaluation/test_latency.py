@@ -321,7 +321,7 @@ def job(latency, environment="reach", policy="zero_action", options=None, **argu
         "latency": latency,
     }
     read = read_jobs({"jobs": [block]}, source="jobs.yaml")
-    (resolved,) = resolve_jobs(read.jobs, file="jobs.yaml", known=read.problems)
+    (resolved,) = resolve_jobs(read.readable_jobs, file="jobs.yaml", known=read.problems)
     return resolved
 
 

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
             with problems_into(known):
                 check_trackers(jobs_file.tracking, key="tracking", file=jobs_file.path)
             jobs = resolve_jobs(
-                jobs_file.jobs,
+                jobs_file.readable_jobs,
                 file=jobs_file.path,
                 known=known,
                 policy_batch=options.policy_batch if options.deterministic else None,

@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         "num_episodes": 1,
     }
     file = loading.read_jobs({"jobs": [block]}, source="command line", defaults=schema.JobDefaults())
-    [job] = resolve_jobs(file.raise_for_problems().jobs, file="command line")
+    [job] = resolve_jobs(file.jobs, file="command line")
     environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     if not isinstance(environment, ArenaEnvironment):
         raise ConfigError(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT")

@@ -15,6 +15,7 @@ from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset
 from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, SideBySide, StateTree
@@ -80,6 +81,11 @@ class ArenaEnvironment(Environment):
         if cameras.enabled:
             self.observation_spec[CAMERAS] = cameras.spec()
         self._num_substeps = round(self.control_dt / backend.physics_dt)
+        if self._num_substeps < 1 or abs(self._num_substeps * backend.physics_dt / self.control_dt - 1) > 1e-6:
+            raise EnvironmentBuildError(
+                f"task '{task.spec.name}': control_dt {self.control_dt:g} s is no multiple of the physics step, "
+                f"{backend.physics_dt:g} s"
+            )
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._all_slots = torch.arange(self.num_envs, device=backend.device)

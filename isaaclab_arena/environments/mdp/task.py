@@ -129,8 +129,8 @@ class Task(ABC):
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the start of the things, in their order. The draw may depend on the generator alone.
 
-        `start_state` and `remember` apply these conditions, and recordings hold them. At a table each is also a
-        variation of that name; changes of the world around the task are variations alone (``spec.variations``).
+        `start_state` and `remember` apply these conditions, and recordings hold them. At a table each
+        ``<thing>.<name>`` is a variation too; changes of the world around the task are variations alone, in the spec.
         """
         return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 

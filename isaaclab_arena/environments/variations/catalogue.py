@@ -12,7 +12,7 @@ import numpy as np
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
@@ -146,10 +146,13 @@ def catalogue(
         *_starts(model, draws),
         *_objects(model, task),
         *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
-        *task.spec.variations,
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
+    for variation in task.spec.variations:
+        if variation.key in found:
+            raise EnvironmentBuildError(f"task '{task.spec.name}': there is a variation '{variation.key}' already")
+        found[variation.key] = variation
 
     # The task in other words, which may depend on the draw, such as a colour.
     num_paraphrases = 0

@@ -243,7 +243,7 @@ BENIGN = "benign"  # the name of the arm in which nothing is changed, which is l
 LANGUAGE = "language"  # the axis of other words for the task
 _OBJECT = "object"
 _NOT_OBJECTS = frozenset(
-    {"light", "robot", "table", "background", "distractors", "action", "observation", "picture", "instruction"}
+    {"light", "robot", "table", "world", "background", "distractors", "action", "observation", "picture", "instruction"}
 )
 
 

@@ -472,7 +472,7 @@ class VariedWorld:
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:
-        """Return the changes of an episode's model: objects, light, cameras, table, surfaces."""
+        """Return the changes of an episode's model: its task's own, then objects, light, cameras, table, surfaces."""
         model = self._model
         changes = [
             changed(field, entry, value)

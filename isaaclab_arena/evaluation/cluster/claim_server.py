@@ -203,7 +203,12 @@ class ClaimServer:
             raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
         answer, asking = None, [] if life is None else [life]
         for method, arguments, content in calls:
-            answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
+            try:
+                answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
+            except ValueError as error:
+                what = arguments[0] if method == "keep" else method
+                rank = life.rank if life else 0
+                raise StorageError(f"rank {rank} sent {what!r}, which cannot be read: {error}") from error
         return answer
 
     def claim(
@@ -294,7 +299,7 @@ class ClaimServer:
         """Open the pieces of a rank that has ended; return their number, its success, and the deaths explained."""
         # A rank has success if it finished something in that life. Deaths are explained by an episode that is now an
         # error, or by a job that has failed. With a `reason` the rank has died, and its running episodes are suspected.
-        rank, blamed = life.rank, []
+        rank, blamed, was_fruitful = life.rank, [], life in self._fruitful
         pieces = self._table.give_back(rank)
         if reason:
             death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(life))
@@ -329,7 +334,7 @@ class ClaimServer:
             self.commit(life, line_text(line))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
-        return len(pieces), life in self._fruitful, sum(len(each.deaths) for each in blamed)
+        return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
 
     def stop(self, signal_number: int) -> None:
         """Request all ranks to stop."""
@@ -584,8 +589,9 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
         # Only of this machine.
         for path in root.glob(f"{_OF_PROCESS}*_{machine}_*"):
             owner = _OWNER.fullmatch(path.name)
-            if owner is not None and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
-                # It follows no link, and leaves other users' files.
+            is_mine = owner is not None and path.lstat().st_uid == os.getuid()
+            if owner and is_mine and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
+                # It follows no link.
                 shutil.rmtree(path, ignore_errors=True)
         prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
         own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)

@@ -66,7 +66,7 @@ def answer_of(actor: Any, calls: Sequence[Call], *, life: Life | None = None, wa
     contents = b"".join(content or b"" for _, _, content in calls)
     try:
         return json.loads(ray.get(actor.ask.remote(json_line([life, asked]), contents)))
-    except exceptions.RayError as error:
+    except (exceptions.RayTaskError, exceptions.RayActorError) as error:
         is_failure = isinstance(error, exceptions.RayTaskError)
         if is_failure and isinstance(error.cause, ArenaError):
             raise error.cause from error
@@ -117,6 +117,7 @@ _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
 
 _MAX_JOBS_CHARACTERS = 120
+_TRIES_OF_A_CHECK = 3
 
 _NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
 _HOW_IT_LETS_US_IN = (
@@ -183,7 +184,7 @@ class RayEngine:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
         # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
         # value, so its process need not import this package.
-        check, here = _remote(num_cpus=0, max_retries=2), ray.get_runtime_context().get_node_id()
+        check, here = _remote(num_cpus=0, max_retries=0), ray.get_runtime_context().get_node_id()
         nodes = {node["NodeID"]: node for node in ray.nodes() if _could_have(node, needs)}
         prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
         if here in nodes and (self.is_local or ray.get(prefix.remote()) == sys.prefix):
@@ -191,20 +192,26 @@ class RayEngine:
         # Made once, because Ray sends each remote function to the cluster by itself. All nodes are at work on their
         # checks at the same time.
         problem_there, words = check(claim_server.problem_of_node), json_line(needs)
-        checks = [problem_there.options(scheduling_strategy=_on(node_id)).remote(words) for node_id in nodes]
-        problems = []
-        for node, reference in zip(nodes.values(), checks, strict=True):
-            name, told = node["NodeManagerHostname"], None
-            try:
-                told = ray.get(reference)
-            except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
-                # Ray lists a node that has gone for a while.
-                _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
-            except exceptions.WorkerCrashedError as error:
-                told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
-            except exceptions.RayError as error:
-                lacks = "it lacks this package or has another version of it"
-                told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
+        checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
+        pending, problems = [each.remote(words) for each in checks], []
+        for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
+            name, told, left, checking = node["NodeManagerHostname"], None, _TRIES_OF_A_CHECK, reference
+            # Ray's own retries would never end on a node that lacks memory.
+            while left:
+                left -= 1
+                try:
+                    told, left = ray.get(checking), 0
+                except exceptions.WorkerCrashedError as error:
+                    # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
+                    told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
+                    checking = there.remote(words)
+                except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
+                    # Ray lists a node that has gone for a while.
+                    _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
+                    told, left = None, 0
+                except exceptions.RayError as error:
+                    lacks, left = "it lacks this package or has another version of it", 0
+                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
             problems += [] if told is None else [Problem(told)]
         refuse(problems)
 

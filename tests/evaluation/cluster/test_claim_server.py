@@ -272,7 +272,7 @@ def test_lines_of_another_job_or_rank_are_refused(claim_server):
 
 @pytest.mark.parametrize("call", [("commit", (1,), None), ("commit", ("{}",), None), ("begin", ("x", 0, 0), None)])
 def test_messages_of_another_form_are_refused(claim_server, call):
-    with pytest.raises(ValueError, match="validation error"):
+    with pytest.raises(StorageError, match=r"rank 0 sent .*, which cannot be read: .* validation error"):
         claim_server.ask([call], Life(rank=0))
 
 
