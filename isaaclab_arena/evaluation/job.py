@@ -7,14 +7,14 @@ import logging
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
@@ -25,7 +25,7 @@ from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRanges, of_ranges
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy
@@ -357,63 +357,6 @@ class ContentReader:
         return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}
 
 
-# Hand out a rank's episodes of a job, one at a time as env slots become free.
-
-
-class EpisodeQueue(Protocol):
-    """The episodes of one job that this rank is to run; by default no other rank can run them."""
-
-    def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield this rank's episodes among `candidates` (ascending, maybe endless). Each is claimed as it is taken."""
-        ...
-
-    def max_envs(self, num_envs: int) -> int:
-        """Return the number of the ``num_envs`` env slots to use at once; the others rest."""
-        return num_envs
-
-    def begin(self, episode_index: int) -> None:
-        """Announce an episode whose env slot is reset next."""
-
-    def still_holds(self, episode_index: int) -> bool:
-        """Whether this rank may still commit an episode that it took."""
-        del episode_index
-        return True
-
-    def is_over(self) -> bool:
-        """Whether the job needs no further episode; `take` checks it before each."""
-        return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedShare(EpisodeQueue):
-    """A fixed set of episodes: all that are neither finished nor another rank's, until the job needs no more."""
-
-    finished: EpisodeRanges = ()  # not to be run again
-    share: EpisodeRanges | None = None  # of this rank, None for all
-    # The job needs no further episode; those that have begun are finished.
-    job_is_over: Callable[[], bool] = lambda: False
-
-    def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield the candidates that are this rank's and not finished, until the job is over."""
-        finished = of_ranges(self.finished)
-        share = None if self.share is None else of_ranges(self.share)
-        if share is not None:
-            end = max(share, default=-1)
-            candidates = takewhile(lambda index: index <= end, candidates)
-        left = (index for index in candidates if index not in finished and (share is None or index in share))
-        # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
-        while not self.job_is_over() and (index := next(left, None)) is not None:
-            yield index
-
-    def is_over(self) -> bool:
-        """Whether the job is over."""
-        return self.job_is_over()
-
-
-EVERYTHING = FixedShare()
-"""All episodes of a job that no rank has begun."""
-
-
 # Plan a job's episodes and their length, from the job or else from its policy.
 
 
@@ -440,13 +383,6 @@ def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
             f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
         )
     return replace(config, num_episodes=num_episodes, num_steps=num_steps)
-
-
-def beginning(job: Job, indices: Iterable[int], queue: EpisodeQueue) -> Iterator[Episode]:
-    """Yield the episodes by their indices, each as it begins, after the announcement to the queue."""
-    for index in indices:
-        queue.begin(index)
-        yield episode_of(job, index)
 
 
 def episode_of(job: Job, episode_index: int) -> Episode:

@@ -24,11 +24,11 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableErr
 from isaaclab_arena.evaluation.batching import PolicyWrapper
 from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSettings, StartUpClock
 from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
-from isaaclab_arena.evaluation.job import EVERYTHING, EpisodeQueue, Job, beginning, provenance_on, with_length
+from isaaclab_arena.evaluation.job import Job, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Watchdog, put_back
-from isaaclab_arena.evaluation.queues import RankWork
+from isaaclab_arena.evaluation.queues import EVERYTHING, EpisodeQueue, RankWork, announced
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
@@ -102,7 +102,7 @@ class JobRun:
     job: Job
     settings: RankSettings
     builder: GroupBuilder
-    start_up: StartUpClock
+    start_up_clock: StartUpClock
     instructions: "_InstructionWatch"
     stopwatch: Stopwatch = field(default_factory=Stopwatch, init=False)
     results: list[RolloutResult] = field(default_factory=list, init=False)
@@ -202,11 +202,11 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        settings, watch, built = self.settings, self.stopwatch, self._built
+        settings, stopwatch, built = self.settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
-        wall_s = watch.elapsed_s()
+        wall_s = stopwatch.elapsed_s()
         return JobReport(
             job=self.job.config.name,
             rank=settings.context.rank,
@@ -217,16 +217,16 @@ class JobRun:
             started_at=self._started_at,
             ended_at=now(),
             wall_s=wall_s,
-            build_s=watch.seconds[Phase.BUILD],
-            simulate_s=watch.seconds[Phase.SIMULATE],
-            policy_s=watch.seconds[Phase.POLICY],
-            render_s=watch.seconds[Phase.RENDER],
-            record_s=watch.seconds[Phase.RECORD],
-            idle_s=max(0.0, wall_s - sum(watch.seconds.values())),
-            start_up=self.start_up.start_up(),
-            env_steps=self.start_up.env_steps,
+            build_s=stopwatch.seconds[Phase.BUILD],
+            simulate_s=stopwatch.seconds[Phase.SIMULATE],
+            policy_s=stopwatch.seconds[Phase.POLICY],
+            render_s=stopwatch.seconds[Phase.RENDER],
+            record_s=stopwatch.seconds[Phase.RECORD],
+            idle_s=max(0.0, wall_s - sum(stopwatch.seconds.values())),
+            start_up=self.start_up_clock.start_up(),
+            env_steps=self.start_up_clock.env_steps,
             pictures_drawn=self._pictures_drawn,
-            pictures_looked_at=watch.pictures_looked_at,
+            pictures_looked_at=stopwatch.pictures_looked_at,
             num_episodes=self.job.config.num_episodes if self._num_episodes is None else self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self.results),
             reproducible=promise,
@@ -255,7 +255,7 @@ class JobRun:
         entry = settings.entries[config.name]
         watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
-            built = self.builder.build(self.job, directory, self.start_up)
+            built = self.builder.build(self.job, directory, self.start_up_clock)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.INFO if entry.policy_batch is None else logging.WARNING
@@ -464,8 +464,8 @@ class JobRunner:
                 play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
                 with watchdog.watch(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
                     result = play(
-                        beginning(job, indices, episodes),
-                        [job_run.start_up, *writers, job_run.instructions, *observers, *eager],
+                        announced(job, indices, episodes),
+                        [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
                         language_instruction=job.config.language_instruction,
                         limits=RolloutLimits(
                             max_steps=config.num_steps,

@@ -1,4 +1,4 @@
-"""The queue from which a rank takes its jobs: settled before the start, or claimed on the way."""
+"""The queues of a rank: of its jobs and of each job's episodes, settled before the start or claimed on the way."""
 
 import logging
 import time
@@ -6,19 +6,83 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Protocol
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
-from isaaclab_arena.evaluation.job import EpisodeQueue, FixedShare, Job
+from isaaclab_arena.evaluation.job import Job, episode_of
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.storage.ledger import Attempt
+
+# Hand out a rank's episodes of a job, one at a time as env slots become free.
+
+
+class EpisodeQueue(Protocol):
+    """The episodes of one job that this rank is to run; by default no other rank can run them."""
+
+    def take(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Yield this rank's episodes among `candidates` (ascending, maybe endless). Each is claimed as it is taken."""
+        ...
+
+    def max_envs(self, num_envs: int) -> int:
+        """Return the number of the ``num_envs`` env slots to use at once; the others rest."""
+        return num_envs
+
+    def begin(self, episode_index: int) -> None:
+        """Announce an episode whose env slot is reset next."""
+
+    def still_holds(self, episode_index: int) -> bool:
+        """Whether this rank may still commit an episode that it took."""
+        del episode_index
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the job needs no further episode; `take` checks it before each."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedShare(EpisodeQueue):
+    """A fixed set of episodes: all that are neither finished nor another rank's, until the job needs no more."""
+
+    finished: EpisodeRanges = ()  # not to be run again
+    share: EpisodeRanges | None = None  # of this rank, None for all
+    # The job needs no further episode; those that have begun are finished.
+    job_is_over: Callable[[], bool] = lambda: False
+
+    def take(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Yield the candidates that are this rank's and not finished, until the job is over."""
+        finished = of_ranges(self.finished)
+        share = None if self.share is None else of_ranges(self.share)
+        if share is not None:
+            end = max(share, default=-1)
+            candidates = takewhile(lambda index: index <= end, candidates)
+        left = (index for index in candidates if index not in finished and (share is None or index in share))
+        # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
+        while not self.job_is_over() and (index := next(left, None)) is not None:
+            yield index
+
+    def is_over(self) -> bool:
+        """Whether the job is over."""
+        return self.job_is_over()
+
+
+EVERYTHING = FixedShare()
+"""All episodes of a job that no rank has begun."""
+
+
+def announced(job: Job, indices: Iterable[int], queue: EpisodeQueue) -> Iterator[Episode]:
+    """Yield the episodes by their indices, each as it begins, after the announcement to the queue."""
+    for index in indices:
+        queue.begin(index)
+        yield episode_of(job, index)
+
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
 

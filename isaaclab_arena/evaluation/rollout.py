@@ -129,11 +129,11 @@ class _Waiting(NamedTuple):
     is_elsewhere: bool  # whether their resets are made elsewhere
 
 
-# Ask a policy and observers which pictures they read next, have those drawn, and show each reader its own.
+# Ask the policy, show the observers its steps, and have the pictures drawn that each of them reads.
 
 
-class PictureReaders:
-    """A policy and observers that read the pictures of one environment."""
+class Readers:
+    """The policy and the observers of one environment, each of which is shown the pictures that it announced."""
 
     def __init__(
         self, environment: Environment, policy: PolicyBase, observers: Sequence[Observer], stopwatch: Stopwatch
@@ -161,12 +161,12 @@ class PictureReaders:
             self._of_starting.update({env_id: self._after[:, env_id].copy() for env_id in env_ids})
             self._stopwatch.pictures_looked_at += int(looked_at[env_ids].sum()) * self._num_terms
 
-    def ask(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
+    def ask_policy(self, observation: Observation, running: torch.Tensor, num_running: int) -> PolicyAnswer:
         """Return the policy's answer, and announce the pictures needed after its step. running: (num_envs,), bool."""
         with self._stopwatch.measure(Phase.POLICY, self._environment):
             # The policy announced in its previous call the env slots whose pictures it sees now.
             seen = _seen_by(self._policy, observation, self._after[0])
-            answer = running_episodes.ask(self._policy, self._environment, seen, running)
+            answer = running_episodes.checked_answer(self._policy, self._environment, seen, running)
             if self._drawing is None:
                 return answer
             # From here on, announcements concern the observation after the step.
@@ -321,7 +321,7 @@ class EpisodeLoop:
         self._unsound: set[int] = set()
         # Work elsewhere in which steps planned by the policy may go ahead; None if one of them does not plan.
         self._steps_ahead = background_of(environment) if "planned" in policy.offers else None
-        self.pictures = PictureReaders(environment, policy, observers, stopwatch)
+        self.pictures = Readers(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
     @property
@@ -407,7 +407,7 @@ class EpisodeLoop:
                 )
                 for group, terms in shown.items()
             }
-        answer = self.pictures.ask(shown, self.episodes.running, self.episodes.num_running)
+        answer = self.pictures.ask_policy(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.note(answer.action)
         background = self._steps_ahead
         if background is not None:
@@ -498,15 +498,15 @@ def pipelined_rollout(
     """Run episodes in groups of env slots; see `rollout` for the arguments and errors."""
     # Every group may make `max_steps`; `max_envs` is shared among them. Policies and observers are called in the
     # caller's thread only; steps are made in other threads or in workers.
-    pending, watch = iter(episodes), stopwatch or Stopwatch()
+    pending, stopwatch = iter(episodes), stopwatch or Stopwatch()
     pipelined: list[_PipelinedGroup] = []
     try:
         with ExitStack() as stack:
             for group in groups:
-                common = pending, observers, language_instruction, limits, watch
+                common = pending, observers, language_instruction, limits, stopwatch
                 loop = EpisodeLoop(group.environment, group.policy, *common)
                 stack.enter_context(closing(loop.starting))
-                pipelined.append(stack.enter_context(closing(_PipelinedGroup(loop, watch))))
+                pipelined.append(stack.enter_context(closing(_PipelinedGroup(loop, stopwatch))))
 
             # The limit of env slots is divided evenly among the groups.
             num_envs = [group.environment.num_envs for group in groups]
@@ -521,7 +521,7 @@ def pipelined_rollout(
             in_order = limits.max_steps is not None or not all(
                 each.reproducible and each.batch_invariant for each in traits
             )
-            interrupted = _step_groups(pipelined, stop_requested, watch, in_order=in_order)
+            interrupted = _step_groups(pipelined, stop_requested, stopwatch, in_order=in_order)
     except PolicyLostError as error:
         for group in pipelined:
             group.loop.pictures.show_ends(group.loop.episodes.lost(error))

@@ -105,7 +105,9 @@ class PolicyAnswer:
             )
 
 
-def ask(policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor) -> PolicyAnswer:
+def checked_answer(
+    policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor
+) -> PolicyAnswer:
     """Return the policy's checked answer; `PolicyError` if it is invalid, `PolicyLostError` if the policy is lost."""
     try:
         # The policy gets copies of the tensors: its changes must not reach a recording.

@@ -13,7 +13,6 @@ from pydantic import ConfigDict, ValidationError
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.storage import atomic, json_values, layout
-from isaaclab_arena.storage.episodes import read_attributes, verify_episodes
 from isaaclab_arena.storage.ledger import MAX_LIVES
 
 _LOG = logging.getLogger(__name__)
@@ -129,6 +128,9 @@ class CommitWriter:
                 write(path)
             self.write(text)
             return
+        # Readers of commit lines should not wait for HDF5.
+        from isaaclab_arena.storage.episodes import read_attributes, verify_episodes  # noqa: PLC0415
+
         try:
             verify_episodes(path, [line.episode_index])
             attributes = read_attributes(path, line.episode_index)

@@ -13,9 +13,9 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, JobConfig, LatencyConfig, Meanwhile
 from isaaclab_arena.evaluation.builds import GroupBuilder, Kept, StartUpClock, StartUpPart, reuse
-from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.latency import JobLatency
+from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.observer import Transition

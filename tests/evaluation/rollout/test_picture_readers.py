@@ -7,7 +7,7 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.rollout import EnvGroup, PictureReaders, next_starts, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, Readers, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
@@ -343,7 +343,7 @@ def test_what_somebody_wanted_is_counted_whatever_is_drawn():
     for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
         environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
         watch = Stopwatch()
-        readers = PictureReaders(environment, policy, [Log(), *([Observer()] if eager else [])], watch)
+        readers = Readers(environment, policy, [Log(), *([Observer()] if eager else [])], watch)
         pending = iter(episodes(3))
         readers.before_reset(next_starts(environment, [0, 2] if looked_at == 2 else [0, 1, 2], pending))
         assert watch.pictures_looked_at == looked_at

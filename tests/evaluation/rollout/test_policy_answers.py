@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import ask, unsound_slots
+from isaaclab_arena.evaluation.running_episodes import checked_answer, unsound_slots
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -42,7 +42,7 @@ class Answers(ShrugPolicy):
 
 
 def checked(action: object) -> torch.Tensor:
-    return ask(Answers(action), CoinEnvironment(CoinConfig(), 3), {}, RUNNING).action
+    return checked_answer(Answers(action), CoinEnvironment(CoinConfig(), 3), {}, RUNNING).action
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ SHOWN = {"policy": {"coin": torch.zeros(3, 1), "purse": torch.zeros(3, 2)}}
 )
 def test_a_policy_that_looks_for_what_is_not_observed_is_told_what_is(read, message):
     with pytest.raises(PolicyError) as raised:
-        ask(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
+        checked_answer(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
     assert str(raised.value).startswith(message)
 
 
@@ -119,7 +119,7 @@ def test_a_key_that_has_nothing_to_do_with_the_observation_is_left_as_it_is():
 
     # The function that fails holds no observation of this kind.
     with pytest.raises(KeyError, match="gains"):
-        ask(Reads(lambda shown: read({})), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
+        checked_answer(Reads(lambda shown: read({})), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
 
 
 def test_a_policy_may_try_what_is_observed():
@@ -127,7 +127,7 @@ def test_a_policy_may_try_what_is_observed():
         with contextlib.suppress(KeyError):
             shown["camera_obs"]
 
-    ask(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
+    checked_answer(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
 
 
 def test_an_action_out_of_bounds_is_left_to_the_environment():

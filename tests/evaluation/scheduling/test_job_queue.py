@@ -14,9 +14,8 @@ from isaaclab_arena.evaluation.claims import (
     order_of_work,
     slots_to_use,
 )
-from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
-from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
+from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.evaluation.jobs import coin_job

@@ -15,10 +15,11 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.job import FixedShare, Job, episode_of
+from isaaclab_arena.evaluation.job import Job, episode_of
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyCfg

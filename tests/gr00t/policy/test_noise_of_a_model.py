@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.job import FixedShare
 from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
