@@ -56,7 +56,7 @@ class Cramped(WarpBackend):
 @pytest.fixture(autouse=True)
 def _cramped_environments() -> Iterator[None]:
     with ENVIRONMENTS.restored_afterwards():
-        for name in ("lift_object", "velocity_go1", "track_motion"):
+        for name in ("lift_object", "track_motion"):
             roomy = ENVIRONMENTS.get(name)
             cramped = replace(roomy, make_backend=partial(make_backend, on_gpu=Cramped))
             ENVIRONMENTS.register(f"cramped_{name}", cramped)
@@ -105,7 +105,6 @@ def varied(name: str, **options: Any) -> ArenaEnvironment:
     ("name", "make"),
     [
         ("lift_object", varied),
-        ("velocity_go1", build),
         ("track_motion", build),
     ],
 )
@@ -153,17 +152,6 @@ def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(
     assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
 
 
-def test_it_does_where_groups_take_turns():
-    seen = []
-    for name in ("velocity_go1", "cramped_velocity_go1"):
-        envs = [build(name, backend="warp") for _ in range(2)]
-        groups = [EnvGroup(environment=env, policy=RandomActionPolicy()) for env in envs]
-        seen.append(Seen())
-        pipelined_rollout(groups, map(episode, range(2)), [seen[-1]], limits=RolloutLimits(max_steps=NUM_STEPS))
-    assert seen[0].shown == seen[1].shown
-    assert all(map(num_failed, envs))
-
-
 def test_a_step_that_was_not_made_leaves_everything_as_it_was():
     env = build("cramped_lift_object", num_envs=NUM_ENVS, backend="warp")
     conditions = [env.draw_conditions(episode(index).conditions_generator()) for index in range(NUM_ENVS)]
@@ -205,14 +193,22 @@ class Tries(ScriptedEnvironment):
         return super().step(self._action)
 
 
-def test_observers_are_shown_no_step_that_was_not_made():
+class Bold(PushPolicy):
+    """Asks for up to three times what its environment takes, so that records tell how often a bound was met."""
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return 3 * super().get_action(env, observation)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 1)])
+def test_observers_are_shown_no_step_that_was_not_made(sizes: tuple[int, ...]):
     notebooks = Notebook(), Notebook()
-    for environment, notebook in zip((ScriptedEnvironment(3), Tries(3)), notebooks, strict=True):
-        rollout(environment, PushPolicy(), episodes(9), [notebook])
+    for environment, notebook in zip((ScriptedEnvironment, Tries), notebooks, strict=True):
+        groups = [EnvGroup(environment=environment(size), policy=Bold()) for size in sizes]
+        pipelined_rollout(groups, episodes(9), [notebook])
     assert notebooks[0].lines == notebooks[1].lines
-    assert [record.episode_return for record in notebooks[0].records] == pytest.approx(
-        [record.episode_return for record in notebooks[1].records], abs=0.0, nan_ok=True
-    )
+    assert repr(notebooks[0].records) == repr(notebooks[1].records)
+    assert any(record.saturated_action_share for record in notebooks[0].records)
 
 
 class Halves:
@@ -269,5 +265,5 @@ class MakesNone(ScriptedEnvironment):
 
 def test_an_environment_that_does_not_try_is_never_asked_again():
     env = MakesNone(1)
-    with pytest.raises(TypeError, match="MakesNone says that it made no step"):
+    with pytest.raises(TypeError, match="MakesNone"):
         rollout(env, PushPolicy(), episodes(1), [])

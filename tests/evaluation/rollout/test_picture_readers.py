@@ -79,13 +79,6 @@ class LooksAnyway(LooksEverySecondStep):
         return starting
 
 
-class LooksWhereItsBaseDoesNot(PushPolicy):
-    traits = PolicyTraits()
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        return Looks().get_action(env, observation)
-
-
 class NeverLooks(PushPolicy):
     traits = PolicyTraits(sees_pictures=False)
 
@@ -98,19 +91,20 @@ def played(policy: PolicyBase, *, num_envs: int = 3, lazily: bool = True, watche
     return log.actions, environment.pictures_drawn if isinstance(environment, DrawnOnDemand) else 0
 
 
+def assert_same(found, expected) -> None:
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+
+
 def test_actions_are_those_that_every_picture_gives_and_half_of_them_are_drawn():
     expected, _ = played(LooksEverySecondStep(), lazily=False)
     found, drawn = played(LooksEverySecondStep())
-    assert all(torch.equal(found[index], expected[index]) for index in range(9))
-    lengths = [len(actions) for actions in expected.values()]
-    # The last step of an episode of even length leads to a picture that nobody looks at, and nobody knows before.
-    assert drawn == sum(length // 2 + 1 for length in lengths)
-
-
-def test_a_policy_that_says_nothing_sees_everything():
-    expected, _ = played(Looks(), lazily=False)
-    found, _ = played(Looks())
-    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+    assert_same(found, expected)
+    # The last step of an episode of even length leads to a picture that is looked at by none, which only shows then.
+    assert drawn == sum(len(actions) // 2 + 1 for actions in expected.values())
+    for batch in (3, 8):
+        found, drawn = played(on_fixed_batch(LooksEverySecondStep(), batch))
+        assert_same(found, expected)
+        assert drawn < sum(map(len, expected.values()))
 
 
 def test_a_policy_that_never_looks_has_nothing_drawn():
@@ -118,43 +112,32 @@ def test_a_policy_that_never_looks_has_nothing_drawn():
     assert drawn == 0
 
 
-def test_a_policy_that_looks_without_a_word_is_named():
-    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
-        played(LooksAnyway())
+class NamesNoStart(LooksEverySecondStep):
+    """What it named for a step does not hold for the episode that starts afterwards."""
+
+    _first = True
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        return range(env.num_envs) if not starting or self._first else ()
+
+    def start_episodes(self, env, starts) -> None:
+        super().start_episodes(env, starts)
+        self._first = False
 
 
-@pytest.mark.parametrize("watches", [[Observer()], [ActionLog()]])
-def test_who_else_watches_changes_nothing_of_what_a_policy_sees(watches):
-    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
-        played(LooksAnyway(), watches=watches)
-
-
-def test_a_policy_is_named_also_where_its_batch_is_filled_up():
-    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
-        played(on_fixed_batch(LooksAnyway(), 8))
-
-
-@pytest.mark.parametrize("batch", [3, 8])
-def test_a_batch_that_is_filled_up_sees_the_same(batch):
-    expected, _ = played(LooksEverySecondStep(), lazily=False)
-    found, drawn = played(on_fixed_batch(LooksEverySecondStep(), batch))
-    assert all(torch.equal(found[index], expected[index]) for index in range(9))
-    assert drawn < sum(map(len, expected.values()))
-
-
-def test_a_class_that_looks_anew_is_not_held_to_what_its_base_announced():
-    class LooksAnew(LooksAnyway):
-        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-            return Looks().get_action(env, observation)
-
-    class LooksThough(NeverLooks):
-        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-            return Looks().get_action(env, observation)
-
-    expected, _ = played(Looks(), lazily=False)
-    for policy in (LooksAnew(), LooksThough()):
-        found, _ = played(policy)
-        assert all(torch.equal(found[index], expected[index]) for index in range(9))
+@pytest.mark.parametrize(
+    ("policy", "batch", "watches"),
+    [
+        (LooksAnyway, None, []),
+        (LooksAnyway, None, [Observer()]),
+        (LooksAnyway, None, [ActionLog()]),
+        (LooksAnyway, 8, []),
+        (NamesNoStart, None, [ActionLog()]),
+    ],
+)
+def test_a_policy_that_looks_without_a_word_is_named_whatever_else_watches_or_fills_its_batch(policy, batch, watches):
+    with pytest.raises(UnannouncedPictureError, match=f"{policy.__name__} looks at 'front'"):
+        played(on_fixed_batch(policy(), batch), watches=watches)
 
 
 class LooksAtPictures(LooksEverySecondStep):
@@ -178,33 +161,27 @@ class LooksAtPictures(LooksEverySecondStep):
 def test_a_class_that_says_that_it_announces_gets_pictures_in_every_step(lazily):
     expected, _ = played(LooksEverySecondStep(), lazily=False)
     policy = LooksAtPictures()
-    found, _ = played(policy, lazily=lazily)
-    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+    assert_same(played(policy, lazily=lazily)[0], expected)
     assert all(isinstance(each, Pictures) and len(each.frames) == len(each.env_ids) for each in policy.shown)
     # The first steps of all three episodes are seen, the second ones only if every picture is drawn anyway.
     assert [each.env_ids for each in policy.shown[:2]] == [(0, 1, 2), () if lazily else (0, 1, 2)]
 
 
-def test_a_class_that_acts_otherwise_than_its_base_gets_tensors_of_all_env_slots():
-    class LooksAtAll(LooksAtPictures):
-        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-            return Looks().get_action(env, observation)
-
-    assert LooksAtAll.traits.pictures == "all"
-    expected, _ = played(Looks(), lazily=False)
-    found, _ = played(LooksAtAll())
-    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+@pytest.mark.parametrize("base", [PolicyBase, LooksAnyway, NeverLooks, LooksAtPictures])
+def test_a_class_that_acts_otherwise_than_its_base_sees_all_whatever_its_base_announced(base):
+    policy = type("LooksAnew", (base,), {"get_action": Looks.get_action})
+    assert policy.traits.pictures == "all"
+    assert_same(played(policy())[0], played(Looks(), lazily=False)[0])
 
 
 def test_groups_that_take_turns_announce_for_themselves():
-    expected, _ = played(LooksEverySecondStep(), lazily=False)
     log = Log()
     groups = [
         EnvGroup(environment=DrawnOnDemand(ScriptedEnvironment(size, cameras=True)), policy=LooksEverySecondStep())
         for size in (2, 1)
     ]
     pipelined_rollout(groups, episodes(9), [log])
-    assert all(torch.equal(log.actions[index], expected[index]) for index in range(9))
+    assert_same(log.actions, played(LooksEverySecondStep(), lazily=False)[0])
 
 
 class Watches(Observer):
@@ -223,14 +200,6 @@ def test_an_observer_sees_every_picture_unless_it_says_that_it_does_not():
     played(LooksEverySecondStep(), watches=[lazily])
     played(LooksEverySecondStep(), lazily=False, watches=[eagerly])
     assert lazily.seen == eagerly.seen
-
-
-def test_an_observer_that_looks_without_a_word_is_named():
-    class Peeks(Watches):
-        sees_pictures = False
-
-    with pytest.raises(UnannouncedPictureError, match="Peeks looks at 'front' as a tensor of all env slots"):
-        played(NeverLooks(), watches=[Peeks()])
 
 
 class WatchesOneEpisode(Observer):
@@ -271,18 +240,22 @@ def test_an_observer_that_names_env_slots_has_those_drawn_and_is_shown_them(poli
     _, drawn_without = played(policy())
     assert lazily.seen == eagerly.seen
     assert len(lazily.seen) == 1 + 2 * len(actions[4])
-    assert all(torch.equal(actions[index], expected[index]) for index in range(9))
+    assert_same(actions, expected)
     most = {NeverLooks: 1 + len(actions[4]), LooksEverySecondStep: len(actions[4]) - len(actions[4]) // 2, Looks: 0}
     assert drawn - drawn_without == most[policy]
 
 
-def test_an_observer_that_looks_at_another_env_slot_than_it_named_is_named_whatever_the_policy_sees():
-    class LooksBesides(WatchesOneEpisode):
-        def on_step(self, environment, transition) -> None:
-            float(transition.step.observation["camera_obs"]["front"].float().mean())
+class Peeks(Watches):
+    """Looks without a word."""
 
-    with pytest.raises(UnannouncedPictureError, match="LooksBesides looks at 'front' as a tensor of all env slots"):
-        played(Looks(), watches=[LooksBesides(4)])
+    sees_pictures = False
+
+
+class LooksBesides(WatchesOneEpisode):
+    """Looks at other env slots than it named."""
+
+    def on_step(self, environment, transition) -> None:
+        float(transition.step.observation["camera_obs"]["front"].float().mean())
 
 
 class WatchesWhatItNamedBefore(WatchesOneEpisode):
@@ -292,51 +265,31 @@ class WatchesWhatItNamedBefore(WatchesOneEpisode):
         return [each.env_id for each in starting]
 
 
-def test_what_an_observer_names_holds_once():
-    with pytest.raises(UnannouncedPictureError, match="WatchesWhatItNamedBefore looks at 'front'"):
-        played(Looks(), watches=[WatchesWhatItNamedBefore(0)])
-
-
-def test_what_was_named_for_a_step_does_not_hold_for_the_episode_that_starts_afterwards():
-    class NamesNoStart(LooksEverySecondStep):
-        def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-            return range(env.num_envs) if not starting or self._first else ()
-
-        _first = True
-
-        def start_episodes(self, env, starts) -> None:
-            super().start_episodes(env, starts)
-            self._first = False
-
-    with pytest.raises(UnannouncedPictureError, match="NamesNoStart looks at 'front' of env slots"):
-        played(NamesNoStart(), watches=[ActionLog()])
+@pytest.mark.parametrize(
+    ("policy", "observer"),
+    [(NeverLooks(), Peeks()), (Looks(), LooksBesides(4)), (Looks(), WatchesWhatItNamedBefore(0))],
+)
+def test_an_observer_that_looks_at_what_it_did_not_name_is_named(policy, observer):
+    with pytest.raises(UnannouncedPictureError, match=f"{type(observer).__name__} looks at 'front'"):
+        played(policy, watches=[observer])
 
 
 @pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
-def test_an_observer_that_names_no_env_slots_is_refused(wrong):
-    class WatchesWrongly(Observer):
-        def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-            return wrong
-
-    with pytest.raises(ArenaError, match=r"WatchesWrongly\.pictures_to_see must return env slots below 3, or None"):
-        played(NeverLooks(), watches=[WatchesWrongly()])
-
-
-@pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
-def test_an_announcement_that_names_no_env_slots_is_refused(wrong):
+def test_an_announcement_that_names_no_env_slots_is_refused_and_the_policys_comes_first(wrong):
     class Wrong(Looks):
-        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-            return super().get_action(env, observation)
+        get_action = Looks.get_action
 
         def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
             return wrong
 
-    class Late(Observer):
+    class Watching(Observer):
         def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-            raise AssertionError("it is asked before the policy's answer is checked")
+            return wrong
 
-    with pytest.raises(PolicyError, match=r"Wrong\.pictures_to_see must return env slots below 3, or None"):
-        played(Wrong(), watches=[Late()])
+    with pytest.raises(PolicyError, match=r"Wrong\.pictures_to_see .* below 3"):
+        played(Wrong(), watches=[Watching()])
+    with pytest.raises(ArenaError, match=r"Watching\.pictures_to_see .* below 3"):
+        played(NeverLooks(), watches=[Watching()])
 
 
 def test_what_somebody_wanted_is_counted_whatever_is_drawn():
