@@ -216,6 +216,13 @@ def test_a_policy_that_is_lost_leaves_no_reset_unanswered(groups):
     assert [environment.starting for environment in environments] == [[]] * groups
 
 
+def test_groups_that_take_turns_start_episodes_beside_their_own_steps():
+    notebook, environments = Notebook(), [Lasting(2), Lasting(2)]
+    groups = [EnvGroup(environment=each, policy=PushPolicy()) for each in environments]
+    pipelined_rollout(groups, episodes(12), [notebook])
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(12))
+
+
 # How an episode ended where several reasons come together, in every combination of them.
 
 

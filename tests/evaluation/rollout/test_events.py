@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +62,19 @@ _LEFT = ((0.0, 0.03, 0.0), 0.0, 1)
 
 
 @pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
-def test_whoever_stands_still_in_any_task_never_moved(task):
+def test_a_robot_that_stands_still_in_any_task_never_moved(task):
     assert decided(task, FailingExpert(standing_still)) == "never_moved"
 
 
 @pytest.mark.parametrize(
     ("task", "expert", "decisive"),
     [
-        ("lift_object", {"beside_m": 0.25}, "never_reached"),
         ("open_drawer", {"beside_m": 0.25}, "never_reached"),
         ("press_button", {"beside_m": 0.25}, "never_reached"),
         ("reach", {"beside_m": 0.25}, "never_reached"),
-        ("lift_object", {"beside_m": 0.06}, "reached_and_missed"),
         ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
         ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
         ("reach", {"beside_m": 0.06}, "reached_and_missed"),
-        ("pick_by_colour", {"swapped": ("red", "blue")}, "wrong_object"),
         ("stack", {"swapped": ("red", "blue")}, "wrong_object"),
         ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
     ],
@@ -88,9 +87,7 @@ def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
     ("task", "spoil", "decisive"),
     [
         ("lift_object", once(higher_than(0.09), _OPEN), "dropped"),
-        ("pick_and_place", once(higher_than(0.09), _OPEN), "dropped"),
         ("stack", once(higher_than(0.09, "red"), _OPEN), "dropped"),
-        ("sort_two", once(higher_than(0.09, "red"), _OPEN), "dropped"),
         ("lift_object", once(higher_than(0.05), _STILL), "stalled"),
         ("pick_by_colour", once(higher_than(0.098, "blue"), _STILL), "almost"),
         ("lift_object", once(higher_than(0.09), (*_LEFT[:2], 40), _OPEN), "fell_off_table"),
@@ -110,9 +107,8 @@ def decided(task: str, expert: FailingExpert, **options: Any) -> str | None:
     """Return the event that a failure is put down to, which has to be one."""
     record = play(build(task, **options), expert, 1).records[0]
     assert record.success is False
-    assert record.events is not None
-    assert 0 <= record.events.progress < 1
-    return record.events.decisive
+    assert 0 <= told(record).progress < 1
+    return told(record).decisive
 
 
 @pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
@@ -170,8 +166,8 @@ class KeptMoments(Observer):
 
 
 def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
-    one = play(build("pick_and_place"), ScriptedPolicy(), 5, seed=3).records
-    four = play(build("pick_and_place", num_envs=4), ScriptedPolicy(), 5, seed=3).records
+    one = play(build("pick_and_place"), ScriptedPolicy(), 3, seed=3).records
+    four = play(build("pick_and_place", num_envs=2), ScriptedPolicy(), 3, seed=3).records
     assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
     assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
 
@@ -226,7 +222,7 @@ def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(
 def test_where_steps_decide_and_every_start_is_solved_the_job_ends_as_an_error():
     environment = SolvedEnvironment(2)
     environment.solved_at_start = lambda env_ids: [True] * len(env_ids)
-    with pytest.raises(ArenaError, match="one after the other, ended at their start: no step is made"):
+    with pytest.raises(ArenaError, match="ended at their start"):
         rollout(environment, PushPolicy(), push_episodes(5000), [], limits=RolloutLimits(max_steps=10))
 
 
@@ -242,7 +238,7 @@ def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episo
     assert (record.outcome, record.success, record.events) == (Outcome.ERROR, None, None)
     assert (record.termination, record.length) == ("solved_at_start", 0)
     assert record.error is not None
-    assert "the task 'move the gripper to the green marker' was solved at the start" in record.error
+    assert "move the gripper to the green marker" in record.error
     assert f"job 'test', episode 7, seed 5: {record.error}" in caplog.text
 
 
@@ -272,11 +268,20 @@ class KeptFacts(Observer):
         self.episodes.append((record, environment.task.floor_facts(moments, record.env_id)))
 
 
-def played(task: str, policy: PolicyBase, number: int, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
+@cache
+def played(task: str, policy: str, num_envs: int = 3, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
+    """Return what came of three episodes, which several tests look at and none changes."""
     kept = KeptFacts()
-    env = build_on_the_floor(task, num_envs=min(number, 3), **options)
-    rollout(env, policy, [episode(index) for index in range(number)], [kept])
+    env = build_on_the_floor(task, num_envs=num_envs, **options)
+    rollout(env, POLICIES[policy](task), [episode(index) for index in range(3)], [kept])
     return kept.episodes
+
+
+POLICIES: dict[str, Callable[[str], PolicyBase]] = {
+    "zero": lambda task: ZeroActionPolicy(),
+    "random": lambda task: RandomActionPolicy(),
+    "trained": lambda task: RslRlPolicy.from_dict({"checkpoint_path": str(MODELS / task)}),
+}
 
 
 def told(record: EpisodeRecord) -> EpisodeEvents:
@@ -284,31 +289,16 @@ def told(record: EpisodeRecord) -> EpisodeEvents:
     return record.events
 
 
-def trained(task: str) -> PolicyBase:
-    return RslRlPolicy.from_dict({"checkpoint_path": str(MODELS / task)})
-
-
-def policies_of(task: str, options: dict[str, Any]) -> list[PolicyBase]:
-    return [ZeroActionPolicy(), RandomActionPolicy(), *([] if options else [trained(task)])]
-
-
 @pytest.mark.parametrize(("task", "options"), STARTS)
-def test_progress_is_1_for_successes_only_and_never_falls(task, options):
-    for policy in policies_of(task, options):
-        for record, facts in played(task, policy, 3, **options):
+def test_progress_is_1_for_successes_only_and_what_is_told_is_what_is_judged(task, options):
+    for policy in POLICIES if not options else ("zero", "random"):
+        for record, facts in played(task, policy, **options):
             solved = record.success is True
             progress = floor_progress_of(facts, solved=solved)
-            assert (told(record).progress == 1) is solved
+            assert (told(record).progress == 1) is (told(record).decisive is None) is solved
             assert (progress[1:] >= progress[:-1]).all()
             assert 0 <= progress[0] <= progress[-1] <= 1
             assert len(progress) == record.length + 1
-            assert (told(record).decisive is None) is solved
-
-
-@pytest.mark.parametrize(("task", "options"), STARTS)
-def test_what_is_told_is_what_is_judged(task, options):
-    for policy in policies_of(task, options):
-        for record, facts in played(task, policy, 3, **options):
             over = facts.fallen if facts.off_rail is None else facts.fallen | facts.off_rail
             was_lost = record.termination == "terminated" and not record.success
             # An episode ends in the very step in which it cannot go on; a motion can be lost without a fall.
@@ -340,12 +330,21 @@ def check_metrics(task: str, record: EpisodeRecord, facts: FloorFacts) -> None:
 
 @pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
 def test_the_trained_policies_succeed_and_nothing_throws_them_back(task):
-    for record in play(build_on_the_floor(task, num_envs=3), trained(task), 3).records.values():
+    for record, _ in played(task, "trained"):
         assert (told(record).progress, told(record).decisive, dict(told(record).seen)) == (1.0, None, {})
 
 
+@pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
+def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
+    alone, together = (
+        {record.episode.episode_index: record.events for record, _ in played(task, "random", num_envs=number)}
+        for number in (1, 3)
+    )
+    assert alone == together
+
+
 def test_a_pole_that_is_left_alone_falls_and_the_step_is_named():
-    for record in play(build_on_the_floor("cartpole", num_envs=2), ZeroActionPolicy(), 4).records.values():
+    for record, _ in played("cartpole", "zero"):
         events = told(record)
         assert events.decisive == "fell_over"
         assert events.seen["fell_over"] == (record.length, 1)
@@ -365,7 +364,6 @@ FOLLOWING = {"motion.start_s": 0.0, "robot.joint_offset": (0.0,) * len(JOINTS)}
         ("cartpole", UPRIGHT, Meddled(action=1.0), "fell_over"),
         ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.15, at=90), action=1.0), None),
         ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.3, at=90)), "almost"),
-        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.5, at=90)), "strayed"),
         ("cartpole", HANGING, Meddled(action=1.0), "left_the_rail"),
         ("cartpole", HANGING, Meddled(), "never_moved"),
         ("cartpole", HANGING, Meddled(put_pole(0.01, at=200, until=260)), "fell_over"),
@@ -376,7 +374,6 @@ FOLLOWING = {"motion.start_s": 0.0, "robot.joint_offset": (0.0,) * len(JOINTS)}
         ("velocity_go1", STANDING, Meddled(spin(8.0, at=300)), "strayed"),
         ("velocity_go1", STANDING, Meddled(spin(3.0, at=300)), "almost"),
         ("walk_humanoid", {"command.speed": 0.8}, Meddled(), "never_moved"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.3)), "out_of_time_while_progressing"),
         ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5)), "almost"),
         ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.7)), None),
         ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5, until=300)), "stalled"),
@@ -427,13 +424,6 @@ def follow(aside_m: float) -> Meddle:
         env.backend.qpos[0, 1] += aside_m
 
     return meddle
-
-
-@pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
-def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
-    one = play(build_on_the_floor(task), RandomActionPolicy(), 5, seed=3).records
-    four = play(build_on_the_floor(task, num_envs=4), RandomActionPolicy(), 5, seed=3).records
-    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
 
 
 def test_a_robot_that_is_told_to_stand_is_not_blamed_for_standing():

@@ -1,7 +1,6 @@
 """How often the CPU waits for a GPU in a control step of the loop, counted with a pretended one."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
 WHICH_ENDED = "evaluation/running_episodes.py"
-
-POLICIES: list[Callable[[], PolicyBase]] = [ZeroActionPolicy, RandomActionPolicy, ScriptedPolicy]
 
 
 @pytest.fixture(autouse=True)
@@ -63,27 +60,17 @@ def built(name: str = "lift_object", **options: Any) -> ArenaEnvironment:
     return build(name, num_envs=NUM_ENVS, device=GPU, backend="warp", **options)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_control_step_waits_once_to_learn_which_env_slots_ended(gpu, policy):
-    assert places_of_waits(gpu, begun(built(there("lift_object")), policy())) == [WHICH_ENDED]
+CASES = [("lift_object", ZeroActionPolicy), ("lift_object", RandomActionPolicy)]
 
 
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_so_it_is_whatever_the_script_of_the_task(gpu, name):
-    assert places_of_waits(gpu, begun(built(there(name)), ScriptedPolicy())) == [WHICH_ENDED]
+@pytest.mark.parametrize(("name", "policy"), [*CASES, *((name, ScriptedPolicy) for name in ALL_ENVIRONMENTS)])
+def test_a_control_step_waits_once_to_learn_which_env_slots_ended(gpu, name, policy):
+    assert places_of_waits(gpu, begun(built(there(name)), policy())) == [WHICH_ENDED]
 
 
-def test_so_it_is_in_worlds_that_vary_in_everything(gpu):
+def varied() -> ArenaEnvironment:
     name = there("lift_object")
-    env = build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
-    assert places_of_waits(gpu, begun(env, ScriptedPolicy())) == [WHICH_ENDED]
-
-
-@pytest.mark.parametrize("policy", [ZeroActionPolicy, RandomActionPolicy])
-def test_with_mujoco_warp_and_its_pictures_the_same_wait_tells_whether_contacts_had_room(gpu, monkeypatch, policy):
-    simulate_with_warp(monkeypatch)
-    env = built(enable_cameras=True, camera_size=16)
-    assert places_of_waits(gpu, begun(env, policy())) == [WHICH_ENDED]
+    return build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
 
 
 class LooksAtOne(ZeroActionPolicy):
@@ -102,18 +89,16 @@ class LooksAtOne(ZeroActionPolicy):
         return super().get_action(env, observation)
 
 
-def test_pictures_of_a_few_env_slots_add_no_wait(gpu, monkeypatch):
+def test_with_mujoco_warp_the_same_wait_tells_whether_contacts_had_room_and_pictures_add_none(gpu, monkeypatch):
     simulate_with_warp(monkeypatch)
     loop = begun(built(enable_cameras=True, camera_size=16), LooksAtOne())
     assert [places_of_waits(gpu, loop) for _ in range(3)] == [[WHICH_ENDED]] * 3
 
 
 @pytest.mark.parametrize("varies", [False, True])
-def test_episodes_begin_with_one_wait_whatever_varies(gpu, varies):
-    name = there("lift_object")
-    varied = partial(build_varied, name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
-    env = varied() if varies else built(name)
-    begun(env, ScriptedPolicy())
+def test_steps_and_starts_of_episodes_have_one_wait_each_whatever_varies(gpu, varies):
+    env = varied() if varies else built(there("lift_object"))
+    assert places_of_waits(gpu, begun(env, ScriptedPolicy())) == [WHICH_ENDED]
     starting = StartingEpisodes(env, None, may_overlap=True)
     gpu.waits.clear()
     starting.begin(next_starts(env, [0, 2], iter([episode(7), episode(8)])), num_steps=0)
