@@ -22,7 +22,7 @@ from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 # A policy that is always asked on a batch of one size gives the same bits for any number of environments.
 
 
-NUM_EPISODES = 24
+NUM_EPISODES = 12
 
 
 class MlpPolicy(PolicyBase[None]):
@@ -83,29 +83,32 @@ def actions(policy: PolicyBase, num_envs: int) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize("policy_class", [MlpPolicy, ConvolutionPolicy])
-@pytest.mark.parametrize("policy_batch", [16, 64])
-def test_a_networks_actions_are_the_same_bits_for_any_number_of_environments(policy_class, policy_batch):
-    alone = actions(FixedBatchPolicy(policy_class(), policy_batch), num_envs=1)
+def test_a_networks_actions_are_the_same_bits_for_any_number_of_environments(policy_class):
+    alone = actions(FixedBatchPolicy(policy_class(), 16), num_envs=1)
     assert len({tuple(action[0].tolist()) for action in alone.values()}) == NUM_EPISODES
-    for num_envs in (4, 5, 16):
-        together = actions(FixedBatchPolicy(policy_class(), policy_batch), num_envs)
+    for num_envs in (5, 16):
+        together = actions(FixedBatchPolicy(policy_class(), 16), num_envs)
         assert all(torch.equal(together[index], alone[index]) for index in range(NUM_EPISODES))
 
 
 def test_the_policy_sees_one_environment_of_the_fixed_size():
+    """Policies tell environments apart by identity: a new one each time would have them begin anew each time."""
+
     class Curious(ShrugPolicy):
         def get_action(self, env, observation):
-            environments.add(env)
-            shapes = {term.shape for term in observation["policy"].values()}
-            assert shapes == {(8, 1)}
+            environments.append(env)
+            assert {term.shape for term in observation["policy"].values()} == {(8, 1)}
             assert float(observation["policy"]["clock"][3:].sum()) == 0.0
-            return torch.zeros(env.unwrapped.action_space.shape)
+            action = torch.zeros(env.unwrapped.action_space.shape)
+            # NaN behind the real env slots is of no concern.
+            action[3:] = torch.nan
+            return action
 
-    environments = set()
-    notebook = Notebook()
+    environments, notebook = [], Notebook()
     rollout(CoinEnvironment(CoinConfig(), 3), FixedBatchPolicy(Curious(), 8), episodes(9), [notebook])
     assert len(notebook.records) == 9
-    assert [environment.num_envs for environment in environments] == [8]
+    assert len({id(environment) for environment in environments}) == 1
+    assert environments[0].num_envs == 8
     assert {transition.action.shape for transition in notebook.transitions} == {(3, 2)}
 
 
@@ -120,71 +123,21 @@ def test_env_slots_behind_the_real_ones_never_start_and_never_finish():
     assert {start.env_id for start in policy.starts} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [
-        ("wrong_shape", r"returned shape \(8, 1\), the environment takes \(8, 2\)"),
-        ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
-        ("nan", "NaN or infinity in env slot 0"),
-    ],
-)
-def test_a_bad_answer_is_the_policys_error_as_without_padding(action, message):
+@pytest.mark.parametrize(("action", "told"), [("wrong_shape", r"\(8, 1\)"), ("list", "list"), ("nan", "env slot 0")])
+def test_a_bad_answer_is_the_policys_error_as_without_padding(action, told):
     policy = FixedBatchPolicy(ShrugPolicy(ShrugCfg(action=action)), 8)
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=told):
         rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
 
 
-def test_nan_behind_the_real_env_slots_is_nobodys_concern():
-    class NanBehind(ShrugPolicy):
-        def get_action(self, env, observation):
-            action = super().get_action(env, observation)
-            action[3:] = torch.nan
-            return action
-
-    result = rollout(CoinEnvironment(CoinConfig(), 3), FixedBatchPolicy(NanBehind(), 8), episodes(3), [])
-    assert result.finished_episodes == 3
-
-
-def test_a_policys_numbers_of_an_episode_are_recorded():
-    class Counting(ShrugPolicy):
-        def episode_metrics(self, env_id):
-            return {"env_slot": float(env_id)}
-
-    for wrapped in (FixedBatchPolicy(Counting(), 8), waiting(FixedBatchPolicy(Counting(), 8))):
-        notebook = Notebook()
-        rollout(CoinEnvironment(CoinConfig(), 3), wrapped, episodes(3), [notebook])
-        assert {record.env_id: record.metrics["env_slot"] for record in notebook.records} == {0: 0.0, 1: 1.0, 2: 2.0}
-
-
-def waiting(policy):
-    return LatePolicy(policy, Delays(steps=((1, 1),)), Meanwhile.WAIT, QueryTimes())
-
-
 def test_what_the_policy_says_of_itself_is_passed_on():
-    class Long(ShrugPolicy):
-        @property
-        def is_remote(self):
-            return True
-
-        def has_length(self):
-            return True
-
-        def length(self):
-            return 7
-
-        def num_episodes(self):
-            return 5
-
-        def can_play(self, episode_index):
-            return episode_index < 5
-
-        def set_task_description(self, task_description):
-            return f"gently {task_description}"
-
-    inner = Long()
+    said = {"has_length": True, "length": 7, "num_episodes": 5}
+    methods = {name: lambda self, answer=answer: answer for name, answer in said.items()}
+    asked = {"can_play": lambda self, index: index < 5, "set_task_description": lambda self, words: f"gently {words}"}
+    inner = type("Long", (ShrugPolicy,), {**methods, **asked, "is_remote": True})()
     policy = FixedBatchPolicy(inner, 8)
-    assert (policy.has_length(), policy.length(), policy.num_episodes(), policy.is_remote) == (True, 7, 5, True)
-    assert (policy.can_play(4), policy.can_play(5)) == (True, False)
+    assert {name: getattr(policy, name)() for name in said} == said
+    assert (policy.can_play(4), policy.can_play(5), policy.is_remote) == (True, False, True)
     assert policy.set_task_description("push") == "gently push"
     policy.close()
     assert inner.closed
@@ -204,19 +157,12 @@ def test_a_policy_may_look_at_the_environment_but_not_act_on_it():
         view.reset(torch.tensor([0]), [{}])
 
 
-def test_a_view_of_a_simulation_shows_the_simulation():
+def test_a_view_of_a_simulation_shows_the_simulation_and_so_does_its_copy():
     real = build("reach", num_envs=2)
     view = WideView(real, 8)
-    assert (view.backend, view.task_name, view.landmarks) == (real.backend, real.task_name, real.landmarks)
-    assert not hasattr(WideView(CoinEnvironment(CoinConfig(), 2), 8), "backend")
-    real.close()
-
-
-def test_a_copied_view_has_what_the_environment_has():
-    real = build("reach", num_envs=2)
-    view = copy.copy(WideView(real, 8))
     for name in ("backend", "robot", "task_name", "restore", "episode_states", "filmable", "pictures_drawn"):
-        assert getattr(view, name) == getattr(real, name)
+        assert getattr(copy.copy(view), name) == getattr(view, name) == getattr(real, name)
+    assert not hasattr(WideView(CoinEnvironment(CoinConfig(), 2), 8), "backend")
     real.close()
 
 
@@ -242,7 +188,7 @@ def test_only_a_policy_whose_env_slots_may_influence_each_other_is_asked_on_a_fi
 
 def test_a_batch_smaller_than_the_job_is_refused():
     assert batch_of(ShrugPolicy.traits, 64, num_envs=64) == 64
-    with pytest.raises(ConfigError, match=r"16 env slots do not fit into --policy_batch 8, .*; give --policy_batch 16"):
+    with pytest.raises(ConfigError, match="--policy_batch 16"):
         batch_of(ShrugPolicy.traits, 8, num_envs=16)
 
 
@@ -296,13 +242,6 @@ def test_a_policy_is_told_of_the_same_starts_ends_and_resets_as_without_padding(
     assert diary(policy_batch).lines == plain
 
 
-@pytest.mark.parametrize("env_ids", [None, torch.tensor([2, 0])])
-def test_a_reset_is_passed_on_as_it_is(env_ids):
-    inner = Diary()
-    on_fixed_batch(inner, 8).reset(env_ids)
-    assert inner.lines == [("reset", None if env_ids is None else [2, 0])]
-
-
 class Summing(PolicyBase[None]):
     """Acts by the sum of all it has seen in the episode, so that what is forgotten too late or not at all shows."""
 
@@ -316,19 +255,6 @@ class Summing(PolicyBase[None]):
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         self.sum[: env.num_envs] += observation["policy"]["position"]
         return self.sum[: env.num_envs].clone()
-
-
-def test_what_an_env_slot_remembers_ends_with_its_episode():
-    def actions(num_envs: int, policy_batch: int | None) -> dict[int, torch.Tensor]:
-        log = ActionLog()
-        environment = ScriptedEnvironment(num_envs, endings=("timeout", "success"))
-        rollout(environment, on_fixed_batch(Summing(), policy_batch), episodes(CALLS_NUM_EPISODES), [log])
-        return log.actions
-
-    alone = actions(1, None)
-    for num_envs, policy_batch in ((1, 8), (3, 8), (3, 16)):
-        together = actions(num_envs, policy_batch)
-        assert all(torch.equal(together[index], alone[index]) for index in range(CALLS_NUM_EPISODES))
 
 
 class Measuring(Summing):
@@ -392,8 +318,3 @@ def test_a_policy_that_goes_on_in_another_environment_sees_that_one_and_nothing_
         assert {told[0] for _, told in asked} == {8}  # type: ignore[index]
         finished = [record.env_id for record in notebook.records if record.termination == "policy_finished"]
         assert sorted(finished) == [0, 1]
-
-
-def test_one_environment_is_one_and_the_same_from_call_to_call():
-    """Policies tell environments apart by identity: a new one each time would have them begin anew each time."""
-    assert len({id(env) for env in diary(8).seen}) == 1

@@ -41,22 +41,20 @@ def probed(maker, num_envs: int) -> str | None:
         environment.close()
 
 
-@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("maker", [Leaking, GlobalNoise, RareNoise, TorchNoise])
 def test_nothing_speaks_against_an_environment_whose_draws_follow_from_the_seed(maker, num_envs):
     assert probed(maker, num_envs) is None
 
 
-@pytest.mark.parametrize("num_envs", [1, 2, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("maker", LEAKS)
 def test_what_an_environment_keeps_or_draws_besides_is_found_by_playing_again(maker, num_envs):
     assert "takes another course" in (probed(maker, num_envs) or "")
 
 
 def test_where_and_how_an_episode_differs_is_said():
-    assert probed(CountsResets, 1) == (
-        "an episode that is played again, with the same actions, takes another course: 'terminated' differs in step 5"
-    )
+    assert str(probed(CountsResets, 1)).endswith("'terminated' differs in step 5")
 
 
 @pytest.mark.parametrize(("maker", "promise"), [(GlobalNoise, Reproducible.BITWISE), (CountsResets, Reproducible.PLAN)])
@@ -169,42 +167,37 @@ def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4, *, continues: 
     return result.passes
 
 
-def test_a_policy_whose_env_slots_stand_alone_passes():
-    assert passes(Echo())
+class Noisy(Echo):
+    """Adds noise of each episode's own stream."""
+
+    def start_episodes(self, env, starts):
+        self.generators = {start.env_id: start.episode.policy_generator() for start in starts}
+
+    def get_action(self, env, observation):
+        noise = [self.generators[env_id].standard_normal() for env_id in range(env.num_envs)]
+        return super().get_action(env, observation) + torch.tensor(noise)[:, None]
 
 
-def test_a_policy_whose_env_slots_know_their_place_does_not():
-    class Placed(Echo):
+@pytest.mark.parametrize("policy", [Echo(), Noisy()])
+def test_a_policy_whose_env_slots_stand_alone_passes(policy):
+    assert passes(policy)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda action: action + torch.arange(len(action))[:, None] * 1e-6,
+        lambda action: action - action.mean(dim=0),
+        lambda action: action + torch.rand(len(action), 1),
+    ],
+    ids=["place", "all together", "a generator for all"],
+)
+def test_a_policy_whose_env_slots_do_not_stand_alone_fails(spoil):
+    class Spoilt(Echo):
         def get_action(self, env, observation):
-            return super().get_action(env, observation) + torch.arange(env.num_envs)[:, None] * 1e-6
+            return spoil(super().get_action(env, observation))
 
-    assert not passes(Placed())
-
-
-def test_a_policy_that_looks_at_all_env_slots_together_does_not():
-    class Average(Echo):
-        def get_action(self, env, observation):
-            action = super().get_action(env, observation)
-            return action - action.mean(dim=0)
-
-    assert not passes(Average())
-
-
-def test_noise_from_an_episodes_own_stream_passes_and_that_of_a_generator_for_all_does_not():
-    class Noisy(Echo):
-        def start_episodes(self, env, starts):
-            self.generators = {start.env_id: start.episode.policy_generator() for start in starts}
-
-        def get_action(self, env, observation):
-            noise = [self.generators[env_id].standard_normal() for env_id in range(env.num_envs)]
-            return super().get_action(env, observation) + torch.tensor(noise)[:, None]
-
-    class Global(Echo):
-        def get_action(self, env, observation):
-            return super().get_action(env, observation) + torch.rand(env.num_envs, 1)
-
-    assert passes(Noisy())
-    assert not passes(Global())
+    assert not passes(Spoilt())
 
 
 def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
@@ -243,6 +236,7 @@ def test_a_policy_is_asked_to_go_on_from_planned_actions_where_its_job_does_so()
             return super().continued(answer, going_on) - going_on.actions.mean(dim=0)
 
     assert passes(GoesOn(), continues=True)
+    assert passes(Echo(), continues=True)  # It cannot go on from actions, and is asked as ever.
     for policy in (Placed(), Mixed()):
         assert passes(policy)
         assert not passes(policy, continues=True)
@@ -263,10 +257,6 @@ def test_what_a_policy_is_asked_to_go_on_from_is_committed_at_first_then_less_an
     assert not is_planned.all()
     assert (weights[is_planned, 0] == 1).all()
     assert (weights.diff(dim=1) <= 0).all()
-
-
-def test_a_policy_that_cannot_go_on_from_actions_is_asked_as_ever():
-    assert passes(Echo(), continues=True)
 
 
 def test_only_the_env_slots_that_are_asked_for_together_are_moved():
@@ -390,13 +380,6 @@ def place(values):
     return torch.arange(float(len(values)))
 
 
-@pytest.mark.parametrize("batch", [2, 3, 4, 5, 8, 64, 100])
-def test_examples_that_stand_alone_pass_and_cost_five_calls(batch):
-    asked = Answering(lambda values: values * 3)
-    assert answers_follow_from_examples(asked, batch)
-    assert asked.num_calls == MAX_CALLS
-
-
 DEPENDENT = {
     "place": lambda values: values + place(values) * 1e-6,
     "last place": lambda values: values + (place(values) == len(values) - 1) * 1e-6,
@@ -423,10 +406,6 @@ def test_what_is_remembered_from_the_step_before_counts_too():
     assert not answers_follow_from_examples(ask, 4)
 
 
-def test_answers_that_are_no_numbers_are_equal_to_themselves():
-    assert answers_follow_from_examples(Answering(lambda values: values * torch.nan), 4)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
 def test_answers_of_any_type_are_compared(dtype):
     assert answers_follow_from_examples(Answering(lambda values: (values * 50).to(dtype)), 4)
@@ -437,11 +416,12 @@ def test_a_single_example_is_not_asked_for():
     assert answers_follow_from_examples(lambda examples, num_steps: pytest.fail("asked"), 1)
 
 
-@pytest.mark.parametrize("batch", range(2, 20))
-def test_every_arrangement_is_a_whole_batch_of_different_examples(batch):
-    asked = Answering(lambda values: values * 3)
-    answers_follow_from_examples(asked, batch)
-    assert asked.num_calls <= MAX_CALLS
-    for examples in asked.arrangements:
-        assert len(set(examples)) == batch
-        assert set(examples) <= set(range(batch + (batch + 1) // 2))
+def test_examples_that_stand_alone_pass_in_five_calls_each_of_which_is_a_whole_batch_of_different_ones():
+    for batch in (*range(2, 20), 64, 100):
+        for rule in (lambda values: values * 3, lambda values: values * torch.nan):
+            asked = Answering(rule)
+            assert answers_follow_from_examples(asked, batch)
+            assert asked.num_calls == MAX_CALLS
+            for examples in asked.arrangements:
+                assert len(set(examples)) == batch
+                assert set(examples) <= set(range(batch + (batch + 1) // 2))

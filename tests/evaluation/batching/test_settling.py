@@ -57,118 +57,108 @@ def test_a_batch_is_filled_up_to_the_next_multiples_and_a_single_env_slot_is_not
     assert filled_up(num_envs) == sizes
 
 
-@pytest.mark.parametrize(("policy_class", "num_envs", "batch"), [
-    (Network, 1, 1), (Network, 2, 4), (Network, 5, 8), (Network, 12, 12), (Eights, 3, 8), (Eights, 12, 16),
-    (Sixteens, 3, 16),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy_class", "num_envs", "changes", "batch"),
+    [
+        (Network, 1, {}, 1),
+        (Network, 2, {}, 4),
+        (Network, 12, {}, 12),
+        (Eights, 12, {}, 16),
+        (Sixteens, 3, {}, 16),
+        # The batch of ``deterministic`` is filled up and asked about as well, and all groups are asked on one.
+        (Network, 2, {"policy_batch": 6}, 8),
+        (Eights, 2, {"policy_batch": 12}, 16),
+        (Network, 9, {"pipeline": 2}, 8),
+    ],
+)
 def test_a_network_is_asked_on_the_first_batch_on_which_places_make_no_difference(
-    tmp_path, policy_class, num_envs, batch
+    tmp_path, policy_class, num_envs, changes, batch
 ):
-    report = played(tmp_path, policy_class, num_envs)
+    report = played(tmp_path, policy_class, num_envs, **changes)
     assert (report.error, report.reproducible, report.plan_because) == (None, Reproducible.BITWISE, None)
     assert report.policy_batch == policy_class.sizes[-1] == batch
     assert json.loads((tmp_path / "coins" / "settled.json").read_text())["policy_batch"] == batch
+    # Each size is asked for five times at most before the next one.
+    smaller = {size for size in policy_class.sizes if size < batch}
+    assert all(policy_class.sizes.count(size) <= 5 for size in smaller)
+
+
+def plan_because(report: JobReport, batch: int | None) -> str:
+    """Return why a job promises no more than its plan."""
+    assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, batch)
+    return str(report.plan_because)
 
 
 def test_where_no_batch_will_do_the_plan_is_promised_and_why_is_said(tmp_path):
-    report = played(tmp_path, Never)
-    assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, 8)
-    assert report.plan_because == (
-        "on this machine a row's answer depends on its place or its neighbours in a batch of 8 and of 16 rows; "
-        "a single row has neither"
-    )
-
-
-def test_each_size_is_asked_for_five_times_at_most(tmp_path):
-    played(tmp_path, Sixteens, 3)
-    assert Sixteens.sizes[:10].count(4) <= 5
-    assert Sixteens.sizes[:15].count(8) <= 5
-    assert Sixteens.sizes[:15].count(16) >= 5
-
-
-def test_the_batch_of_deterministic_is_filled_up_and_asked_about_as_well(tmp_path):
-    report = played(tmp_path, Network, 2, policy_batch=6)
-    assert (report.reproducible, report.policy_batch, set(Network.sizes)) == (Reproducible.BITWISE, 8, {8})
-    report = played(tmp_path / "other", Eights, 2, policy_batch=12)
-    assert (report.reproducible, report.policy_batch, Eights.sizes[-1]) == (Reproducible.BITWISE, 16, 16)
-
-
-def test_all_groups_of_env_slots_are_asked_on_one_batch(tmp_path):
-    report = played(tmp_path, Network, 9, pipeline=2)
-    assert (report.reproducible, report.policy_batch, set(Network.sizes)) == (Reproducible.BITWISE, 8, {8})
+    assert "a batch of 8 and of 16 rows" in plan_because(played(tmp_path, Never), 8)
 
 
 def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_path):
     assert played(tmp_path, Network, 3).policy_batch == 4
-    report = played(tmp_path, Eights, 3, attempt=2)
-    assert (report.policy_batch, report.reproducible) == (4, Reproducible.PLAN)
-    assert report.plan_because is not None
-    assert "in a batch of 4 rows" in report.plan_because
-
-
-def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_env_slots_as_there_are(tmp_path):
-    played(tmp_path, Network, 5)
-    (tmp_path / "coins" / "settled.json").unlink()
-    report = played(tmp_path, Network, 5, attempt=2)
-    assert (report.policy_batch, report.reproducible) == (5, Reproducible.PLAN)
+    assert "a batch of 4 rows" in plan_because(played(tmp_path, Eights, 3, attempt=2), 4)
 
 
 class Unseen(Network):
+    """Passes on any batch."""
+
     granule = 1
 
 
-def test_a_batch_of_an_older_program_that_is_no_multiple_of_4_promises_nothing_though_it_passes(tmp_path):
-    played(tmp_path, Unseen, 5)
+@pytest.mark.parametrize("policy_class", [Network, Unseen])
+def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_env_slots_as_there_are(tmp_path, policy_class):
+    """A batch that is no multiple of 4 promises nothing, though it passes."""
+    played(tmp_path, policy_class, 5)
     (tmp_path / "coins" / "settled.json").unlink()
-    report = played(tmp_path, Unseen, 5, attempt=2)
-    assert (report.policy_batch, report.reproducible) == (5, Reproducible.PLAN)
-    assert report.plan_because is not None
-    assert "on a batch of 5 rows, and where that is no multiple of 4" in report.plan_because
+    assert "a batch of 5 rows" in plan_because(played(tmp_path, policy_class, 5, attempt=2), 5)
 
 
 def test_a_damaged_record_of_what_was_settled_takes_the_promise_and_not_the_job(tmp_path):
     (tmp_path / "coins").mkdir()
     (tmp_path / "coins" / "settled.json").write_text("{")
-    report = played(tmp_path, Network, 5)
-    assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, 8)
-    assert report.plan_because is not None
-    assert "settled.json" in report.plan_because
+    assert "settled.json" in plan_because(played(tmp_path, Network, 5), 8)
 
 
-def test_policies_that_promise_nothing_and_those_whose_env_slots_stand_alone_are_asked_as_they_are(tmp_path):
+@pytest.mark.parametrize("told", [None, "its dice are loaded"])
+def test_a_policy_that_promises_nothing_is_asked_as_it_is_and_may_say_why(tmp_path, told):
     class Shrugging(Network):
-        traits = PolicyTraits(reproducible=False)
+        traits = PolicyTraits(reproducible=False, plan_because=told)
 
+    assert (told or "does not say") in plan_because(played(tmp_path, Shrugging), 5)
+    assert set(Shrugging.sizes) == {5}
+    assert not list(tmp_path.glob("*/settled.json"))
+
+
+def test_a_policy_whose_env_slots_stand_alone_is_asked_as_it_is(tmp_path):
     class Table(Network):
         traits = PolicyTraits(reproducible=True, batch_invariant=True)
 
-    report = played(tmp_path / "shrug", Shrugging)
-    assert (report.reproducible, report.policy_batch, set(Shrugging.sizes)) == (Reproducible.PLAN, 5, {5})
-    assert report.plan_because == "the policy does not say that it is reproducible"
-    report = played(tmp_path / "table", Table)
+    report = played(tmp_path, Table)
     assert (report.reproducible, report.policy_batch, set(Table.sizes)) == (Reproducible.BITWISE, None, {5})
-    assert not list(tmp_path.glob("*/*/settled.json"))
+    assert not list(tmp_path.glob("*/settled.json"))
 
 
-def test_an_object_may_say_why_it_promises_nothing(tmp_path):
-    class Frank(Network):
-        traits = PolicyTraits(reproducible=False, plan_because="its dice are loaded")
+class Shy(Network):
+    """Can be asked nothing that is made up."""
 
-    assert played(tmp_path, Frank).plan_because == "its dice are loaded"
+    def get_action(self, env, observation):
+        if observation["policy"]["heads"].unique().numel() > 2:
+            raise ValueError("what coin is that?")
+        return super().get_action(env, observation)
 
 
 def test_a_policy_that_cannot_be_asked_beforehand_acts_as_ever_and_is_told_the_way_out(tmp_path):
-    class Shy(Network):
-        def get_action(self, env, observation):
-            if observation["policy"]["heads"].unique().numel() > 2:
-                raise ValueError("what coin is that?")
-            return torch.zeros(env.num_envs, 2)
+    why = plan_because(played(tmp_path, Shy), 5)
+    assert "(ValueError: what coin is that?)" in why
+    assert "PolicyTraits(batch_invariant=True)" in why
 
-    report = played(tmp_path, Shy)
-    assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, 5)
-    assert report.plan_because is not None
-    assert "(ValueError: what coin is that?)" in report.plan_because
-    assert "say traits = PolicyTraits(batch_invariant=True) in its class" in report.plan_because
+
+class Fickle(CoinBuilder):
+    """Builds environments that promise nothing."""
+
+    def build(self, config: CoinConfig, **given) -> CoinEnvironment:
+        environment = super().build(config, **given)
+        environment.reproducible = False
+        return environment
 
 
 def test_a_policy_that_divides_its_calls_fills_none_up_where_no_size_is_settled(tmp_path):
@@ -182,20 +172,9 @@ def test_a_policy_that_divides_its_calls_fills_none_up_where_no_size_is_settled(
         def fill_calls_up_to(self, num_slots):
             type(self).slots = num_slots
 
-    class Shy(Dividing):
-        def get_action(self, env, observation):
-            if observation["policy"]["heads"].unique().numel() > 2:
-                raise ValueError("what coin is that?")
-            return super().get_action(env, observation)
-
-    class Fickle(CoinBuilder):
-        def build(self, config: CoinConfig, **given) -> CoinEnvironment:
-            environment = super().build(config, **given)
-            environment.reproducible = False
-            return environment
-
     # A probe that fails, and another job with the same object.
-    assert (played(tmp_path / "shy", Shy).policy_batch, Shy.slots) == (3, None)
+    shy = type("ShyToo", (Shy, Dividing), {"traits": Dividing.traits})
+    assert (played(tmp_path / "shy", shy).policy_batch, shy.slots) == (3, None)
     runner, found = JobRunner(settings(tmp_path)), []
     for name, builder, config in (("one", CoinBuilder(), CoinConfig()), ("two", Fickle(), CoinConfig(success_step=9))):
         report = runner.run(coin_job(name, builder, config, policy_class=Dividing))
@@ -204,16 +183,8 @@ def test_a_policy_that_divides_its_calls_fills_none_up_where_no_size_is_settled(
 
 
 def test_where_the_environment_promises_nothing_neither_does_the_job(tmp_path):
-    class Fickle(CoinBuilder):
-        def build(self, config: CoinConfig, **given) -> CoinEnvironment:
-            environment = super().build(config, **given)
-            environment.reproducible = False
-            return environment
-
     report = JobRunner(settings(tmp_path)).run(coin_job(builder=Fickle(), policy_class=Network))
-    assert report.reproducible is Reproducible.PLAN
-    assert report.plan_because is not None
-    assert report.plan_because.startswith("the environment does not promise")
+    assert "the environment" in plan_because(report, report.policy_batch)
 
 
 def test_a_job_that_follows_with_the_same_policy_and_environment_is_not_asked_again(tmp_path):
