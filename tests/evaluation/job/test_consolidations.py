@@ -32,43 +32,21 @@ def consolidations():
     made.close()
 
 
-def test_a_job_is_finished_while_others_go_on(consolidations):
+def test_one_job_at_a_time_is_finished_while_others_go_on(consolidations):
     may_end, order = threading.Event(), []
 
     def finish() -> None:
         assert may_end.wait(TIMEOUT_S)
-        order.append("finished")
-
-    consolidations.begin("lift", finish)
-    order.append("the next job")
-    may_end.set()
-    consolidations.wait()
-    assert order == ["the next job", "finished"]
-
-
-def test_one_job_at_a_time_is_finished(consolidations):
-    may_end, order = threading.Event(), []
-
-    def finish_first() -> None:
-        assert may_end.wait(TIMEOUT_S)
         order.append("first")
 
-    consolidations.begin("first", finish_first)
-    threading.Timer(0.1, may_end.set).start()
+    consolidations.begin("first", finish)
+    consolidations.wait("another")
+    order.append("the next job")
+    threading.Timer(0.05, may_end.set).start()
     consolidations.begin("second", lambda: order.append("second"))
-    assert order[0] == "first"
-    consolidations.close()
-    assert order == ["first", "second"]
-
-
-def test_waiting_for_a_job_does_not_wait_for_another_one(consolidations):
-    may_end = threading.Event()
-    consolidations.begin("lift", lambda: may_end.wait(TIMEOUT_S))
-    consolidations.wait("drawer")
-    assert not may_end.is_set()
-    threading.Timer(0.1, may_end.set).start()
-    consolidations.wait("lift")
-    assert may_end.is_set()
+    assert order[:2] == ["the next job", "first"]
+    consolidations.wait("second")
+    assert order[2:] == ["second"]
 
 
 @pytest.mark.parametrize("call", ["begin", "wait", "close"])
@@ -205,7 +183,7 @@ def test_the_next_job_begins_while_videos_of_the_one_before_are_drawn(tmp_path):
 
 def test_the_time_of_a_job_holds_that_of_its_dataset(tmp_path):
     waits = Waits()
-    threading.Timer(0.5, waits.happened.set).start()
+    threading.Timer(0.05, waits.happened.set).start()
     runner = recording_runner(tmp_path, waits.hear)
     before = runner.run(job("first"))
     runner.close()
@@ -262,17 +240,10 @@ def test_a_job_that_runs_again_waits_for_its_own_dataset(tmp_path):
             return super().get_action(env, observation)
 
     runner = recording_runner(tmp_path, on_report=lambda report: ended.append(report.status))
-    runner.run(job("first", num_episodes=40))
-    runner.run(job("first", policy_class=Beginning, num_episodes=40))
+    runner.run(job("first", num_episodes=20))
+    runner.run(job("first", policy_class=Beginning, num_episodes=20))
     runner.close()
     assert ended == [ReportedStatus.COMPLETED] * 2
-
-
-def test_a_job_of_unknown_length_has_reported_before_anybody_hears_that_it_ended(tmp_path):
-    runner = recording_runner(tmp_path)
-    runner.run(job("first", num_steps=50))
-    assert report_on_disk(tmp_path, "first").status is ReportedStatus.COMPLETED
-    runner.close()
 
 
 def test_an_environment_does_not_stay_in_memory_until_the_dataset_is_made(tmp_path):

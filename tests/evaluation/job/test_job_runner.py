@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
@@ -26,15 +26,6 @@ from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:
     lines = (output_directory / name / "episode_results_rank0.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def test_a_completed_job_reports_its_time_and_steps(tmp_path):
-    report = JobRunner(settings(tmp_path)).run(job())
-    assert report.status is ReportedStatus.COMPLETED
-    assert report.num_episodes == 10
-    assert report.env_steps == sum(line["episode_length"] for line in committed(tmp_path))
-    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
-    assert parts == pytest.approx(report.wall_s, abs=0.01)
 
 
 def start_up_of(report: JobReport) -> StartUp:
@@ -53,39 +44,28 @@ def test_a_job_reports_how_it_began_and_imports_belong_to_the_first(tmp_path):
         assert 0 < sum(parts.values()) <= report.wall_s
 
 
-def test_a_job_that_cannot_be_built_reports_that_it_never_began(tmp_path):
-    start_up = start_up_of(JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(fail_to_build=True))))
-    assert start_up == StartUp()
-
-
 def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
     runner = JobRunner(settings(tmp_path))
-    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=1.5))
+    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=0.5))
     assert report.status is ReportedStatus.FAILED
-    assert report.error == "JobTimeoutError: job 'long' took longer than 1.5 s, its timeout_s"
+    assert str(report.error).startswith("JobTimeoutError: job 'long' ")
     assert 0 < len(committed(tmp_path, "long")) < 1_000_000
     assert runner.run(job("short", timeout_s=100.0)).status is ReportedStatus.COMPLETED
 
 
 class Dawdling(ShrugPolicy):
     def get_action(self, env, observation):
-        time.sleep(0.02)
+        time.sleep(0.002)
         return super().get_action(env, observation)
 
 
-def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
-    with_limit = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=0.001, num_envs=2)
-    assert JobRunner(settings(tmp_path)).run(with_limit).status is ReportedStatus.COMPLETED
-    lines = committed(tmp_path)
-    assert [(line["outcome"], line["termination"], line["episode_length"]) for line in lines] == [
-        ("error", "episode_timeout", 1)
-    ] * 3
-
-
-def test_an_error_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
+def test_an_episode_that_takes_too_long_is_an_error_that_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
     for attempt, limit_s in ((1, 0.001), (2, None)):
-        again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=3)
-        JobRunner(settings(tmp_path, attempt=attempt)).run(again)
+        again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=2)
+        report = JobRunner(settings(tmp_path, attempt=attempt)).run(again)
+        assert report.status is ReportedStatus.COMPLETED
+    late = [(line["outcome"], line["termination"], line["episode_length"]) for line in committed(tmp_path)[:3]]
+    assert late == [("error", "episode_timeout", 1)] * 3
     log = read_commits(tmp_path / "coins", "coins")
     assert [(line.attempt, line.outcome == Outcome.ERROR) for line in log.lines] == [(2, False)] * 3
     assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
@@ -139,39 +119,31 @@ def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
     assert runner.run(job("careful", policy_class=Careful)).reproducible is Reproducible.BITWISE
 
 
-def test_a_job_that_cannot_be_built_promises_nothing(tmp_path):
-    class Unbuildable(ShrugPolicy):
-        def check_environment(self, env):
-            raise PolicyError("not this one")
-
-    report = JobRunner(settings(tmp_path)).run(job(policy_class=Unbuildable))
-    assert (report.status, report.reproducible) == (ReportedStatus.FAILED, None)
-
-
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
         ({"raise_at": 25}, "ValueError: I would rather not"),
-        ({"action": "nan"}, "PolicyError: get_action returned NaN or infinity in env slot 0"),
-        ({"action": "wrong_shape"}, "PolicyError: get_action returned shape"),
+        ({"action": "nan"}, "PolicyError: "),
+        ({"action": "wrong_shape"}, "PolicyError: "),
         ({"environment": CoinConfig(fail_to_build=True)}, "RuntimeError: the mint is closed"),
     ],
 )
-def test_a_job_that_fails_is_reported_with_its_traceback_and_the_next_one_runs(tmp_path, changes, error):
-    runner = JobRunner(settings(tmp_path))
-    report = runner.run(job("bad", **changes))
+def test_a_job_that_fails_is_reported_with_its_traceback_and_the_next_one_is_built_anew_and_runs(
+    tmp_path, changes, error
+):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    report = runner.run(job("bad", builder, **changes))
     assert report.status is ReportedStatus.FAILED
-    assert report.error is not None
-    assert report.error.startswith(error)
+    assert str(report.error).startswith(error)
     assert report.traceback_file == "bad/traceback_rank0.txt"
     assert "Traceback (most recent call last)" in (tmp_path / report.traceback_file).read_text()
-    assert runner.run(job("good")).status is ReportedStatus.COMPLETED
-
-
-def test_what_finished_before_a_failure_stays_committed(tmp_path):
-    report = JobRunner(settings(tmp_path)).run(job(raise_at=25))
-    assert len(committed(tmp_path)) > 0
-    assert report.env_steps == 24 * 4
+    if "environment" in changes:
+        assert (report.start_up, report.reproducible, builder.built) == (StartUp(), None, [])
+    if "raise_at" in changes:
+        assert (len(committed(tmp_path, "bad")) > 0, report.env_steps) == (True, 24 * 4)
+    before = len(builder.built)
+    assert runner.run(job("good", builder)).status is ReportedStatus.COMPLETED
+    assert len(builder.built) == before + 1
 
 
 class MuteError(Exception):
@@ -200,34 +172,25 @@ def test_whatever_a_policy_raises_fails_its_job_only(tmp_path, raised, error):
 
     runner = JobRunner(settings(tmp_path))
     report = runner.run(job("bad", policy_class=Quitter))
-    assert report.status is ReportedStatus.FAILED
-    assert report.error == error
+    assert (report.status, report.error) == (ReportedStatus.FAILED, error)
     assert runner.run(job("good")).status is ReportedStatus.COMPLETED
 
 
-def test_equal_environments_and_policies_in_consecutive_jobs_are_built_once(tmp_path):
-    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
-    runner.run(job("first", builder))
-    runner.run(job("second", builder, seed=1))
-    assert len(builder.built) == 1
-    assert not builder.built[0].closed
-    runner.close()
-    assert builder.built[0].closed
-
-
-@pytest.mark.parametrize("changes", [{"num_envs": 2}, {"environment": CoinConfig(success_step=5)}])
-def test_another_environment_takes_the_place_of_the_one_before(tmp_path, changes):
+@pytest.mark.parametrize(
+    ("changes", "closed"),
+    [
+        ({"seed": 1}, [False]),
+        ({"num_envs": 2}, [True, False]),
+        ({"environment": CoinConfig(success_step=5)}, [True, False]),
+    ],
+)
+def test_an_equal_environment_is_kept_for_the_next_job_and_another_one_takes_its_place(tmp_path, changes, closed):
     builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
     runner.run(job("first", builder))
     runner.run(job("second", builder, **changes))
-    assert [environment.closed for environment in builder.built] == [True, False]
-
-
-def test_nothing_is_reused_after_a_failure(tmp_path):
-    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
-    runner.run(job("first", builder, raise_at=5))
-    runner.run(job("second", builder, raise_at=5))
-    assert len(builder.built) == 2
+    assert [environment.closed for environment in builder.built] == closed
+    runner.close()
+    assert all(environment.closed for environment in builder.built)
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("never"), SystemExit(3)])
@@ -239,23 +202,6 @@ def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path,
     runner = JobRunner(settings(tmp_path))
     runner.run(job("first", policy_class=Clinging))
     assert runner.run(job("second")).status is ReportedStatus.COMPLETED
-
-
-def test_results_do_not_depend_on_the_job_before(tmp_path):
-    class Gambler(ShrugPolicy):
-        """Draws from torch's global generator, as policies from elsewhere do."""
-
-        drawn: list[float] = []  # noqa: RUF012  shared by the instances on purpose
-
-        def get_action(self, env, observation):
-            action = torch.rand(env.num_envs, 2)
-            self.drawn.append(float(action[0, 0]))
-            return action
-
-    runner = JobRunner(settings(tmp_path))
-    runner.run(job("first", policy_class=Gambler, num_steps=3))
-    runner.run(job("second", policy_class=Gambler, num_steps=3))
-    assert Gambler.drawn[:3] == Gambler.drawn[3:]
 
 
 @pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**63 - 1])
@@ -274,23 +220,9 @@ def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_
     assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]
 
 
-def test_rebuilds_share_the_episodes_out_and_build_everything_again(tmp_path):
-    builder = CoinBuilder()
-    report = JobRunner(settings(tmp_path)).run(job(builder=builder, num_episodes=10, num_rebuilds=3))
-    assert len(builder.built) == 3
-    assert report.num_episodes == 10
-    assert sorted(line["episode_index"] for line in committed(tmp_path)) == list(range(10))
-
-
-@pytest.mark.parametrize(("number", "parts", "sizes"), [(10, 3, [4, 3, 3]), (3, 3, [1, 1, 1]), (5, 1, [5])])
-def test_episodes_are_split_evenly(number, parts, sizes):
-    ranges = split_evenly(number, parts)
-    assert [len(part) for part in ranges] == sizes
-    assert [index for part in ranges for index in part] == list(range(number))
-
-
-def test_more_rebuilds_than_episodes_are_refused():
-    with pytest.raises(ArenaError, match="cannot split 2 episodes over 3 rebuilds"):
+def test_episodes_are_split_evenly_and_over_no_more_rebuilds_than_there_are():
+    assert [list(part) for part in split_evenly(5, 3)] == [[0, 1], [2, 3], [4]]
+    with pytest.raises(ArenaError):
         split_evenly(2, 3)
 
 
@@ -316,9 +248,7 @@ def test_a_job_without_a_length_takes_the_policys(tmp_path):
     runner = JobRunner(settings(tmp_path))
     assert runner.run(job("three", policy_class=Short, num_episodes=None)).num_episodes == 3
     assert runner.run(job("thirty", policy_class=Timed, num_episodes=None)).env_steps == 30 * 4
-    report = runner.run(job("endless", num_episodes=None))
-    assert report.error is not None
-    assert "neither num_episodes nor num_steps" in report.error
+    assert "neither num_episodes nor num_steps" in str(runner.run(job("endless", num_episodes=None)).error)
 
 
 def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tmp_path):
@@ -328,8 +258,7 @@ def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tm
 
     runner = JobRunner(settings(tmp_path))
     report = runner.run(job("five", policy_class=FourOnly, num_episodes=5))
-    assert report.error is not None
-    assert report.error.endswith("has nothing to play in episode 4")
+    assert str(report.error).endswith("episode 4")
     assert report.env_steps == 0
     assert runner.run(job("steps", policy_class=FourOnly, num_steps=10_000)).status is ReportedStatus.COMPLETED
     assert len(committed(tmp_path, "steps")) == 4
@@ -341,14 +270,6 @@ def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
     report = runner.run(job(num_envs=1), [notebook])
     assert report.status is ReportedStatus.INTERRUPTED
     assert len(committed(tmp_path)) == 3
-
-
-def test_an_episode_that_diverges_is_an_error_and_the_job_completes(tmp_path):
-    report = JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(diverge_every=2), num_episodes=20))
-    outcomes = [line["outcome"] for line in committed(tmp_path)]
-    assert report.status is ReportedStatus.COMPLETED
-    assert "error" in outcomes
-    assert len(outcomes) == 20
 
 
 def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
@@ -381,43 +302,36 @@ def what_came_out(lines: list[dict]) -> list[tuple]:
 
 
 def test_episodes_and_their_recordings_are_those_of_env_slots_that_are_not_divided(tmp_path):
-    asked = job(num_envs=5, num_episodes=30)
+    builder = CoinBuilder()
+    asked = job(builder=builder, num_envs=5, num_episodes=15)
     report, divided = played(tmp_path / "divided", asked, no_dataset=False)
+    assert [environment.num_envs for environment in builder.built] == [3, 2]
     _, together = played(tmp_path / "together", asked, pipeline=1, no_dataset=False)
     assert report.status is ReportedStatus.COMPLETED
     assert what_came_out(divided) == what_came_out(together)
     assert {line["env_id"] for line in divided} == set(range(5))
+    assert report.env_steps == sum(line["episode_length"] for line in divided)
+    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
+    assert parts == pytest.approx(report.wall_s, abs=0.01)
     assert [path.name for path in (tmp_path / "divided" / "coins").glob("*.hdf5")] == ["dataset_coins.hdf5"]
 
 
-def test_the_env_slots_of_each_group_are_an_environment_of_their_own(tmp_path):
+@pytest.mark.parametrize(("pipeline", "num_built"), [(1, 3), (2, 6)])
+def test_rebuilds_share_the_episodes_out_and_build_every_group_anew(tmp_path, pipeline, num_built):
     builder = CoinBuilder()
-    played(tmp_path, job(builder=builder, num_envs=5))
-    assert [environment.num_envs for environment in builder.built] == [3, 2]
-    assert all(environment.closed for environment in builder.built)
-
-
-def test_a_single_env_slot_is_not_divided(tmp_path):
-    builder = CoinBuilder()
-    played(tmp_path, job(builder=builder, num_envs=1))
-    assert [environment.num_envs for environment in builder.built] == [1]
-
-
-def test_rebuilds_build_every_group_anew(tmp_path):
-    builder = CoinBuilder()
-    _, lines = played(tmp_path, job(builder=builder, num_envs=4, num_rebuilds=3), no_dataset=False)
-    assert len(builder.built) == 6
+    report, lines = played(tmp_path, job(builder=builder, num_rebuilds=3), pipeline, no_dataset=False)
+    assert (len(builder.built), report.num_episodes) == (num_built, 10)
     assert sorted(line["episode_index"] for line in lines) == list(range(10))
 
 
-def test_groups_are_kept_for_the_next_job_that_asks_for_the_same(tmp_path):
+def test_groups_are_kept_for_the_next_job_that_asks_for_the_same_and_a_single_env_slot_is_not_divided(tmp_path):
     builder = CoinBuilder()
     runner = JobRunner(settings(tmp_path, pipeline=2))
     runner.run(job("first", builder))
     runner.run(job("second", builder, seed=1))
     assert len(builder.built) == 2
     runner.run(job("single", builder, num_envs=1))
-    assert [environment.closed for environment in builder.built] == [True, True, False]
+    assert [(each.num_envs, each.closed) for each in builder.built] == [(2, True), (2, True), (1, False)]
     runner.close()
 
 
@@ -474,17 +388,6 @@ def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
     report, _ = played(tmp_path, job(raise_at=7, environment=CoinConfig(success_rate=1.0)))
     assert report.status is ReportedStatus.FAILED
     assert report.error == "ValueError: I would rather not"
-
-
-def test_control_steps_are_counted_once_for_each_running_env_slot(tmp_path):
-    report, lines = played(tmp_path, job(num_envs=5, num_episodes=30))
-    assert report.env_steps == sum(line["episode_length"] for line in lines)
-
-
-def test_time_adds_up(tmp_path):
-    report, _ = played(tmp_path, job(num_episodes=30))
-    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
-    assert parts == pytest.approx(report.wall_s, abs=0.01)
 
 
 def test_how_env_slots_are_divided_decides_what_comes_out_unless_batches_have_one_size():
