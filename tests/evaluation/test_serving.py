@@ -114,44 +114,29 @@ def test_no_call_has_more_queries_than_it_may_have():
         assert max(together(host).asked) <= 2
 
 
-def test_a_policy_that_moves_every_env_slot_on_has_one_object_for_each():
-    with hosting(CountingPolicy) as host:
-        assert not host.policy.acts_together
-        assert host.policy.environment.num_envs == 1
-    with hosting(CountingTogetherPolicy) as host:
-        assert host.policy.acts_together
-        assert host.policy.environment.num_envs == 4
-
-
 def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
-    with hosting(CountingTogetherPolicy) as host:
-        session = host.open()
-        played(session, 0, [1.0], "toss it")
-        played(session, 1, [1.0])
-        assert together(host).words[1:] == ["toss it", "call the coin"]
+    for job_says, last in (("roll it", "roll it"), (None, "call the coin")):
+        with hosted(CountingTogetherPolicy, job_says) as policy:
+            policy.start(0, begun(0, "toss it"))
+            policy.start(1, begun(1))
+            assert isinstance(policy.policy, CountingTogetherPolicy)
+            assert policy.policy.words[1:] == ["toss it", last]
 
 
 def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
     with hosting(CountingTogetherPolicy, num_slots=2) as host:
         first, second = host.open(), host.open()
-        with pytest.raises(HostFullError, match="all 2 env slots of the served policy are taken"):
-            host.open()
+        # An env slot stays with its session from one episode to the next.
+        for episode_index in (3, 4):
+            assert played(first, episode_index, [1.0, 2.0]) == due(episode_index, [1.0, 2.0])
+            with pytest.raises(HostFullError, match="all 2 env slots"):
+                host.open()
         first.close()
         first.close()
         assert played(second, 5, [1.0]) == due(5, [1.0])
         assert played(opened(host), 6, [1.0]) == due(6, [1.0])
         with pytest.raises(HostFullError):
-            opened(host)
-
-
-def test_an_env_slot_stays_with_its_session_from_one_episode_to_the_next():
-    with hosting(CountingTogetherPolicy, num_slots=2) as host:
-        sessions = [host.open(), host.open()]
-        for episode_index in range(3):
-            for session in sessions:
-                assert played(session, episode_index, [1.0, 2.0]) == due(episode_index, [1.0, 2.0])
-        with pytest.raises(HostFullError):
-            opened(host)
+            host.open()
 
 
 def opened(host: PolicyHost):
@@ -168,7 +153,7 @@ def test_an_observation_that_is_refused_leaves_the_episode_as_it_was():
     with hosting(CountingTogetherPolicy) as host:
         session = host.open()
         assert played(session, 0, [1.0]) == due(0, [1.0])
-        with pytest.raises(ObservationRefusedError, match="lacks the arrays of 'policy' 'heads'"):
+        with pytest.raises(ObservationRefusedError, match="'policy' 'heads'"):
             session.act({"policy": {"clock": np.zeros(1, np.float32)}})
         assert session.act(showing(2.0)).action.tolist() == due(0, [1.0, 2.0])[1]
 
@@ -180,7 +165,7 @@ def test_what_goes_wrong_in_the_policy_ends_the_episode_and_not_the_host(policy_
         session.start_episode(Episode(job="coins", episode_index=0, seed=3))
         with pytest.raises(ValueError, match="the clock runs backwards"):
             session.act(showing(-1.0))
-        with pytest.raises(PolicyError, match="no episode is under way in this session"):
+        with pytest.raises(PolicyError, match="no episode"):
             session.act(showing(1.0))
         assert played(other, 1, [1.0, 2.0]) == due(1, [1.0, 2.0])
         assert played(session, 2, [1.0, 2.0]) == due(2, [1.0, 2.0])
@@ -207,7 +192,7 @@ def test_a_policy_without_memory_ends_the_host_and_whoever_asked_is_told():
         assert host.failure == "13 gigabytes"
 
 
-def test_a_query_that_waits_when_the_host_is_closed_is_told_so():
+def test_a_query_that_waits_when_the_host_is_closed_or_comes_afterwards_is_told_so():
     with hosting(CountingTogetherPolicy, max_wait_s=20.0) as host:
         session, other = host.open(), host.open()
         for each in (session, other):
@@ -215,18 +200,11 @@ def test_a_query_that_waits_when_the_host_is_closed_is_told_so():
         shown = checked_observation(showing(1.0), host.policy.environment.observation_spec)
         waiting = host.submit(session.env_id, begun(0), shown)
         host.close()
-        with pytest.raises(PolicyError, match="no longer served"):
-            waiting.result(timeout=60.0)
-
-
-def test_a_closed_host_answers_nobody():
-    with hosting(CountingTogetherPolicy) as host:
-        session = host.open()
-        played(session, 0, [1.0])
-        host.close()
         assert host.is_closed
         with pytest.raises(PolicyError, match="no longer served"):
-            session.act(showing(1.0))
+            waiting.result(timeout=60.0)
+        with pytest.raises(PolicyError, match="no longer served"):
+            other.act(showing(1.0))
         with pytest.raises(HostFullError):
             host.open()
 
@@ -288,8 +266,7 @@ def test_a_chunk_that_is_not_finite_is_no_answer():
         first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
     assert isinstance(first, SlotAnswer)
     assert isinstance(second, PolicyError)
-    with pytest.raises(PolicyError, match="the policy's action holds NaN or infinity"):
-        raise second
+    assert "NaN" in str(second)
 
 
 class MisreadingPolicy(CountingTogetherPolicy):
@@ -306,15 +283,7 @@ def test_a_client_is_told_which_pictures_the_policy_takes_for_those_of_all():
         assert isinstance(asked(policy, 1, 1.0), SlotAnswer)
         answer = asked(policy, 1, 1.0)
     assert isinstance(answer, UnannouncedPictureError)
-    assert str(answer).startswith("the served policy looks at 'front' as a tensor of all env slots")
-
-
-def test_what_a_client_says_is_to_be_done_goes_before_what_the_job_says():
-    with hosted(CountingTogetherPolicy, "roll it") as policy:
-        policy.start(0, begun(0, "toss it"))
-        policy.start(1, begun(1))
-        assert isinstance(policy.policy, CountingTogetherPolicy)
-        assert policy.policy.words[1:] == ["toss it", "roll it"]
+    assert str(answer).startswith("the served policy looks at 'front'")
 
 
 # On how many env slots a served policy is asked: on so many that no client changes the answers of another.
@@ -367,27 +336,25 @@ class DividingPolicy(NeighbourlyPolicy):
         return torch.cat([answered(each, self.liked) for each in filled])[: env.num_envs]
 
 
-class AlikePolicy(NeighbourlyPolicy):
-    """Says of itself that neighbours make no difference, and is not asked."""
-
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
-
-
 @pytest.mark.parametrize(
     ("policy_class", "num_envs", "slots_per_call"),
-    [(NeighbourlyPolicy, 8, 8), (SelfishPolicy, 3, 3), (DividingPolicy, 3, 8), (AlikePolicy, 3, None)],
+    [(NeighbourlyPolicy, 8, 8), (SelfishPolicy, 3, 3), (DividingPolicy, 3, 8)],
 )
-def test_a_call_is_filled_up_until_no_client_changes_the_answers_of_another(policy_class, num_envs, slots_per_call):
+def test_a_call_is_filled_up_until_no_client_changes_the_answers_of_another_or_it_is_said(
+    caplog, policy_class, num_envs, slots_per_call
+):
     hosted = HostedPolicy(coin_job(policy_class=policy_class), 3)
     found = hosted.environment.num_envs, hosted.slots_per_call
     hosted.close()
     assert found == (num_envs, slots_per_call)
     assert hosted.num_slots == 3
+    assert ("a call of 3 env slots" in caplog.text) is (policy_class is SelfishPolicy)
 
 
-def test_it_is_said_if_clients_change_each_others_answers(caplog):
-    HostedPolicy(coin_job(policy_class=SelfishPolicy), 3).close()
-    assert "depend on its place and its neighbours in a call of 3 env slots, and so on other clients" in caplog.text
+def test_a_policy_that_says_that_neighbours_make_no_difference_is_believed():
+    alike = type("Alike", (NeighbourlyPolicy,), {"traits": PolicyTraits(reproducible=True, batch_invariant=True)})
+    with hosted(alike) as policy:
+        assert (policy.environment.num_envs, policy.slots_per_call) == (2, None)
 
 
 # What clients show is what the environment shows, or is refused by name.
@@ -418,28 +385,25 @@ def test_numbers_come_in_the_types_of_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("observation", "message"),
+    ("observation", "told"),
     [
-        (shown(joints=None), "lacks the arrays of 'policy' 'joints'"),
-        (shown(joint=np.zeros(3)), "that are not known: 'joint'; did you mean 'joints'"),
-        ({**shown(), "camera": {}}, "groups that are not known: 'camera'"),
-        ({"policy": [1, 2]}, "'policy' must hold arrays by name, it is a list"),
-        (shown(joints=np.zeros(4)), r"'policy.joints' has shape \(4,\), \(3,\) is due"),
-        (shown(joints=np.array([0, np.nan, 0])), "'policy.joints' holds NaN or infinity"),
-        (shown(joints=np.array([0, np.inf, 0])), "'policy.joints' holds NaN or infinity"),
-        (shown(joints=np.array(["a", "b", "c"])), "'policy.joints' must be an array of numbers, it is an array of <U1"),
-        (shown(joints=[1.0, 2.0, 3.0]), "'policy.joints' must be an array of numbers, it is a list"),
-        (shown(stage=np.array([2.5])), "'policy.stage' is of type torch.float64, torch.int64 is due"),
-        (
-            {**shown(), "camera_obs": {"front": np.zeros((3, 2, 2), np.uint8)}},
-            r"'camera_obs.front' has shape \(3, 2, 2\)",
-        ),
-        ({**shown(), "camera_obs": {"front": np.zeros((2, 2, 3))}}, "'camera_obs.front' is of type torch.float64"),
-        ({**shown(), "camera_obs": {}}, "lacks the arrays of 'camera_obs' 'front'"),
+        (shown(joints=None), "lacks .*'policy' 'joints'"),
+        (shown(joint=np.zeros(3)), "'joint'; did you mean 'joints'"),
+        ({**shown(), "camera": {}}, "not known: 'camera'"),
+        ({"policy": [1, 2]}, "'policy' .* a list"),
+        (shown(joints=np.zeros(4)), r"'policy.joints' .* \(4,\), \(3,\)"),
+        (shown(joints=np.array([0, np.nan, 0])), "'policy.joints' holds NaN"),
+        (shown(joints=np.array([0, np.inf, 0])), "'policy.joints' holds NaN"),
+        (shown(joints=np.array(["a", "b", "c"])), "'policy.joints' .* <U1"),
+        (shown(joints=[1.0, 2.0, 3.0]), "'policy.joints' .* a list"),
+        (shown(stage=np.array([2.5])), "'policy.stage' .* torch.float64, torch.int64"),
+        ({**shown(), "camera_obs": {"front": np.zeros((3, 2, 2), np.uint8)}}, r"'camera_obs.front' .* \(3, 2, 2\)"),
+        ({**shown(), "camera_obs": {"front": np.zeros((2, 2, 3))}}, "'camera_obs.front' .* torch.float64"),
+        ({**shown(), "camera_obs": {}}, "lacks .*'camera_obs' 'front'"),
     ],
 )
-def test_anything_else_is_refused_by_name(observation, message):
-    with pytest.raises(ObservationRefusedError, match=message):
+def test_anything_else_is_refused_by_name(observation, told):
+    with pytest.raises(ObservationRefusedError, match=told):
         checked_observation(observation, SPEC)
 
 
@@ -450,14 +414,14 @@ def test_a_batch_has_zeros_where_nobody_asks_and_no_picture_that_nobody_sent():
     assert batch["camera_obs"]["front"].float().mean(dim=(1, 2, 3)).tolist() == [0, 7, 0, 7]
     some = batched({1: one, 3: other}, SPEC, 4)["camera_obs"]["front"]
     assert some[1].float().mean() == 7
-    with pytest.raises(UnannouncedPictureError, match="the served policy looks at 'front' of env slots 3"):
+    with pytest.raises(UnannouncedPictureError, match="'front' of env slots 3"):
         some[3]
 
 
 # A policy of LeRobot for several clients: one process, one call for those that wait together, a memory for each.
 
 
-NUM_STEPS = 7
+NUM_STEPS = 5
 
 
 def lerobot_job(options: dict[str, Any]) -> Job:
@@ -511,22 +475,19 @@ def episodes(options: dict[str, Any], *, at_once: bool) -> tuple[list, HostStati
         return found, host.statistics()
 
 
-@pytest.mark.parametrize(("kind", "num_observations"), [("act", 1), ("diffusion", 2)])
-def test_clients_that_ask_together_share_calls_and_get_what_each_gets_alone(tmp_path, kind, num_observations):
-    options = options_for(saved(tmp_path, kind, n_obs_steps=num_observations))
+@pytest.mark.parametrize(
+    ("kind", "choices", "shares_calls"),
+    [("diffusion", {"n_obs_steps": 2}, True), *((kind, choices, False) for kind, choices in REMEMBERING.items())],
+)
+def test_clients_that_ask_together_get_what_each_gets_alone_and_share_calls_unless_each_is_remembered(
+    tmp_path, kind, choices, shares_calls
+):
+    options = options_for(saved(tmp_path, kind, **choices))
     alone, _ = episodes(options, at_once=False)
     together, statistics = episodes(options, at_once=True)
     assert together == alone
-    assert (statistics.queries, statistics.calls) == (3 * NUM_STEPS, NUM_STEPS)
-    assert len({str(actions) for actions in alone}) == 3
-
-
-@pytest.mark.parametrize("kind", REMEMBERING)
-def test_a_policy_that_remembers_does_so_for_each_client(tmp_path, kind):
-    options = options_for(saved(tmp_path, kind, **REMEMBERING[kind]))
-    alone, _ = episodes(options, at_once=False)
-    together, _ = episodes(options, at_once=True)
-    assert together == alone
+    assert statistics.queries == 3 * NUM_STEPS
+    assert (statistics.calls == NUM_STEPS) is shares_calls
     assert len({str(actions) for actions in alone}) == 3
 
 

@@ -62,73 +62,61 @@ def at(place, amount):
     return change
 
 
-def test_the_same_episode_has_no_difference():
-    assert first_difference(recorded(), recorded()) is None
+def test_the_same_episode_has_no_difference_nor_has_one_that_holds_more():
+    whole = recorded()
+    less = {name: array for name, array in whole.arrays.items() if not name.startswith("obs")}
+    assert first_difference(whole, recorded()) is first_difference(replace(whole, arrays=less), whole) is None
 
 
-def test_a_changed_state_is_found_with_step_field_and_amount():
-    found = recorded(states__rigid_object__cube__root_pose=at((4, 2), 0.25))
-    difference = the_difference(found)
-    assert (difference.step, difference.field) == (4, "states/rigid_object/cube/root_pose")
-    assert difference.max_abs == pytest.approx(0.25)
-    assert str(difference) == "at control step 4: states/rigid_object/cube/root_pose by 0.25"
+def last_bit(array):
+    array[2, 0] = np.nextafter(array[2, 0], 1)
 
 
-def test_the_earliest_step_is_named_whatever_the_fields_are_called():
-    difference = the_difference(recorded(actions=at(5, 1), rewards=at(2, 1), obs__joint_pos=at(3, 1)))
-    assert (difference.step, difference.field) == (2, "rewards")
+def no_number(array):
+    array[5] = np.nan
 
 
-def test_within_a_step_what_happens_first_is_named():
-    everything: dict[str, Any] = {
-        name: at(1, 1) for name in ("actions", "rewards", "states__rigid_object__cube__root_pose")
-    }
-    difference = the_difference(recorded(**everything))
-    assert difference.field == "actions"
-    difference = the_difference(recorded(**everything, camera_obs__front=at((1, 0, 0, 0), 1)))
-    assert difference.field == "camera_obs/front"
+POSE = "states__rigid_object__cube__root_pose"
+IN_ONE_STEP: dict[str, Any] = {name: at(1, 1) for name in ("actions", "rewards", POSE)}
+SCALAR = "initial_state__simulator__integration_state"
 
 
-def test_what_an_episode_starts_from_comes_before_its_first_step():
-    found = recorded(obs__joint_pos=at(0, 1), initial_state__simulator__integration_state=at(3, 1e-9))
-    difference = the_difference(found)
-    assert difference.at_start
-    assert str(difference) == "at the start: initial_state/simulator/integration_state by 1e-09"
+@pytest.mark.parametrize(
+    ("changed", "step", "field", "most"),
+    [
+        ({POSE: at((4, 2), 0.25)}, 4, POSE, 0.25),
+        # The earliest step is named, and within it what happens first.
+        ({"actions": at(5, 1), "rewards": at(2, 1), "obs__joint_pos": at(3, 1)}, 2, "rewards", 1),
+        (IN_ONE_STEP, 1, "actions", 1),
+        ({**IN_ONE_STEP, "camera_obs__front": at((1, 0, 0, 0), 1)}, 1, "camera_obs__front", 1),
+        ({POSE: last_bit}, 2, POSE, 1e-16),
+        ({"rewards": no_number}, 5, "rewards", None),
+    ],
+)
+def test_the_first_difference_is_told_with_step_field_and_amount(changed, step, field, most):
+    difference = the_difference(recorded(**changed))
+    assert (difference.step, difference.field) == (step, field.replace("__", "/"))
+    assert difference.max_abs == (None if most is None else pytest.approx(most, rel=1e-6, abs=1e-15))
+    assert difference.max_abs != 0
+    assert f"at control step {step}: {difference.field}" in str(difference)
 
 
-def test_one_bit_is_a_difference_and_a_nan_is_none():
-    def last_bit(array):
-        array[2, 0] = np.nextafter(array[2, 0], 1)
-
-    def no_number(array):
-        array[5] = np.nan
-
-    difference = the_difference(recorded(states__rigid_object__cube__root_pose=last_bit))
-    assert difference.step == 2
-    assert 0 < (difference.max_abs or 0) < 1e-15
+def test_a_nan_is_equal_to_a_nan():
     assert first_difference(recorded(rewards=no_number), recorded(rewards=no_number)) is None
 
 
-def test_a_nan_against_a_number_is_shown_with_both():
-    def no_number(array):
-        array[5] = np.nan
-
-    difference = the_difference(recorded(rewards=no_number))
-    assert difference.max_abs is None
-    assert str(difference).endswith("is now [nan]")
+def test_what_an_episode_starts_from_comes_before_its_first_step():
+    difference = the_difference(recorded(obs__joint_pos=at(0, 1), **{SCALAR: at(3, 1e-9)}))
+    assert difference.at_start
+    assert str(difference) == f"at the start: {SCALAR.replace('__', '/')} by 1e-09"
 
 
 def test_an_episode_of_another_length_is_compared_as_far_as_both_go():
-    shorter = recorded()
-    shorter = RecordedEpisode(
-        episode_index=0,
-        arrays={name: array if name.startswith("initial") else array[:4] for name, array in shorter.arrays.items()},
-        attributes=shorter.attributes,
-        env_args={},
-    )
-    assert str(first_difference(recorded(), shorter)) == "at the end: num_samples was 6, is now 4"
-    difference = the_difference(shorter, recorded(actions=at(3, 1)))
-    assert difference.field == "actions"
+    whole = recorded()
+    cut = {name: array if name.startswith("initial") else array[:4] for name, array in whole.arrays.items()}
+    shorter = replace(whole, arrays=cut)
+    assert str(first_difference(whole, shorter)) == "at the end: num_samples was 6, is now 4"
+    assert the_difference(shorter, recorded(actions=at(3, 1))).field == "actions"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +124,7 @@ def test_an_episode_of_another_length_is_compared_as_far_as_both_go():
     [
         ({"outcome": "failure"}, "outcome was success, is now failure"),
         ({"episode_return": 2.5000001}, "episode_return was 2.5, is now 2.5000001"),
-        ({"error": "the floor gave way"}, "error was not there, is now the floor gave way"),
+        ({"error": "gone"}, "error was not there, is now gone"),
     ],
 )
 def test_how_it_ended_is_compared_too(attributes, words):
@@ -145,20 +133,10 @@ def test_how_it_ended_is_compared_too(attributes, words):
 
 def test_an_array_that_is_absent_or_of_another_kind_is_named():
     whole = recorded()
-    arrays = dict(whole.arrays)
-    del arrays["obs/joint_pos"]
-    found = RecordedEpisode(episode_index=0, arrays=arrays, attributes=ATTRIBUTES, env_args={})
-    assert str(first_difference(whole, found)) == "at control step 0: obs/joint_pos was recorded, is now absent"
-    arrays = {**whole.arrays, "rewards": whole.arrays["rewards"].astype(np.float64)}
-    found = RecordedEpisode(episode_index=0, arrays=arrays, attributes=ATTRIBUTES, env_args={})
-    assert str(first_difference(whole, found)) == "at control step 0: rewards was float32, is now float64"
-
-
-def test_what_only_the_new_episode_holds_is_passed_over():
-    whole = recorded()
-    less = {name: array for name, array in whole.arrays.items() if not name.startswith("obs")}
-    before = RecordedEpisode(episode_index=0, arrays=less, attributes=ATTRIBUTES, env_args={})
-    assert first_difference(before, whole) is None
+    absent = {name: array for name, array in whole.arrays.items() if name != "obs/joint_pos"}
+    assert "obs/joint_pos was recorded" in str(the_difference(replace(whole, arrays=absent)))
+    other = {**whole.arrays, "rewards": whole.arrays["rewards"].astype(np.float64)}
+    assert "rewards was float32, is now float64" in str(the_difference(replace(whole, arrays=other)))
 
 
 NUM_STEPS = 6
@@ -213,7 +191,7 @@ def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, nam
     assert all((each.difference, each.is_damaged) == (None, False) for each in again)
 
 
-@pytest.mark.parametrize("num_envs", [1, 3, 16])
+@pytest.mark.parametrize("num_envs", [1, 3])
 def test_env_slots_take_the_next_recording_as_they_become_free(tmp_path, num_envs):
     recorded = record(tmp_path, ScriptedEnvironment(4, cameras=True), PushPolicy(), 12)
     assert {episode.attributes["outcome"] for episode in recorded} == {"success", "failure", "timeout", "error"}
@@ -221,93 +199,67 @@ def test_env_slots_take_the_next_recording_as_they_become_free(tmp_path, num_env
     assert set(found.values()) == {None}
 
 
-def test_it_starts_from_the_recorded_state_and_not_from_the_conditions(tmp_path):
-    (recorded,) = record(tmp_path, build("lift_object"), ShortPolicy(), 1)
-    conditions = json.loads(str(recorded.attributes["conditions"]))
+@pytest.fixture(scope="module")
+def lifted(tmp_path_factory) -> RecordedEpisode:
+    return record(tmp_path_factory.mktemp("lifted"), build("lift_object"), ShortPolicy(), 1)[0]
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory) -> RecordedEpisode:
+    return record(tmp_path_factory.mktemp("reached"), build("reach"), ShortPolicy(), 1)[0]
+
+
+def test_it_starts_from_the_recorded_state_and_not_from_the_conditions(lifted):
+    conditions = json.loads(str(lifted.attributes["conditions"]))
     elsewhere = {**conditions, "cube.position": [0.45, 0.1, conditions["cube.position"][2]]}
-    moved = RecordedEpisode(
-        episode_index=0,
-        arrays=recorded.arrays,
-        attributes={**recorded.attributes, "conditions": json.dumps(elsewhere)},
-        env_args={},
-    )
     assert elsewhere != conditions
+    moved = replace(lifted, attributes={**lifted.attributes, "conditions": json.dumps(elsewhere)})
     assert differences(build("lift_object"), [moved]) == {0: None}
 
 
-def test_without_a_state_it_starts_from_the_conditions_and_says_so(tmp_path):
-    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
-    arrays = {name: array for name, array in recorded.arrays.items() if "simulator" not in name}
-    stateless = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
-    (again,) = replays(build("reach"), [stateless])
-    assert not again.from_exact_state
-    assert (again.difference, again.is_damaged) == (None, False)
+def test_the_conditions_of_another_object_are_refused(lifted):
+    with pytest.raises(ArenaError, match=r"mug\.position"):
+        replays(build("lift_object", object="mug"), [lifted])
 
 
-def test_the_state_of_another_model_is_a_difference_at_the_start(tmp_path):
-    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
+def test_without_a_state_it_starts_from_the_conditions_and_says_so(reached):
+    arrays = {name: array for name, array in reached.arrays.items() if "simulator" not in name}
+    (again,) = replays(build("reach"), [replace(reached, arrays=arrays)])
+    assert (again.from_exact_state, again.difference, again.is_damaged) == (False, None, False)
+
+
+def test_the_state_of_another_model_is_a_difference_at_the_start_and_a_changed_action_in_its_step(reached):
     name = "initial_state/simulator/integration_state"
-    arrays = {**recorded.arrays, name: recorded.arrays[name][:-1]}
-    other = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
-    found = differences(build("reach"), [other])
-    assert str(found[0]).startswith(f"at the start: {name} was of shape ")
-
-
-def test_the_conditions_of_another_object_are_refused(tmp_path):
-    recorded = record(tmp_path, build("lift_object"), ShortPolicy(), 1)
-    with pytest.raises(ArenaError, match=r"recorded conditions lack 'mug\.position'"):
-        replays(build("lift_object", object="mug"), recorded)
-
-
-def test_a_changed_action_shows_in_the_step_it_leads_to(tmp_path):
-    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
-    arrays = {**recorded.arrays, "actions": recorded.arrays["actions"].copy()}
-    arrays["actions"][3] *= -1
-    changed = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
-    found = differences(build("reach"), [changed])
-    assert str(found[0]).startswith("at control step 3: states/articulation/")
+    other = replace(reached, arrays={**reached.arrays, name: reached.arrays[name][:-1]})
+    assert str(differences(build("reach"), [other])[0]).startswith(f"at the start: {name} was of shape ")
+    actions = reached.arrays["actions"].copy()
+    actions[3] *= -1
+    changed = replace(reached, arrays={**reached.arrays, "actions": actions})
+    assert str(differences(build("reach"), [changed])[0]).startswith("at control step 3: states/articulation/")
 
 
 def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
     (recorded,) = record(tmp_path, ScriptedEnvironment(1, endings=("success",)), PushPolicy(), 1)
     length = len(recorded.arrays["actions"])
-    arrays = {
+    twice = {
         name: array if name.startswith("initial") else np.concatenate([array, array])
         for name, array in recorded.arrays.items()
     }
-    longer = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
-    found = differences(ScriptedEnvironment(1, endings=("success",)), [longer])
+    found = differences(ScriptedEnvironment(1, endings=("success",)), [replace(recorded, arrays=twice)])
     assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
 
 
 def test_actions_that_do_not_fit_are_refused(tmp_path):
     recorded = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
-    with pytest.raises(ArenaError, match=r"actions of demo_0 have shape \(\d, 3\); .* = \(1 or more, 8\)"):
+    with pytest.raises(ArenaError, match=r"\(1 or more, 8\)"):
         replays(ScriptedEnvironment(1, action_dim=8), recorded)
 
 
-def test_conditions_that_do_not_fit_are_refused(tmp_path):
-    (recorded,) = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
-    stranger = RecordedEpisode(
-        episode_index=0, arrays=recorded.arrays, attributes={"conditions": '{"coin.heads": 1}'}, env_args={}
-    )
-    with pytest.raises(ArenaError, match=r"recorded conditions lack 'point\.start'"):
-        replays(ScriptedEnvironment(1), [stranger])
-
-
-@pytest.mark.parametrize(
-    ("termination", "error"),
-    [
-        ("episode_timeout", "the episode took longer than 1 s"),
-        ("policy_lost", "the policy was lost: no server answers"),
-    ],
-)
-def test_an_episode_that_was_broken_off_need_not_be_again(tmp_path, termination, error):
-    (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
-    broken_off = {"outcome": "error", "termination": termination, "error": error}
-    attributes = {name: value for name, value in recorded.attributes.items() if name != "success"} | broken_off
-    episode = RecordedEpisode(episode_index=0, arrays=recorded.arrays, attributes=attributes, env_args={})
-    assert differences(build("reach"), [episode]) == {0: None}
+@pytest.mark.parametrize("termination", ["episode_timeout", "policy_lost"])
+def test_an_episode_that_was_broken_off_need_not_be_again(reached, termination):
+    attributes = {name: value for name, value in reached.attributes.items() if name != "success"}
+    broken_off = {"outcome": "error", "termination": termination, "error": "it took too long"}
+    assert differences(build("reach"), [replace(reached, attributes=attributes | broken_off)]) == {0: None}
 
 
 FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}

@@ -225,7 +225,7 @@ def job_of(environment: str, file: Path, **options: Any) -> JobConfig:
         name=environment,
         environment=environment,
         num_envs=3,
-        num_episodes=4,
+        num_episodes=3,
         policy_type="rsl_rl",
         policy_config_dict={"checkpoint_path": os.fspath(file), **options},
     )
