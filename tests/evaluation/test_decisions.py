@@ -1,13 +1,19 @@
 """Tests of runs that stop as soon as the answer is in: policies of known skill, truly run in this process."""
 
+import io
 import json
-from dataclasses import replace
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.results.merge import records
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.stopping import Verdict
 from isaaclab_arena.storage.commits import read_commits
 from tests.evaluation.contests import ASKED, ContestBuilder, SkilledPolicy, contest, contestant, new_and_old
@@ -19,9 +25,45 @@ def decision(merged) -> tuple[Verdict | None, int]:
     return answer.verdict, answer.episodes
 
 
+class Counted(SkilledPolicy):
+    """Counts how many of it are built."""
+
+    built = 0
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        Counted.built += 1
+
+
+@dataclass
+class Decided:
+    """A run that several tests look at, and copy before they go on with it."""
+
+    directory: Path
+    merged: MergedResults
+    printed: str
+    num_built: tuple[int, int]
+
+
 @pytest.fixture(scope="module")
-def decided(tmp_path_factory):
-    return contest(tmp_path_factory.mktemp("decided"), new_and_old(), [ASKED])
+def run(tmp_path_factory) -> Decided:
+    directory, jobs, printed = tmp_path_factory.mktemp("decided"), new_and_old(policy_class=Counted), io.StringIO()
+    with redirect_stdout(printed):
+        merged = contest(directory, jobs, [ASKED])
+    built = len(jobs[0].builder.built), Counted.built  # pyright: ignore[reportAttributeAccessIssue]
+    return Decided(directory, merged, printed.getvalue(), built)
+
+
+@pytest.fixture
+def decided(run) -> MergedResults:
+    return run.merged
+
+
+@pytest.fixture
+def resumed(run, tmp_path) -> Path:
+    """A copy of the run, to go on with."""
+    shutil.copytree(run.directory, tmp_path / "run")
+    return tmp_path / "run"
 
 
 def test_a_comparison_stops_both_jobs_when_the_answer_is_in(decided):
@@ -34,6 +76,15 @@ def test_a_comparison_stops_both_jobs_when_the_answer_is_in(decided):
     assert jobs["status"].tolist() == ["completed", "completed"]
     assert jobs["missing"].tolist() == [0, 0]
     assert decided.complete
+
+
+def test_jobs_that_take_turns_are_built_once_leave_one_file_each_and_nothing_to_do(run):
+    assert run.num_built == (1, 2)
+    for job, pattern in product(("new", "old"), ("job_report_*.json", "episode_results_*.jsonl")):
+        assert len(list((run.directory / job).glob(pattern))) == 1
+    status = json.loads((run.directory / "logs" / "rank0.status.json").read_text())
+    assert status["episodes_total"] == status["episodes_done"] < 150
+    assert status["jobs_done"] == status["jobs_total"] == 2
 
 
 def test_the_table_shows_the_episodes_of_the_decision_and_the_rest_is_marked(decided):
@@ -49,8 +100,7 @@ def test_the_table_shows_the_episodes_of_the_decision_and_the_rest_is_marked(dec
     assert decided.jobs["clopper_pearson_low"].isna().all()
 
 
-@pytest.mark.parametrize("num_envs", [1, 7, 32])
-@pytest.mark.parametrize("assignment", ["round_robin", "split", "dynamic"])
+@pytest.mark.parametrize(("num_envs", "assignment"), [(7, "round_robin"), (32, "split"), (7, "dynamic")])
 def test_env_slots_and_assignment_change_nothing(tmp_path, decided, num_envs, assignment):
     merged = contest(tmp_path, new_and_old(num_envs=num_envs), [ASKED], assignment=assignment)
     assert decision(merged) == decision(decided)
@@ -104,49 +154,29 @@ def test_jobs_that_nothing_is_asked_of_run_as_ever(tmp_path):
     assert pd.isna(other["decision"])
 
 
-def test_the_environment_of_jobs_that_take_turns_is_built_once_and_each_policy_too(tmp_path):
-    class Counted(SkilledPolicy):
-        built = 0
-
-        def __init__(self, config=None):
-            super().__init__(config)
-            Counted.built += 1
-
+def resume(directory: Path, question: Question = ASKED) -> tuple[MergedResults, list]:
+    """Go on with a run, and return what came out and the environments that were built for it."""
     jobs = new_and_old(policy_class=Counted)
-    contest(tmp_path, jobs, [ASKED])
-    assert len(jobs[0].builder.built) == 1  # pyright: ignore[reportAttributeAccessIssue]
-    assert Counted.built == 2
+    merged = contest(directory, jobs, [question], resume="")
+    return merged, jobs[0].builder.built  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_job_that_took_turns_leaves_one_report_and_one_commit_file(tmp_path):
-    contest(tmp_path, new_and_old(), [ASKED])
-    for job in ("new", "old"):
-        assert len(list((tmp_path / job).glob("job_report_*.json"))) == 1
-        assert len(list((tmp_path / job).glob("episode_results_*.jsonl"))) == 1
+def test_a_run_that_is_decided_runs_nothing_when_it_is_resumed(resumed, decided):
+    again, built = resume(resumed)
+    assert (again.answers, built) == (decided.answers, [])
+    assert not (resumed / "attempts" / "attempt_2.json").exists()
 
 
-def test_a_run_that_is_decided_runs_nothing_when_it_is_resumed(tmp_path):
-    before = contest(tmp_path, new_and_old(), [ASKED])
-    jobs = new_and_old()
-    again = contest(tmp_path, jobs, [ASKED], resume="")
-    assert jobs[0].builder.built == []  # pyright: ignore[reportAttributeAccessIssue]
-    assert again.answers == before.answers
-    assert not (tmp_path / "attempts" / "attempt_2.json").exists()
-
-
-@pytest.mark.parametrize("lost", [30, 12, 3])
-def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(tmp_path, decided, lost):
-    before = contest(tmp_path, new_and_old(), [ASKED])
-    for path in (tmp_path / "old").glob("episode_results_*.jsonl"):
+@pytest.mark.parametrize("lost", [12, 3])
+def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(resumed, decided, lost):
+    for path in (resumed / "old").glob("episode_results_*.jsonl"):
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:lost]))
-    again = contest(tmp_path, new_and_old(), [ASKED], resume="")
-    assert decision(again) == decision(before) == decision(decided)
+    assert decision(resume(resumed)[0]) == decision(decided)
 
 
-def test_a_run_with_another_question_is_another_run(tmp_path, caplog):
-    contest(tmp_path, new_and_old(), [ASKED])
-    with pytest.raises(Exception, match="comparisons and bars: are others than when the run began"):
-        contest(tmp_path, new_and_old(), [replace(ASKED, alpha=0.2)], resume="")
+def test_a_run_with_another_question_is_another_run(resumed):
+    with pytest.raises(ArenaError, match="comparisons and bars"):
+        resume(resumed, replace(ASKED, alpha=0.2))
 
 
 def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
@@ -173,33 +203,22 @@ def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):
     jobs = new_and_old(environment=CoinConfig(measures_success=False, failure_step=5))
     merged = contest(tmp_path, jobs, [ASKED], code=1)
     assert merged.jobs["status"].tolist() == ["failed", "failed"]
-    assert all("leave out the comparisons and bars that name it" in error for error in merged.jobs["error"])
+    assert all("comparisons and bars" in error for error in merged.jobs["error"])
     assert max(merged.jobs["episodes"]) < 20
 
 
-def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such_columns(tmp_path, decided, capsys):
-    contest(tmp_path / "asked", new_and_old(), [ASKED])
-    shown = capsys.readouterr().out
-    verdict, episodes = decision(decided)
-    assert verdict is Verdict.BETTER
-    assert f"new-vs-old: decided after {episodes} of 200: new is better than old (e = " in shown
-    assert "intervals of new, old: anytime-valid" in shown
-    assert f"{episodes}/200" in shown
-    results = pd.read_csv(tmp_path / "asked" / "results.csv")
+def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such_columns(tmp_path, run):
+    _, episodes = decision(run.merged)
+    assert f"decided after {episodes} of 200: new is better than old (e = " in run.printed
+    assert "new, old: anytime-valid" in run.printed
+    assert f"{episodes}/200" in run.printed
+    results = pd.read_csv(run.directory / "results.csv")
     assert list(results.columns[-4:-1]) == ["decision", "decided_at", "interval_kind"]
-    (answer,) = json.loads((tmp_path / "asked" / "results.json").read_text())["answers"]
+    (answer,) = json.loads((run.directory / "results.json").read_text())["answers"]
     assert (answer["verdict"], answer["episodes"]) == ("better", episodes)
-    contest(tmp_path / "plain", new_and_old(num_episodes=4), [])
-    plain = pd.read_csv(tmp_path / "plain" / "results.csv")
-    assert not {"decision", "decided_at", "interval_kind"} & {*plain.columns}
-    assert "answers" not in json.loads((tmp_path / "plain" / "results.json").read_text())
-
-
-def test_a_rank_says_at_its_end_that_nothing_is_left(tmp_path):
-    contest(tmp_path, new_and_old(), [ASKED])
-    status = json.loads((tmp_path / "logs" / "rank0.status.json").read_text())
-    assert status["episodes_total"] == status["episodes_done"] < 150
-    assert status["jobs_done"] == status["jobs_total"] == 2
+    contest(tmp_path, new_and_old(num_episodes=4), [])
+    assert not {"decision", "decided_at", "interval_kind"} & {*pd.read_csv(tmp_path / "results.csv").columns}
+    assert "answers" not in json.loads((tmp_path / "results.json").read_text())
 
 
 def saved_starts(*hardness: float, number: int = 40) -> list:

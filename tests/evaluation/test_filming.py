@@ -48,16 +48,18 @@ def test_one_episode_of_a_job_is_its_first_failure_or_else_its_first(tmp_path, o
     assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.ONE) == {"lift": one}
 
 
-def test_of_each_reason_the_first_three_failures_are_filmed_and_neither_errors_nor_successes(tmp_path):
-    told = {1: "dropped", 2: "dropped", 3: "stuck", 4: "dropped", 5: "dropped", 6: None, 7: "stuck", 8: "dropped"}
-    events = {index: failed_by(event) for index, event in told.items()}
-    write_run(tmp_path / "run", {"lift": "sffftfffe"}, events=events)
-    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.REASONS) == {"lift": [1, 2, 3, 4, 6, 7]}
+TOLD = {1: "dropped", 2: "dropped", 3: "stuck", 4: "dropped", 5: "dropped", 6: None, 7: "stuck", 8: "dropped"}
 
 
-def test_where_nobody_tells_reasons_the_first_three_failures_are_filmed(tmp_path):
-    write_run(tmp_path / "run", {"lift": "sfufff"})
-    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.REASONS) == {"lift": [1, 3, 4]}
+@pytest.mark.parametrize(
+    ("outcomes", "reasons", "filmed"), [("sffftfffe", TOLD, [1, 2, 3, 4, 6, 7]), ("sfufff", {}, [1, 3, 4])]
+)
+def test_of_each_reason_the_first_three_failures_are_filmed_and_neither_errors_nor_successes(
+    tmp_path, outcomes, reasons, filmed
+):
+    events = {index: failed_by(event) for index, event in reasons.items()}
+    write_run(tmp_path / "run", {"lift": outcomes}, events=events)
+    assert episodes_by_outcome(tmp_path / "run", ["lift"], Choice.REASONS) == {"lift": filmed}
 
 
 def test_discordant_episodes_of_a_job_and_another_of_the_run_belong_to_both(run):
@@ -68,20 +70,16 @@ def test_discordant_episodes_against_another_run_are_those_of_jobs_of_the_same_n
     assert discordant_episodes(run, ["good", "idle"], str(other)) == {"good": [0, 1, 2]}
 
 
-def test_jobs_of_other_tasks_are_no_pairs(run, tmp_path):
-    smaller = run_jobs(tmp_path / "smaller", job("good", "zero_action", embodiment="so101"))
-    with pytest.raises(ConfigError, match="embodiment 'panda' and 'so101'"):
-        discordant_episodes(run, ["good"], str(smaller))
-
-
-def test_jobs_of_other_tasks_are_left_out_where_others_are_pairs(tmp_path):
-    run = run_jobs(
+def test_jobs_of_other_tasks_are_no_pairs_and_are_left_out_where_others_are(run, tmp_path):
+    mixed = run_jobs(
         tmp_path / "mixed",
-        job("good", "scripted"),
+        job("good", "zero_action", embodiment="so101"),
+        job("pair", "scripted"),
         job("idle", "zero_action"),
-        job("so101", "scripted", embodiment="so101"),
     )
-    assert discordant_episodes(run, ["good", "so101"], "idle") == {"good": [0, 1, 2], "idle": [0, 1, 2]}
+    with pytest.raises(ConfigError, match="'panda' and 'so101'"):
+        discordant_episodes(run, ["good"], str(mixed))
+    assert discordant_episodes(mixed, ["pair", "good"], "idle") == {"pair": [0, 1, 2], "idle": [0, 1, 2]}
 
 
 def test_a_run_without_a_job_to_compare_with_is_refused(run, other):

@@ -2,7 +2,6 @@ import dataclasses
 import io
 import logging
 import re
-import time
 from typing import Any
 
 import pytest
@@ -144,16 +143,21 @@ def test_the_line_names_lost_ranks():
     assert line == "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"
 
 
-def test_work_is_measured_in_episodes_or_else_in_jobs():
-    assert fraction_done([report_of(0, episodes_done=3, episodes_total=4, jobs_total=9)]) == 0.75
-    assert fraction_done([report_of(0, jobs_done=1, jobs_total=4)]) == 0.25
-    assert fraction_done([report_of(0, episodes_done=9, episodes_total=4)]) == 1.0
-    assert fraction_done([]) == 0.0
+@pytest.mark.parametrize(
+    ("reports", "done"),
+    [
+        ([report_of(0, episodes_done=3, episodes_total=4, jobs_total=9)], 0.75),
+        ([report_of(0, jobs_done=1, jobs_total=4)], 0.25),
+        ([report_of(0, episodes_done=9, episodes_total=4)], 1.0),
+        ([], 0.0),
+    ],
+)
+def test_work_is_measured_in_episodes_or_else_in_jobs(reports, done):
+    assert fraction_done(reports) == done
 
 
 def test_an_idle_run_says_nothing_about_time_left():
-    line = progress_line([report_of(0, jobs_total=2)], elapsed_s=5.0)
-    assert line == "0%, jobs 0/2, episodes 0, success -, 0 steps/s, 0:05 gone"
+    assert progress_line([report_of(0, jobs_total=2)], elapsed_s=5.0).endswith("0 steps/s, 0:05 gone")
 
 
 def test_a_rank_that_consolidates_says_so_and_not_that_everything_is_done_at_no_steps_a_second():
@@ -179,19 +183,25 @@ def test_ranks_that_consolidate_and_ranks_that_step_are_both_told():
     assert ", 7 steps/s, consolidating 40 of 200 episodes, " in progress_line(reports, elapsed_s=1.0)
 
 
-def test_a_rank_that_consolidates_beside_its_next_job_tells_both():
-    beside = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
-    reports = [report_of(0, **beside, current_job="drawer", steps_per_s=7.0, episodes_done=9, episodes_total=9)]
-    assert ", 7 steps/s, consolidating 3 of 5 episodes, " in progress_line(reports, elapsed_s=1.0)
-    assert re.search(r"drawer, lift: consolidating 3 of 5 episodes .* 7$", rendered(reports).rstrip())
+BESIDE = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
 
 
-def test_a_rank_whose_last_job_still_lacks_its_dataset_has_not_done_everything():
-    beside = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
-    reports = [report_of(0, **beside, episodes_done=9, episodes_total=9)]
-    assert progress_line(reports, elapsed_s=1.0).startswith("99%, ")
-    assert "steps/s" not in progress_line(reports, elapsed_s=1.0)
-    assert re.search(r" lift: consolidating 3 of 5 episodes .* -$", rendered(reports).rstrip())
+@pytest.mark.parametrize(
+    ("next_job", "line", "row"),
+    [
+        (
+            {"current_job": "drawer", "steps_per_s": 7.0},
+            ", 7 steps/s, consolidating 3 of 5 episodes",
+            "drawer, lift: .* 7",
+        ),
+        # Its last job still lacks its dataset, so not everything is done.
+        ({}, "99%, episodes 9, success -, consolidating 3 of 5 episodes", " lift: .* -"),
+    ],
+)
+def test_a_rank_that_consolidates_beside_its_next_job_tells_both(next_job, line, row):
+    reports = [report_of(0, **BESIDE, **next_job, episodes_done=9, episodes_total=9)]
+    assert line in progress_line(reports, elapsed_s=1.0)
+    assert re.search(rf"{row}$", rendered(reports).rstrip())
 
 
 def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):
@@ -234,7 +244,6 @@ def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(
     logger.addHandler(handler)
     try:
         with publisher, shown(RankWatch(tmp_path, world_size=1, run_id="run").look, console=console):
-            time.sleep(0.1)
             logger.warning("a job has failed")
             publisher.start_job("lift")
             publisher.leave_job()

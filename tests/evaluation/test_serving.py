@@ -487,7 +487,7 @@ def test_clients_that_ask_together_get_what_each_gets_alone_and_share_calls_unle
     together, statistics = episodes(options, at_once=True)
     assert together == alone
     assert statistics.queries == 3 * NUM_STEPS
-    assert (statistics.calls == NUM_STEPS) is shares_calls
+    assert statistics.calls == NUM_STEPS or not shares_calls
     assert len({str(actions) for actions in alone}) == 3
 
 
