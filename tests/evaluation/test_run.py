@@ -274,7 +274,9 @@ def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
     after = table(tmp_path)
     assert (after["policy_batch"], after["reproducible"]) == (4, "plan")
     assert "a batch of 4 rows" in after["plan_because"]
-    [warned] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "batch" in each.msg]
+    [warned] = [
+        each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "batch" in each.getMessage()
+    ]
     assert warned.endswith(after["plan_because"])
 
 
