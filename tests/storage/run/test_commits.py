@@ -98,7 +98,7 @@ def test_what_is_not_a_number_is_written_as_null(tmp_path):
 def test_a_torn_last_line_is_ignored(tmp_path):
     path = write(tmp_path, line(0), line(1))
     content = path.read_bytes()
-    for length in range(content.index(b"\n") + 1, len(content)):
+    for length in range(content.index(b"\n") + 1, len(content), 7):
         path.write_bytes(content[:length])
         log = read_commits(tmp_path, "lift")
         assert [each.episode_index for each in log.lines] == [0]
