@@ -32,6 +32,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    write_job,
     write_lines,
     write_plan,
     write_report,
@@ -222,9 +223,7 @@ def shown(directory, *, colour: bool = False) -> str:
 
 
 def test_a_job_is_one_line_with_its_interval(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("ssssssssff"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "ssssssssff")
     (line,) = [line for line in shown(tmp_path).splitlines() if "lift_object" in line]
     for part in ("lift", "zero_action", "10", "80.0 [49.0, 94.3]", "14.5", "200", "completed"):
         assert part in line
@@ -245,9 +244,7 @@ def test_it_fits_in_120_columns_with_long_names(tmp_path):
 
 
 def test_missing_episodes_and_errors_are_red(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("sse-------"))
-    write_report(tmp_path, report(status=ReportedStatus.FAILED))
+    write_job(tmp_path, "sse-------", report(status=ReportedStatus.FAILED))
     text = shown(tmp_path, colour=True)
     assert [match.strip() for match in re.findall(r"\x1b\[1;31m( *\d+)\x1b", text)] == ["1", "7"]
     assert "3/10" in text
@@ -269,9 +266,7 @@ def headings(directory, width: int) -> list[str]:
     ("width", "absent"), [(200, set()), (90, {"steps/s", "rank"}), (66, {"return ±sd", "length ±sd", "environment"})]
 )
 def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path, width, absent):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("ssssssssff"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "ssssssssff")
     shown_headings = headings(tmp_path, width)
     assert not absent & set(shown_headings)
     assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= set(shown_headings)
@@ -279,9 +274,7 @@ def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path
 
 
 def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("uuuu"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "uuuu")
     assert "return ±sd" in headings(tmp_path, 20)
     assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
     assert "success % [95 %]" in headings(tmp_path, 200)
@@ -422,9 +415,7 @@ def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
 
 
 def test_success_that_is_not_measured_is_no_zero(tmp_path):
-    write_plan(tmp_path, planned(num_episodes=3))
-    write_lines(tmp_path, commit_lines("uuu"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "uuu", num_episodes=3)
     groups = group_by(merge_results(tmp_path), ["seed"])
     assert groups["scored"].tolist() == [0]
     assert groups["successes"].isna().tolist() == [True]
