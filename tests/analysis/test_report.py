@@ -42,7 +42,7 @@ SAME, UNSURE = {"lift": "s" * 200, "reach": "s" * 200}, {"lift": "s" * 200, "rea
 @pytest.mark.parametrize(
     ("candidate", "baseline", "margin", "verdict"),
     [
-        ({"lift": "s" * 9, "reach": "f" * 9}, {"lift": "f" * 9, "reach": "s" * 9}, 0.0, Verdict.WORSE),
+        ({"lift": "s" * 9, "reach": "f" * 9}, {"lift": "f" * 9, "reach": "s" * 9}, None, Verdict.WORSE),
         (SAME, SAME, 0.05, Verdict.NO_WORSE),
         (UNSURE, UNSURE, 0.05, Verdict.UNDECIDED),
     ],
