@@ -82,14 +82,15 @@ def test_the_region_of_boschloos_test_is_that_of_its_p_values():
 def test_equal_rates_can_never_be_told_apart():
     assert paired_power(50, PairChances(only_first=0.0, only_second=0.0)) == 0.0
     assert least_number(lambda number: independent_power(number, 0.5, 0.5), power=0.8, at_most=64) is None
+    assert simulated_stop(PairChances(only_first=0.2, only_second=0.2), at_most=50) is None
 
 
 def test_rates_and_agreements_outside_their_range_are_refused():
-    with pytest.raises(ValueError, match=r"the rate must be 0 to 1, got 1\.2"):
+    with pytest.raises(ValueError, match=r"rate .*1\.2"):
         pair_chances(1.2, 0.5, agreement=0.0)
-    with pytest.raises(ValueError, match=r"the agreement must be 0 to 1, got -0\.1"):
+    with pytest.raises(ValueError, match=r"agreement .*-0\.1"):
         pair_chances(0.2, 0.5, agreement=-0.1)
-    with pytest.raises(ValueError, match="power must be between 0 and 1"):
+    with pytest.raises(ValueError, match="power must"):
         least_number(lambda number: 1.0, power=1.0)
 
 
@@ -99,10 +100,6 @@ def test_rates_and_agreements_outside_their_range_are_refused():
 def test_one_may_stop_after_as_many_pairs_as_in_simulations_elsewhere(rates, agreement, mean):
     stopped = simulated_stop(pair_chances(*rates, agreement=agreement))
     assert stopped == pytest.approx(mean, rel=0.1)
-
-
-def test_policies_that_are_alike_are_never_decided():
-    assert simulated_stop(PairChances(only_first=0.2, only_second=0.2), at_most=50) is None
 
 
 def counts(both: int, only_first: int, only_second: int, neither: int) -> PairCounts:
@@ -143,21 +140,14 @@ def test_the_interval_of_a_paired_difference_is_that_of_newcombe(pairs, differen
     assert (pairs.difference, interval.low, interval.high) == pytest.approx((difference, low, high), abs=1e-4)
 
 
-def test_the_interval_turns_round_with_the_policies():
+def test_the_interval_turns_round_with_the_policies_and_no_pairs_have_none():
     one = paired_difference_interval(counts(20, 1, 13, 16))
     other = paired_difference_interval(counts(20, 13, 1, 16))
     assert one is not None
     assert other is not None
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
-
-
-def test_no_pairs_have_no_difference():
-    assert counts(0, 0, 0, 0).difference is None
-    assert paired_difference_interval(counts(0, 0, 0, 0)) is None
-
-
-def test_a_negative_count_is_refused():
-    with pytest.raises(ValueError, match="must not be negative"):
+    assert counts(0, 0, 0, 0).difference is paired_difference_interval(counts(0, 0, 0, 0)) is None
+    with pytest.raises(ValueError, match="negative"):
         counts(1, -1, 0, 0)
 
 
@@ -177,13 +167,10 @@ def test_pairs_of_one_condition_are_exchanged_together(sums):
     assert sign_flip_p(differences, draws) == pytest.approx(flipped(sums))
 
 
-def test_where_no_pair_differs_nothing_is_found():
-    assert sign_flip_p(np.zeros(4), np.array([0, 0, 1, 1])) == (1.0, 1.0)
-
-
-def test_where_all_conditions_differ_it_is_mcnemars_test():
+def test_where_all_conditions_differ_it_is_mcnemars_test_and_where_no_pair_does_nothing_is_found():
     differences = np.array([1] * 15 + [-1] * 5 + [0] * 7)
     assert sign_flip_p(differences, np.arange(27)) == (mcnemar_exact_p(15, 5), mcnemar_mid_p(15, 5))
+    assert sign_flip_p(np.zeros(4), np.array([0, 0, 1, 1])) == (1.0, 1.0)
 
 
 def test_pairs_that_are_repeated_widen_the_interval_to_that_of_the_different_ones():

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,25 +40,16 @@ def job_of(directory: Path, outcomes: str) -> JobOnPage:
     return job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")
 
 
-def test_the_sentence_says_what_a_paper_says(tmp_path: Path):
-    job = job_of(tmp_path, "sssfe")
+def test_a_job_says_what_a_paper_says_and_counts_every_episode_once(tmp_path: Path):
+    job = job_of(tmp_path, "sssfte")
     assert job.sentence.startswith("lift (")
-    assert job.sentence.endswith("): 3 of 4, 75.0 % [30.1, 95.4]; 1 error")
-    assert job.failed == {3, 4}
-    assert job.num_scored == 4
-
-
-def test_outcomes_count_every_episode_once(tmp_path: Path):
-    job = job_of(tmp_path, "ssfte")
-    assert job.outcomes == {"success": 2, "failure": 1, "timeout": 1, "error": 1}
-    assert sum(each.count for each in job.lengths) == 4
-
-
-def test_a_job_without_an_episode_has_no_rate(tmp_path: Path):
-    job = job_of(tmp_path, "--")
-    assert job.rate == "-"
-    assert job.sentence.endswith("2 missing")
-    assert job.episodes["count"] == 0
+    assert job.sentence.endswith("): 3 of 5, 60.0 % [23.1, 88.2]; 1 error")
+    assert (job.failed, job.num_scored, job.reasons) == ({3, 4, 5}, 5, ())
+    assert job.outcomes == {"success": 3, "failure": 1, "timeout": 1, "error": 1}
+    assert sum(each.count for each in job.lengths) == 5
+    empty = job_of(tmp_path / "empty", "--")
+    assert (empty.rate, empty.episodes["count"]) == ("-", 0)
+    assert empty.sentence.endswith("2 missing")
 
 
 def test_conditions_that_have_no_room_are_counted(tmp_path: Path):
@@ -80,48 +72,34 @@ def test_failures_are_grouped_by_what_decided_them_with_three_films_at_most(tmp_
     assert "decisive_event" in job.episodes
 
 
-def test_a_job_whose_environment_tells_nothing_has_no_reasons(tmp_path: Path):
-    assert job_of(tmp_path, "sf").reasons == ()
+def packed(values) -> dict[str, Any]:
+    found = packed_texts(values) if isinstance(values, list) else packed_numbers(values)
+    assert found is not None
+    return found
 
 
-def test_whole_numbers_keep_every_digit():
+def test_whole_numbers_keep_every_digit_and_equal_ones_take_no_room():
     values = np.array([3.0, 160.0, 1e6, np.nan])
-    packed = packed_numbers(values)
-    np.testing.assert_array_equal(unpacked_numbers(packed, 4), values)
-    assert packed is not None
-    assert packed["bytes"] == 4
+    np.testing.assert_array_equal(unpacked_numbers(packed(values), 4), values)
+    assert packed(values)["bytes"] == 4
+    equal = packed(np.full(1000, 0.025))
+    assert (equal["data"], unpacked_numbers(equal, 1000)[0]) == ("", 0.025)
+    assert packed_numbers(np.full(3, np.nan)) is packed_texts([None, None]) is None
+
+
+def test_each_text_is_there_once():
+    several = packed(["time limit", None, "fell", "time limit"])
+    assert several["texts"] == ["time limit", "fell"]
+    assert several["data"]
+    assert packed(["fell", "fell"])["data"] == ""
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e5])
 def test_other_numbers_are_right_to_the_decimals_that_are_shown(scale: float):
     values = np.random.default_rng(0).normal(size=500) * scale
-    packed = packed_numbers(values)
-    assert packed is not None
-    decimals = packed["decimals"]
-    found = unpacked_numbers(packed, 500)
+    decimals = packed(values)["decimals"]
+    found = unpacked_numbers(packed(values), 500)
     assert [f"{value:.{decimals}f}" for value in found] == [f"{value:.{decimals}f}" for value in values]
-
-
-def test_equal_numbers_take_no_room():
-    packed = packed_numbers(np.full(1000, 0.025))
-    assert packed is not None
-    assert packed["data"] == ""
-    assert unpacked_numbers(packed, 1000)[0] == 0.025
-
-
-def test_no_number_at_all_is_none():
-    assert packed_numbers(np.full(3, np.nan)) is None
-    assert packed_texts([None, None]) is None
-
-
-def test_each_text_is_there_once():
-    packed = packed_texts(["time limit", None, "fell", "time limit"])
-    assert packed is not None
-    assert packed["texts"] == ["time limit", "fell"]
-    assert packed["data"]
-    same = packed_texts(["fell", "fell"])
-    assert same is not None
-    assert same["data"] == ""
 
 
 def test_every_number_and_text_is_a_column():
@@ -224,15 +202,12 @@ def test_with_a_margin_the_evidence_is_that_of_the_question_whichever_job_is_sho
     assert curve.against == f"{jobs[0]} is 5 points worse than {jobs[1]}"
 
 
-def test_what_decides_lies_in_the_picture_even_where_little_is_known(tmp_path):
-    curve = curve_of(tmp_path / "run", "s", "f", QUESTION, num_questions=1_000)
+def test_what_decides_lies_in_the_picture_and_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path):
+    curve = curve_of(tmp_path / "little", "s", "f", QUESTION, num_questions=1_000)
     at_zero = float(curve.line.split()[0].partition(",")[2])
     assert 0 < curve.limit < at_zero < 100
-
-
-def test_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path):
-    assert curve_of(tmp_path / "run", "s" * 2_000, "f" * 2_000).e_value == "10^600"
-    assert curve_of(tmp_path / "other", "sf", "sf").e_value == "1"
+    assert curve_of(tmp_path / "much", "s" * 2_000, "f" * 2_000).e_value == "10^600"
+    assert curve_of(tmp_path / "none", "sf", "sf").e_value == "1"
 
 
 def test_there_is_one_bet_for_each_start(tmp_path):
@@ -241,17 +216,31 @@ def test_there_is_one_bet_for_each_start(tmp_path):
     assert curve.points[-1][1] == pytest.approx(log_e_value_of_equality(pairs(13, 0)) / math.log(10))
 
 
+def jobs_of(directory: Path, outcomes: dict[str, str], **how: Any) -> list[JobOnPage]:
+    merged = merge_results(write_run(directory / "run", outcomes, **how))
+    rows = records(merged.jobs)
+    parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == row["name"]]) for row in rows]
+    return [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
+
+
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[JobOnPage]:
-    merged = merge_results(write_run(tmp_path / "run", {"a": "ssss", "b": "sfff", "c": "sssf"}, own_starts=True))
-    parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == name]) for name in ("a", "b", "c")]
-    rows = records(merged.jobs)
-    return [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
+    return jobs_of(tmp_path, {"a": "ssss", "b": "sfff", "c": "sssf"}, own_starts=True)
 
 
 def with_row(job: JobOnPage, **cells: object) -> JobOnPage:
     keys = {name: str(value) for name, value in cells.items() if not name.startswith("sweep.")}
     return replace(job, row={**job.row, **cells}, keys={**job.keys, **keys})
+
+
+def test_jobs_that_play_the_same_episodes_under_other_seeds_are_pooled_as_one(tmp_path: Path):
+    jobs = jobs_of(tmp_path, dict.fromkeys("abc", "ssss"))
+    swept = [with_row(job, **{"sweep.noise.high": float(at > 0), "sweep.seed": at}) for at, job in enumerate(jobs)]
+    (curve,) = curves(swept)
+    once, twice = curve.points
+    assert (once.repeats, twice.repeats) == ("", " (4 different conditions)")
+    assert (twice.scored, twice.distinct) == (8, 4)
+    assert twice.interval.low == pytest.approx(once.interval.low)
 
 
 def test_jobs_of_one_strength_are_pooled_over_seeds(jobs: list[JobOnPage]):
@@ -298,38 +287,17 @@ def test_policies_stand_against_tasks(jobs: list[JobOnPage]):
     assert matrix(jobs) is None
 
 
-def test_jobs_that_play_the_same_episodes_under_other_seeds_are_pooled_as_one(tmp_path: Path):
-    merged = merge_results(write_run(tmp_path / "again", {"a": "ssss", "b": "ssss", "c": "ssss"}))
-    rows = records(merged.jobs)
-    parts = [pd.DataFrame(merged.episodes[merged.episodes["job"] == row["name"]]) for row in rows]
-    jobs = [job_on_page(row, part, run=0, label=row["name"]) for row, part in zip(rows, parts, strict=True)]
-    swept = [with_row(job, **{"sweep.noise.high": float(at > 0), "sweep.seed": at}) for at, job in enumerate(jobs)]
-    (curve,) = curves(swept)
-    once, twice = curve.points
-    assert (once.repeats, twice.repeats) == ("", " (4 different conditions)")
-    assert (twice.scored, twice.distinct) == (8, 4)
-    assert twice.interval.low == pytest.approx(once.interval.low)
-
-
 def test_every_episode_is_in_one_bin_with_how_it_came_out():
     generator = np.random.default_rng(1)
     values, won = generator.normal(size=333), generator.random(333) < 0.3
     bins = histogram(values, won)
     assert sum(each.count for each in bins) == 333
     assert sum(each.successes for each in bins) == won.sum()
-    assert bins[0].low == values.min()
-    assert bins[-1].high == values.max()
-
-
-def test_bins_of_whole_numbers_hold_equally_many_of_them():
-    values = np.repeat(np.arange(10, 60), 3).astype(float)
-    bins = histogram(values, np.ones(150, bool), whole=True)
-    assert {each.high - each.low for each in bins} == {bins[0].high - bins[0].low}
-    assert sum(each.count for each in bins) == 150
-    assert all(each.low == int(each.low) for each in bins)
-
-
-def test_equal_values_make_one_bar_and_none_make_none():
+    assert (bins[0].low, bins[-1].high) == (values.min(), values.max())
+    whole = histogram(np.repeat(np.arange(10, 60), 3).astype(float), np.ones(150, bool), whole=True)
+    assert {each.high - each.low for each in whole} == {whole[0].high - whole[0].low}
+    assert sum(each.count for each in whole) == 150
+    assert all(each.low == int(each.low) for each in whole)
     assert [each.count for each in histogram(np.full(5, 7.0), np.ones(5, bool)) if each.count] == [5]
     assert histogram(np.full(2, np.nan), np.ones(2, bool)) == ()
 
@@ -353,12 +321,9 @@ def test_each_job_says_what_was_assumed_what_was_measured_and_what_it_came_to(tm
     words = page_words(write_late_run(tmp_path / "run"), stored=stored)
     assert words.count("Late answers") == len(LATE)
     assert "assumed 4 control steps, meanwhile hold measured 62.0 ms (p50), 169.1 ms (p95)" in words
-    assert "stale actions 80 %, 4.00 queries a second of robot time" in words
-
-
-def test_while_the_world_waits_nothing_is_stale_and_queries_are_told_too(tmp_path):
-    words = page_words(write_late_run(tmp_path / "run", Meanwhile.WAIT))
-    assert words.count("stale actions 0 %, 20.00 queries a second of robot time") == len(LATE)
+    assert "stale actions 80 %, 4.00 queries a second" in words
+    waits = page_words(write_late_run(tmp_path / "waits", Meanwhile.WAIT))
+    assert waits.count("stale actions 0 %, 20.00 queries a second") == len(LATE)
 
 
 def test_a_sweep_over_latency_gives_a_curve_with_an_interval_at_each_point(tmp_path):

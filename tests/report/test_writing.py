@@ -28,7 +28,6 @@ from isaaclab_arena.report.writing import (
     write_report,
 )
 from isaaclab_arena.report.writing import page_of as page_of_runs
-from isaaclab_arena.report.writing import page_of as page_page_of
 from isaaclab_arena.results.merge import Tables, merge_results, records
 from isaaclab_arena.storage.layout import poster_file
 from isaaclab_arena.storage.reports import RunVerification, ServerUsage, write_job_report, write_verification
@@ -59,18 +58,24 @@ def test_every_number_is_that_of_the_tables(tmp_path: Path):
         assert cells["errors"].split()[0] == str(row["errors"])
 
 
-def test_a_page_that_is_up_to_date_keeps_the_time_at_which_it_was_made(tmp_path: Path):
+def test_a_page_that_is_up_to_date_is_not_written_again_and_keeps_the_time_at_which_it_was_made(tmp_path: Path):
     run = tmp_path / "run"
     write_run(run, {"lift": "ss"})
-    write_all_tables(run)
-    made = write_report([run]).read_text(encoding="utf-8")
+    elsewhere = write_report([run], tmp_path / "pages" / "mine.html")
+    assert elsewhere == tmp_path / "pages" / "mine.html"
+    assert not (run / "report.html").exists()
+    page = write_report([run])
+    made = page.read_text(encoding="utf-8")
     earlier = re.sub("page of 20[^<]*", "page of 2026-01-31 23:59 UTC", made)
     assert earlier != made
-    page = run / "report.html"
     page.write_text(earlier, encoding="utf-8")
+    before = page.stat().st_ino, page.stat().st_mtime_ns
     assert write_report([run]).read_text(encoding="utf-8") == earlier
+    assert (page.stat().st_ino, page.stat().st_mtime_ns) == before
     page.write_text(earlier.replace("lift", "left"), encoding="utf-8")
     assert "2026-01-31" not in write_report([run]).read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="not the output of a run"):
+        write_report([tmp_path])
 
 
 def test_every_number_of_a_suite_is_that_of_its_table(tmp_path: Path):
@@ -116,8 +121,8 @@ def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path:
 
 
 def test_hostile_words_stay_words(tmp_path: Path):
-    write_run(tmp_path / "run", {"lift": "s"})
-    runs = {tmp_path / "run": merge_results(tmp_path / "run")}
+    write_run(tmp_path / "<img src=x onerror=alert(1)>", {"lift": "s"})
+    runs = {tmp_path / "<img src=x onerror=alert(1)>": merge_results(tmp_path / "<img src=x onerror=alert(1)>")}
     harmless = page_of_runs(runs, embedded_bytes=0)
     hostile = replace(harmless.jobs[0], episodes={"error": HOSTILE, HOSTILE: 1})
     page = Reader(html_of(replace(harmless, jobs=(hostile,)), tmp_path))
@@ -125,11 +130,6 @@ def test_hostile_words_stay_words(tmp_path: Path):
     assert page.data["jobs"][0]["error"].startswith("</script>")
     assert page.data["jobs"][0][HOSTILE] == 1
     assert page.tags == Reader(html_of(harmless, tmp_path)).tags
-
-
-def test_a_hostile_directory_makes_no_element(tmp_path: Path):
-    directory = tmp_path / "<img src=x onerror=alert(1)>"
-    page = page_of(directory, lift="s")
     assert "img" not in page.tags
 
 
@@ -142,26 +142,6 @@ def test_films_are_inside_of_the_page_and_nothing_is_fetched(tmp_path: Path):
     assert "https://" not in html
 
 
-def test_a_page_that_lies_there_already_is_not_written_again(tmp_path: Path):
-    write_run(tmp_path / "run", {"lift": "s"})
-    path = write_report([tmp_path / "run"])
-    before = path.stat().st_ino, path.stat().st_mtime_ns
-    write_report([tmp_path / "run"])
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
-
-
-def test_a_page_is_written_where_it_is_wanted_and_nowhere_else(tmp_path: Path):
-    write_run(tmp_path / "run", {"lift": "s"})
-    path = write_report([tmp_path / "run"], tmp_path / "pages" / "mine.html")
-    assert path == tmp_path / "pages" / "mine.html"
-    assert not (tmp_path / "run" / "report.html").exists()
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="not the output of a run"):
-        write_report([tmp_path])
-
-
 @pytest.mark.parametrize("outcomes", ["", "e", "----"])
 def test_a_run_with_nothing_to_show_has_a_page(tmp_path: Path, outcomes: str):
     page = page_of(tmp_path / "run", lift=outcomes or "-")
@@ -171,17 +151,8 @@ def test_a_run_with_nothing_to_show_has_a_page(tmp_path: Path, outcomes: str):
 def test_a_job_with_a_policy_server_says_how_busy_it_kept_the_server(tmp_path: Path):
     server = PolicyServerConfig(shared=ServerScope.NODE)
     write_run(tmp_path / "run", {"lift": "sss", "reach": "s"}, policy_server=server)
-    used = ServerUsage(
-        queries=10,
-        entries=30,
-        calls=10.0,
-        call_entries=40.0,
-        queue_s=0.5,
-        busy_s=1.0,
-        seen_s=4.0,
-        seen_busy_s=1.0,
-        seen_entries=30,
-    )
+    asked = {"queries": 10, "entries": 30, "calls": 10.0, "call_entries": 40.0, "queue_s": 0.5, "busy_s": 1.0}
+    used = ServerUsage(**asked, seen_s=4.0, seen_busy_s=1.0, seen_entries=30)
     write_job_report(tmp_path / "run" / "lift", report("lift", rank=1, wall_s=5.0, build_s=1.0, policy_server=used))
     write_all_tables(tmp_path / "run")
     timing = pd.read_csv(tmp_path / "run" / "timing.csv")
@@ -198,19 +169,18 @@ def run_of(directory: Path, **jobs: str) -> dict[Path, Tables]:
     return {directory: merge_results(directory)}
 
 
-def test_a_run_that_goes_on_says_how_far_it_is(tmp_path: Path):
+def test_a_run_that_goes_on_says_how_far_it_is_and_one_that_is_over_names_what_is_missing(tmp_path: Path):
     run = run_of(tmp_path / "run", lift="ssf--", reach="----")
-    page = page_page_of(run, embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
-    assert page.runs[0].progress == "3 of 9"
-    assert page.runs[0].missing == ()
+    page = page_of_runs(run, embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    assert (page.runs[0].progress, page.runs[0].missing) == ("3 of 9", ())
     assert page.made_at == "2026-01-02 03:04 UTC"
     assert Reader(html_of(page, tmp_path)).data["reloads"]
-
-
-def test_a_run_that_is_over_names_what_is_missing(tmp_path: Path):
-    page = page_page_of(run_of(tmp_path / "run", lift="ssf--"), embedded_bytes=0)
-    assert page.runs[0].progress is None
-    assert "lacks 2 episodes (3, 4)" in page.runs[0].missing[0]
+    over = page_of_runs(run, embedded_bytes=0)
+    assert over.runs[0].progress is None
+    assert "lacks 2 episodes (3, 4)" in over.runs[0].missing[0]
+    both = page_of_runs(run | run_of(tmp_path / "new", lift="f"), embedded_bytes=0)
+    assert [job.name for job in both.jobs] == ["run: lift", "run: reach", "new: lift"]
+    assert both.title == "run, new"
 
 
 def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
@@ -223,28 +193,22 @@ def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
         episodes=(),
         is_sound=False,
     )
-    assert page_page_of(run, embedded_bytes=0).runs[0].verified is None
+    assert page_of_runs(run, embedded_bytes=0).runs[0].verified is None
     write_verification(directory, found)
-    html = html_of(page_page_of(run, embedded_bytes=0), tmp_path)
+    html = html_of(page_of_runs(run, embedded_bytes=0), tmp_path)
     assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
     assert "Nothing failed, and nothing is missing." not in html
     write_lines(directory, commit_lines("s", first=3))
-    (changed,) = page_page_of(run_of_existing(directory), embedded_bytes=0).runs
+    (changed,) = page_of_runs(run_of_existing(directory), embedded_bytes=0).runs
     assert changed.verified is not None
     assert changed.verified.endswith("The run has changed since.")
     assert not changed.is_unsound
 
 
-def test_jobs_of_several_runs_are_named_after_them(tmp_path: Path):
-    page = page_page_of(run_of(tmp_path / "old", lift="s") | run_of(tmp_path / "new", lift="f"), embedded_bytes=0)
-    assert [job.name for job in page.jobs] == ["old: lift", "new: lift"]
-    assert page.title == "old, new"
-
-
 def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
     write_run(tmp_path / "run", {"lift": "sf"})
     write_films(tmp_path / "run", "lift", range(2))
-    page = page_page_of(run_of_existing(tmp_path / "run"), embedded_bytes=400)
+    page = page_of_runs(run_of_existing(tmp_path / "run"), embedded_bytes=400)
     films = Reader(html_of(page, tmp_path / "run")).data["films"]
     assert [film["address"] for film in films] == ["lift/videos/viewport-env0-episode-0.mp4", None]
 
@@ -261,19 +225,13 @@ def pairs_of(directory: Path, **jobs: str) -> tuple[PairOnPage, ...]:
     return pairs_on_page([read_run(run)], {(0, name): number for number, name in enumerate(jobs)})
 
 
-def test_a_pair_says_what_compare_says(tmp_path: Path):
+def test_a_pair_says_what_compare_says_and_jobs_without_one_are_left_out(tmp_path: Path):
     (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
     (task,) = compare_with_job(read_run(tmp_path / "run"), "old", Question()).tasks
-    assert (pair.first, pair.second) == (1, 0)
-    assert pair.difference == task.difference
-    assert pair.interval == task.interval
-    assert pair.mid_p == task.mid_p
-    assert pair.verdict is None
-
-
-def test_the_episodes_that_came_out_differently_are_named(tmp_path: Path):
-    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
+    assert (pair.first, pair.second, pair.verdict) == (1, 0, None)
+    assert (pair.difference, pair.interval, pair.mid_p) == (task.difference, task.interval, task.mid_p)
     assert pair.discordant == (*range(14), 16, 17)
+    assert pairs_of(tmp_path / "other", old="ee", new="sf") == ()
 
 
 def test_episodes_that_started_from_other_conditions_are_no_pairs(tmp_path: Path):
@@ -303,25 +261,15 @@ def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
     assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
 
 
-def test_jobs_without_a_pair_are_left_out(tmp_path: Path):
-    assert pairs_of(tmp_path / "run", old="ee", new="sf") == ()
-
-
-def test_a_run_that_asked_shows_what_it_asked_and_that_it_could_stop_early(tmp_path: Path):
+def test_a_run_that_asked_shows_what_it_asked_also_beside_a_comparison_made_the_other_way_round(tmp_path: Path):
     stopped_run(tmp_path)
-    merged = merge_results(tmp_path)
-    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merged.answers])
-    assert (pair.first, pair.second) == (1, 0)
-    assert pair.verdict == "better"
-    assert pair.could_stop == ("new", "old")
-    assert pair.evidence.answer == "better: decided after 7 of 12: new is better than old (e = 26.8)"
+    answers = [merge_results(tmp_path).answers]
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, answers)
+    assert (pair.first, pair.second, pair.verdict, pair.could_stop) == (1, 0, "better", ("new", "old"))
+    assert str(pair.evidence.answer).startswith("better: decided after 7 of 12")
     assert pairs_of(tmp_path / "other", old=OLD, new=NEW)[0].could_stop == ()
-
-
-def test_a_comparison_made_the_other_way_round_is_shown_once_with_the_evidence_of_the_run(tmp_path: Path):
-    stopped_run(tmp_path)
     write_comparison(tmp_path, compare_with_job(read_run(tmp_path), "new", Question()))
-    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, [merge_results(tmp_path).answers])
+    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, answers)
     assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
     assert pair.evidence.answer is not None
 
@@ -342,32 +290,20 @@ def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> 
         poster_file(path).write_bytes(b"p" * 30)
 
 
-def test_films_are_found_by_episode_and_other_files_are_not(tmp_path: Path):
-    write_films(tmp_path, "lift", range(3))
-    (tmp_path / "lift" / "videos" / "notes.txt").write_text("no film")
-    assert [film.episode_index for film in films_of_job(tmp_path, "lift", job=0)] == [0, 1, 2]
-    assert films_of_job(tmp_path, "reach", job=1) == []
-
-
-def test_one_film_of_each_job_goes_in_first_and_failures_before_successes(tmp_path: Path):
-    write_films(tmp_path, "lift", range(4))
+def test_one_film_of_each_job_goes_in_first_then_those_that_show_a_reason_and_other_failures(tmp_path: Path):
+    write_films(tmp_path, "lift", range(6))
     write_films(tmp_path, "reach", range(2))
-    films = films_of_job(tmp_path, "lift", job=0) + films_of_job(tmp_path, "reach", job=1)
-    chosen = chosen_films(films, {0: frozenset({2, 3}), 1: frozenset()}, budget_bytes=3 * 400)
+    (tmp_path / "lift" / "videos" / "notes.txt").write_text("no film")
+    lift, reach = (films_of_job(tmp_path, name, job=job) for job, name in enumerate(("lift", "reach")))
+    assert [film.episode_index for film in lift] == list(range(6))
+    assert films_of_job(tmp_path, "push", job=2) == []
+    chosen = chosen_films(lift + reach, {0: frozenset({2, 3}), 1: frozenset()}, budget_bytes=3 * 400)
     assert [(film.job, film.episode_index) for film in chosen if film.embedded] == [(0, 2), (0, 3), (1, 0)]
     assert all(film.poster for film in chosen)
-
-
-def test_films_that_show_a_reason_go_in_before_other_failures(tmp_path: Path):
-    write_films(tmp_path, "lift", range(6))
-    films, failed = films_of_job(tmp_path, "lift", job=0), {0: frozenset(range(1, 6))}
-    chosen = chosen_films(films, failed, budget_bytes=4 * 400, explaining={0: frozenset({3, 4, 5})})
+    failed, explaining = {0: frozenset(range(1, 6))}, {0: frozenset({3, 4, 5})}
+    chosen = chosen_films(lift, failed, budget_bytes=4 * 400, explaining=explaining)
     assert [film.episode_index for film in chosen if film.embedded] == [1, 3, 4, 5]
-
-
-def test_a_budget_of_nothing_leaves_paths_that_the_page_finds(tmp_path: Path):
-    write_films(tmp_path, "lift", range(1))
-    (film,) = chosen_films(films_of_job(tmp_path, "lift", job=0), {}, budget_bytes=0)
+    film, *_ = chosen_films(lift, {}, budget_bytes=0)
     assert not film.embedded
     assert film.address(tmp_path) == "lift/videos/viewport-env0-episode-0.mp4"
     assert film.address(tmp_path / "else where") == "../lift/videos/viewport-env0-episode-0.mp4"

@@ -129,3 +129,13 @@ def write_lines(directory: Path, lines: list[CommitLine]) -> Path:
 
 def write_report(directory: Path, job_report: JobReport) -> None:
     write_job_report(directory / job_report.job, job_report)
+
+
+def write_job(directory: Path, outcomes: str, *reports: JobReport, **said) -> Path:
+    """Write a run of the one job ``lift``, of which one rank reports that it completed unless reports are given."""
+    write_plan(directory, planned(**said))
+    if outcomes:
+        write_lines(directory, commit_lines(outcomes))
+    for each in reports or (report(),):
+        write_report(directory, each)
+    return directory

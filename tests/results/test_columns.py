@@ -4,7 +4,7 @@ import dataclasses
 import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    write_job,
     write_lines,
     write_plan,
     write_report,
@@ -95,9 +96,7 @@ def test_conditions_are_what_was_told_and_a_seed_stands_for_them_where_nothing_w
         condition_key("lift", "can", '{"cube.x": 0.5}', 7),
     )
     assert condition_key("lift", None, "{}", 7) != condition_key("lift", None, "{}", 8)
-
-
-def test_a_seed_is_the_same_draw_in_every_environment_and_a_position_is_not():
+    # A seed is the same draw in every environment, and a position is not.
     told = '{"gym.seed": 7, "gym.episode_index": 0}'
     assert draw_of(condition_key("gym:a", None, told, 1)) == draw_of(condition_key("gym:b", None, told, 1))
     assert draw_of(condition_key("a", None, "{}", 1)) == draw_of(condition_key("b", None, "{}", 1))
@@ -107,19 +106,13 @@ def test_a_seed_is_the_same_draw_in_every_environment_and_a_position_is_not():
 def test_episodes_that_began_and_went_alike_are_one_whatever_their_seeds():
     assert alike_starts(begun("fff", 5, 5, 6)) == [5, 5, None]
     assert alike_starts(begun("ffss", 5, 5, 6, 6)) == [5, 5, 6, 6]
-
-
-def test_what_came_after_the_start_makes_them_different():
-    """Such as ice on which one slips, or a policy's own noise."""
+    # What came after the start makes them different, such as ice on which one slips, or a policy's own noise.
     assert alike_starts(begun("fsf", 5, 5, 5)) == [None] * 3
-    lines = begun("fff", 5, 5, 5)
-    lines[2] = dataclasses.replace(lines[2], episode_return=0.5)
-    assert alike_starts(lines) == [None] * 3
-    lines[2] = dataclasses.replace(lines[0], checksum=3)
-    assert alike_starts(lines) == [None] * 3
-
-
-def test_an_environment_that_tells_its_conditions_needs_no_observation():
+    for other in ({"episode_return": 0.5}, {"checksum": 3}):
+        lines = begun("fff", 5, 5, 5)
+        lines[2] = dataclasses.replace(lines[2], **other)
+        assert alike_starts(lines) == [None] * 3
+    # An environment that tells its conditions needs no observation.
     assert alike_starts(commit_lines("ffff")) == [None] * 4
 
 
@@ -156,6 +149,17 @@ def test_a_job_has_the_share_of_all_of_its_entries(tmp_path):
     [row] = records(merged.jobs)
     assert row[SHARE] == pytest.approx((10 * 0.1 + 11 * 0.4) / 21)
     assert [each[SHARE] for each in records(merged.episodes)] == [0.1, 0.4, None]
+
+
+def test_more_than_a_twentieth_is_said_of_the_worst_jobs_and_less_is_not(tmp_path):
+    assert said(write_run(tmp_path / "few", {"lift": [0.05] * 3, "push": [None]})) == []
+    few = write_run(tmp_path / "some", {"lift": [0.37] * 3, "push": [0.0], "pull": [0.8], "roll": [None]})
+    [line] = said(few)
+    assert line.endswith(": 80 % in job 'pull', 37 % in job 'lift'")
+    assert line in printed(lambda console: print_summary(merge_results(few), few, console), 160)
+    [line] = said(write_run(tmp_path / "many", {f"job{number}": [number / 100] for number in range(3, 33)}))
+    assert ": 32 % in job 'job32', 31 % in job 'job31', " in line
+    assert line.endswith(", 25 % in job 'job25' and much in 19 others")
 
 
 def test_every_table_has_it_and_can_be_read_again(tmp_path):
@@ -197,68 +201,41 @@ def test_a_run_of_an_earlier_version_has_the_tables_that_it_always_had(tmp_path)
     assert SHARE not in json_line(records(merged.suites))
 
 
-def test_more_than_a_twentieth_is_said_and_less_is_not(tmp_path):
-    assert said(write_run(tmp_path / "few", {"lift": [0.05] * 3, "push": [None]})) == []
-    directory = write_run(tmp_path / "many", {"lift": [0.37] * 3, "push": [0.0], "pull": [0.8], "roll": [None]})
-    line = "* action entries at or beyond their bounds: 80 % in job 'pull', 37 % in job 'lift'"
-    assert said(directory) == [line]
+def printed(show: Callable[[Console], object], width: int = 120, *, colour: bool = False) -> str:
     stream = io.StringIO()
-    print_summary(merge_results(directory), directory, Console(file=stream, width=160))
-    assert line in stream.getvalue()
-
-
-def test_of_many_jobs_the_worst_are_named(tmp_path):
-    shares = {f"job{number}": [number / 100] for number in range(3, 33)}
-    [line] = said(write_run(tmp_path, shares))
-    assert line.startswith("* action entries at or beyond their bounds: 32 % in job 'job32', 31 % in job 'job31', ")
-    assert line.endswith(", 25 % in job 'job25' and much in 19 others")
-
-
-def shown(directory, *, colour: bool = False) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, width=120, force_terminal=colour, color_system="standard" if colour else None)
-    console.print(console_table(merge_results(directory)))
+    show(Console(file=stream, width=width, force_terminal=colour, color_system="standard" if colour else None))
     return stream.getvalue()
 
 
+def shown(directory, *, colour: bool = False) -> str:
+    return printed(lambda console: console.print(console_table(merge_results(directory))), colour=colour)
+
+
 def test_a_job_is_one_line_with_its_interval(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("ssssssssff"))
-    write_report(tmp_path, report())
-    (line,) = [line for line in shown(tmp_path).splitlines() if "lift_object" in line]
+    (line,) = [line for line in shown(write_job(tmp_path, "ssssssssff")).splitlines() if "lift_object" in line]
     for part in ("lift", "zero_action", "10", "80.0 [49.0, 94.3]", "14.5", "200", "completed"):
         assert part in line
 
 
-def test_it_fits_in_120_columns_with_long_names(tmp_path):
+def test_it_fits_in_120_columns_with_long_names_that_cannot_steer_the_terminal(tmp_path):
     write_plan(
         tmp_path,
         planned("j" * 80, index=0, environment="e" * 60, policy_type="their.package.module.A" + "p" * 60),
         planned("k", index=1),
+        planned("[red]x", index=2, environment="a\x1b[31m\u202eb"),
     )
     write_lines(tmp_path, commit_lines("s" * 10, job="k"))
     write_report(tmp_path, report("k", env_steps=99_999_999))
-    lines = shown(tmp_path).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert "100.0 [72.2, 100.0]" in "\n".join(lines)
-    assert "completed" in "\n".join(lines)
+    text = shown(tmp_path)
+    assert max(map(len, text.splitlines())) <= 120
+    assert all(part in text for part in ("100.0 [72.2, 100.0]", "completed", "[red]x"))
+    assert not set("\x1b\u202e") & set(text)
 
 
 def test_missing_episodes_and_errors_are_red(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("sse-------"))
-    write_report(tmp_path, report(status=ReportedStatus.FAILED))
-    text = shown(tmp_path, colour=True)
+    text = shown(write_job(tmp_path, "sse-------", report(status=ReportedStatus.FAILED)), colour=True)
     assert [match.strip() for match in re.findall(r"\x1b\[1;31m( *\d+)\x1b", text)] == ["1", "7"]
     assert "3/10" in text
-
-
-def test_names_cannot_steer_the_terminal(tmp_path):
-    write_plan(tmp_path, planned("[red]x", environment="a\x1b[31m\u202eb"))
-    text = shown(tmp_path)
-    assert "[red]x" in text
-    assert "\x1b" not in text
-    assert "\u202e" not in text
 
 
 def headings(directory, width: int) -> list[str]:
@@ -269,9 +246,7 @@ def headings(directory, width: int) -> list[str]:
     ("width", "absent"), [(200, set()), (90, {"steps/s", "rank"}), (66, {"return ±sd", "length ±sd", "environment"})]
 )
 def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path, width, absent):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("ssssssssff"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "ssssssssff")
     shown_headings = headings(tmp_path, width)
     assert not absent & set(shown_headings)
     assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= set(shown_headings)
@@ -279,9 +254,7 @@ def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path
 
 
 def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
-    write_plan(tmp_path, planned())
-    write_lines(tmp_path, commit_lines("uuuu"))
-    write_report(tmp_path, report())
+    write_job(tmp_path, "uuuu")
     assert "return ±sd" in headings(tmp_path, 20)
     assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
     assert "success % [95 %]" in headings(tmp_path, 200)
@@ -297,62 +270,44 @@ def test_the_spread_over_episodes_stands_beside_each_mean(tmp_path):
     assert "±" not in one, "one episode tells nothing of a spread"
 
 
-def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
+def test_jobs_of_a_sweep_are_told_apart_by_columns_unless_their_values_look_alike(tmp_path):
     swept = [
         {
             "seed": seed,
             "variations.cube.mass.high": 0.5,
             "policy_type": policy,
             "arena_env_args.camera_size": [size, 64],
+            "labels.path": f"{'a' * 70}{seed}",
         }
         for seed, policy, size in ((0, "zero_action", 64), (1, "scripted", 128))
     ]
-    jobs = [planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)]
-    write_plan(tmp_path, *jobs)
-    shown_headings = headings(tmp_path, 200)
-    assert shown_headings[:6] == ["job", "environment", "policy", "seed", "camera_size", "episodes"]
+    write_plan(tmp_path, *(planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)))
+    assert headings(tmp_path, 300)[:6] == ["job", "environment", "policy", "seed", "camera_size", "episodes"]
     lines = {line.split()[0]: line for line in shown(tmp_path).splitlines()}
     assert "[64, 64]" in lines["job0"]
     assert "[128, 64]" in lines["job1"]
 
 
-def test_values_of_a_sweep_that_look_alike_in_the_table_are_no_column(tmp_path):
-    swept = [{"labels.path": f"{'a' * 70}{end}"} for end in "xy"]
-    write_plan(tmp_path, *(planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)))
-    assert "path" not in headings(tmp_path, 300)
-
-
 def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
-    write_late_run(tmp_path)
-    columns = {
-        str(column.header): [str(cell) for cell in column.cells]
-        for column in console_table(merge_results(tmp_path), 1000).columns
-    }
+    table = console_table(merge_results(write_late_run(tmp_path / "late")), 1000)
+    columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     assert columns["steps"] == ["0", "1", "2", "4", "8", "-"]
     assert columns["stale %"] == ["0", "50", "67", "80", "89", "-"]
     assert columns["queries/s"][:2] == ["20.00", "10.00"]
     assert columns["measured ms"] == [*["62, 169"] * 5, "-"]
+    assert "stale %" not in headings(write_job(tmp_path / "in time", "s"), 1000)
 
 
-def test_a_run_in_which_nothing_is_late_has_no_columns_for_that(tmp_path):
-    write_plan(tmp_path, planned())
-    assert "stale %" not in headings(tmp_path, 1000)
-
-
-def test_in_a_file_no_row_is_folded(tmp_path, monkeypatch):
+def test_in_a_file_no_row_is_folded_and_a_launcher_tells_its_ranks_how_wide_the_terminal_is(tmp_path, monkeypatch):
     write_plan(tmp_path, planned("j" * 80, environment="e" * 90))
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.delenv("COLUMNS", raising=False)
     merged = merge_results(tmp_path)
     show_results(lambda console: print_summary(merged, tmp_path, console))
-    assert isinstance(sys.stdout, io.StringIO)
-    (line,) = [line for line in sys.stdout.getvalue().splitlines() if line.startswith("jjj")]
+    (line,) = [line for line in stream.getvalue().splitlines() if line.startswith("jjj")]
     assert "j" * 80 in line
     assert "e" * 90 in line
-
-
-def test_a_launcher_tells_its_ranks_how_wide_the_terminal_is(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setenv("COLUMNS", "77")
     assert results_console().width == 77
 
@@ -399,36 +354,24 @@ def test_jobs_with_the_same_strength_are_pooled_and_strengths_are_in_order(merge
     assert (groups["success_low"][1], groups["success_high"][1]) == (interval.low, interval.high)
 
 
+def test_several_keys_make_a_row_per_combination_and_groups_are_written_beside_the_other_tables(tmp_path, merged):
+    groups = group_by(merged, ["name", "seed"])
+    assert groups["name"].tolist() == ["plain", "strong", "weak-1", "weak-2"]
+    assert groups["seed"].tolist() == [3, 3, 3, 3]
+    with pytest.raises(ConfigError, match=f"did you mean '{HIGH}'"):
+        group_by(merged, [HIGH.replace("mass", "mas")])
+    assert main(["merge", str(tmp_path), "--by", HIGH]) == 0
+    assert pd.read_csv(tmp_path / GROUPS_FILE)["successes"].tolist() == [3, 4, 1]
+
+
 def test_numbers_are_in_the_order_of_their_size_and_not_of_their_digits(tmp_path):
     jobs = [planned(str(seed), index=index, seed=seed) for index, seed in enumerate((10, 9, 100, 2))]
     write_plan(tmp_path, *jobs)
     assert group_by(merge_results(tmp_path), ["seed"])["seed"].tolist() == [2, 9, 10, 100]
 
 
-def test_several_keys_make_a_row_per_combination(merged):
-    groups = group_by(merged, ["name", "seed"])
-    assert groups["name"].tolist() == ["plain", "strong", "weak-1", "weak-2"]
-    assert groups["seed"].tolist() == [3, 3, 3, 3]
-
-
-def test_a_key_that_no_job_has_is_refused_with_the_nearest_one(merged):
-    with pytest.raises(ConfigError, match=f"did you mean '{HIGH}'"):
-        group_by(merged, [HIGH.replace("mass", "mas")])
-
-
-def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
-    assert main(["merge", str(tmp_path), "--by", HIGH]) == 0
-    assert pd.read_csv(tmp_path / GROUPS_FILE)["successes"].tolist() == [3, 4, 1]
-
-
 def test_success_that_is_not_measured_is_no_zero(tmp_path):
-    write_plan(tmp_path, planned(num_episodes=3))
-    write_lines(tmp_path, commit_lines("uuu"))
-    write_report(tmp_path, report())
-    groups = group_by(merge_results(tmp_path), ["seed"])
+    groups = group_by(merge_results(write_job(tmp_path, "uuu", num_episodes=3)), ["seed"])
     assert groups["scored"].tolist() == [0]
-    assert groups["successes"].isna().tolist() == [True]
-    assert groups["success_rate"].isna().tolist() == [True]
-    stream = io.StringIO()
-    Console(file=stream, width=120).print(groups_table(groups, ["seed"]))
-    assert "0.0" not in stream.getvalue()
+    assert groups["successes"].isna().tolist() == groups["success_rate"].isna().tolist() == [True]
+    assert "0.0" not in printed(lambda console: console.print(groups_table(groups, ["seed"])))

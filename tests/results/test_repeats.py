@@ -35,6 +35,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    write_job,
     write_lines,
     write_plan,
     write_report,
@@ -80,13 +81,29 @@ def asked(directory: Path, *questions: Question) -> Path:
     return directory
 
 
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    interval = wilson_interval(successes, trials)
+    assert interval is not None
+    return pytest.approx((interval.low, interval.high))
+
+
 def test_a_job_says_how_many_conditions_its_rate_has_and_counts_these(tmp_path):
     [row] = records(merge_results(write_run(tmp_path, {"lift": "s" * 40}, starts=2)).jobs)
-    two = wilson_interval(2, 2)
-    assert two is not None
     assert (row["episodes"], row["successes"], row["distinct_conditions"]) == (40, 40, 2)
-    assert (row["success_low"], row["success_high"]) == pytest.approx((two.low, 1.0))
+    assert (row["success_low"], row["success_high"]) == wilson(2, 2)
     assert "* job 'lift': 40 scored episodes, 2 different conditions: " in "".join(caveats(merge_results(tmp_path)))
+
+
+@pytest.mark.parametrize(("starts", "distinct", "told"), [(2, 2, 2.0), (None, 4, None)])
+def test_python_trackers_and_exports_are_told_how_many_conditions_a_rate_has(tmp_path, starts, distinct, told):
+    run, tracker = write_run(tmp_path / "run", {"lift": "sfsf"}, starts=starts), NotingTracker()
+    assert Results(merge_results(run), run).job("lift").num_distinct == distinct
+    watch = WatchedRun(run, read_run_plan(run), [OpenedTracker("noting", lambda: tracker)])
+    watch.look()
+    watch.finish()
+    assert [job.values.get("distinct_conditions") for job in tracker.jobs] == [told]
+    lines = export_lerobot(run, tmp_path / "out")
+    assert any("2 different conditions" in line for line in lines) is bool(told)
 
 
 def test_a_run_without_repeats_has_the_tables_that_it_always_had(tmp_path):
@@ -110,34 +127,19 @@ def test_tables_with_repeats_can_be_read_again(tmp_path):
     assert Results(merged, tmp_path).jobs["distinct_conditions"].tolist() == [2, 2]
 
 
-def test_python_and_trackers_are_told_how_many_conditions_a_rate_has(tmp_path):
-    repeats = write_run(tmp_path / "repeats", {"lift": "sfsf"}, starts=2)
-    whole = write_run(tmp_path / "whole", {"lift": "sfsf"})
-    for run, distinct, told in ((repeats, 2, 2.0), (whole, 4, None)):
-        assert Results(merge_results(run), run).job("lift").num_distinct == distinct
-        tracker = NotingTracker()
-        watch = WatchedRun(run, read_run_plan(run), [OpenedTracker("noting", lambda tracker=tracker: tracker)])
-        watch.look()
-        watch.finish()
-        assert [job.values.get("distinct_conditions") for job in tracker.jobs] == [told]
-
-
 def test_the_same_episodes_under_several_seeds_are_pooled_as_once(tmp_path):
     jobs = {f"seed-{seed}": "ssss" for seed in range(5)}
-    groups = group_by(merge_results(write_run(tmp_path, jobs)), ["environment"])
-    four = wilson_interval(4, 4)
-    assert four is not None
-    assert groups["scored"].tolist() == [20]
-    assert groups["distinct_conditions"].tolist() == [4]
-    assert groups["success_low"].tolist() == pytest.approx([four.low])
+    [group] = records(groups := group_by(merge_results(write_run(tmp_path, jobs)), ["environment"]))
+    assert (group["scored"], group["distinct_conditions"]) == (20, 4)
+    assert (group["success_low"], group["success_high"]) == wilson(4, 4)
     stream = io.StringIO()
     Console(file=stream, width=120).print(groups_table(groups, ["environment"]))
     assert "conditions" in stream.getvalue()
 
 
-def test_a_suite_whose_tasks_share_seeds_stands_on_these(tmp_path):
+def test_a_suite_whose_tasks_share_seeds_stands_on_these_and_positions_are_those_of_its_tasks(tmp_path):
     jobs = {f"mine:{task}": "sf" * 10 for task in "abcd"}
-    merged = merge_results(write_run(tmp_path, jobs, told=SEED_CONDITION))
+    merged = merge_results(write_run(tmp_path / "seeds", jobs, told=SEED_CONDITION))
     [row] = records(merged.suites)
     twenty = wilson_interval(10, 20)
     assert twenty is not None
@@ -146,33 +148,21 @@ def test_a_suite_whose_tasks_share_seeds_stands_on_these(tmp_path):
     assert "* suite 'mine': 80 scored episodes, 20 different conditions: " in "".join(caveats(merged))
     # Each task for itself has as many conditions as episodes.
     assert "distinct_conditions" not in merged.jobs
-
-
-def test_positions_of_a_suite_are_those_of_its_tasks(tmp_path):
-    [row] = records(merge_results(write_run(tmp_path, {f"mine:{task}": "sf" * 10 for task in "ab"})).suites)
-    assert "distinct_conditions" not in row
+    assert "distinct_conditions" not in merge_results(write_run(tmp_path / "positions", jobs)).suites
 
 
 def test_episodes_that_began_and_went_alike_under_other_seeds_are_one(tmp_path):
-    write_run(tmp_path, {"lift": "f" * 16}, told=SEED_CONDITION)
     lines = [
-        dataclasses.replace(
-            line, job="again", conditions={SEED_CONDITION: line.episode_index}, start=5, episode_return=0.0
-        )
+        dataclasses.replace(line, conditions={SEED_CONDITION: line.episode_index}, start=5, episode_return=0.0)
         for line in commit_lines("f" * 16)
     ]
-    alike = [dataclasses.replace(line, length=40) for line in lines]
-    for name, own in (("alike", alike), ("unlike", lines)):
-        run = tmp_path / name
-        run.mkdir()
-        write_plan(run, planned("again", num_episodes=16))
-        write_lines(run, own)
-        write_report(run, report("again", cut_episodes=0))
+    for name, own in (("alike", [dataclasses.replace(line, length=40) for line in lines]), ("unlike", lines)):
+        write_job(tmp_path / name, "", report(cut_episodes=0), num_episodes=16)
+        write_lines(tmp_path / name, own)
     merged = merge_results(tmp_path / "alike")
     [row] = records(merged.jobs)
-    one = wilson_interval(0, 1)
-    assert one is not None
-    assert (row["distinct_conditions"], row["success_high"]) == (1, pytest.approx(one.high))
+    assert row["distinct_conditions"] == 1
+    assert (row["success_low"], row["success_high"]) == wilson(0, 1)
     assert merged.episodes["start"].tolist() == [5] * 16
     assert "16 scored episodes, all of the same conditions: " in "".join(caveats(merged))
     # Where lengths differ, something random came after the start.
@@ -194,22 +184,14 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     assert told["repeated"] == 38
 
 
-def test_a_question_about_a_job_that_the_plan_lacks_stays_open(tmp_path):
-    bar = Question(name="bar", jobs=("gone",), max_episodes=4, at_least=0.5)
-    merged = merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar))
-    assert [(answer.verdict, answer.episodes) for answer in merged.answers] == [(None, 0)]
-
-
 def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_and_holds_the_rate(tmp_path):
     bar = Question(name="bar", jobs=("new",), max_episodes=4, at_least=0.5)
-    [row] = records(merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar)).jobs)
+    lacking = dataclasses.replace(bar, name="lacking", jobs=("gone",))
+    merged = merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar, lacking))
+    [row] = records(merged.jobs)
     assert rate_interval(2, 2).low < row["success_rate"] == 0.5
     assert (row["success_low"], row["success_high"]) == (rate_interval(2, 2).low, 1.0)
-
-
-def test_an_export_says_what_its_rates_stand_on(tmp_path):
-    told = export_lerobot(write_run(tmp_path / "run", {"lift": "ssff"}, starts=2), tmp_path / "out")
-    assert any("4 scored episodes, 2 different conditions" in line for line in told)
+    assert [(answer.verdict, answer.episodes) for answer in merged.answers][1] == (None, 0)
 
 
 # What the table promises of a job, and the columns beside it, from what ranks and attempts leave on disk.
@@ -237,74 +219,60 @@ def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (),
         ([BITWISE, BITWISE], "bitwise"),
         ([BITWISE, PLAN], "plan"),
         ([PLAN, BITWISE], "plan"),
-        ([PLAN, PLAN], "plan"),
         ([BITWISE, None], "bitwise"),
         ([None, PLAN], "plan"),
         ([None, None], None),
     ],
 )
-def test_a_job_that_ranks_share_promises_what_all_of_them_promise(tmp_path, promises, expected):
+def test_a_job_promises_what_all_of_its_ranks_and_attempts_promise(tmp_path, promises, expected):
     shares = [report(rank=rank, reproducible=promise) for rank, promise in enumerate(promises)]
-    assert merged(tmp_path, *shares)["reproducible"] == expected
+    attempts = [report(attempt=number, reproducible=promise) for number, promise in enumerate(promises, start=1)]
+    for name, reports in (("ranks", shares), ("attempts", attempts)):
+        assert merged(tmp_path / name, *reports)["reproducible"] == expected
 
 
-def test_what_an_earlier_attempt_could_not_promise_no_later_one_can(tmp_path):
-    """Its episodes are in the same rate."""
-    attempts = [report(attempt=1, reproducible=PLAN, status="interrupted"), report(attempt=2, reproducible=BITWISE)]
-    assert merged(tmp_path, *attempts)["reproducible"] == "plan"
+OTHER_CPU = dataclasses.replace(HERE, cpu="another")
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "told"),
     [
-        ({}, "bitwise"),
-        ({"machine": dataclasses.replace(HERE, host="there", cores=64)}, "bitwise"),
-        ({"world_size": 3, "devices": ("cpu",) * 3, "command_line": ("--resume",)}, "bitwise"),
-        ({"machine": dataclasses.replace(HERE, cpu="another")}, "plan"),
-        ({"machine": dataclasses.replace(HERE, platform="Darwin")}, "plan"),
-        ({"versions": {"torch": "2.13.1", "mujoco": "4.0.0"}}, "plan"),
-        ({"versions": {"torch": "2.13.0"}}, "plan"),
-        ({"versions": {"torch": "2.13.0", "mujoco": "4.0.0", "onnxruntime": "1.20"}}, "plan"),
+        ({}, None),
+        ({"machine": dataclasses.replace(HERE, host="there", cores=64)}, None),
+        ({"world_size": 3, "devices": ("cpu",) * 3, "command_line": ("--resume",)}, None),
+        ({"machine": OTHER_CPU}, "cpu another, the first one with some"),
+        ({"machine": dataclasses.replace(HERE, platform="Darwin")}, "platform Darwin"),
+        ({"versions": {"torch": "2.13.1", "mujoco": "4.0.0"}}, "torch 2.13.1, the first one with 2.13.0"),
+        ({"versions": {"torch": "2.13.0"}}, "mujoco"),
+        ({"versions": {"torch": "2.13.0", "mujoco": "4.0.0", "onnxruntime": "1.20"}}, "onnxruntime 1.20"),
     ],
     ids=["same", "another host", "more ranks", "processor", "platform", "package", "one less", "one more"],
 )
-def test_what_changes_from_one_attempt_to_another_takes_the_promise_away_where_it_matters(tmp_path, changes, expected):
+def test_a_change_of_what_matters_takes_the_promise_away_also_if_it_is_undone(tmp_path, changes, told):
     first = attempt(1, versions={"torch": "2.13.0", "mujoco": "4.0.0"})
-    later = attempt(2, **{"versions": first.versions, **changes})
-    row = merged(tmp_path, report(), report(attempt=2), attempts=(first, later))
-    assert row["reproducible"] == expected
+    later, undone = attempt(2, **{"versions": first.versions, **changes}), dataclasses.replace(first, number=3)
+    row = merged(tmp_path, report(), report(attempt=2), attempts=(first, later, undone))
+    assert row["reproducible"] == ("plan" if told else "bitwise")
     problems = merge_results(tmp_path).problems
-    assert bool(problems) is (expected == "plan")
-    assert all(problem.startswith("attempt 2 ran with ") for problem in problems)
+    assert len(problems) == bool(told)
+    assert all(problem.startswith(f"attempt 2 ran with {told}") for problem in problems if told)
 
 
-def test_a_change_that_was_undone_is_still_one(tmp_path):
-    other = dataclasses.replace(HERE, cpu="another")
-    row = merged(tmp_path, report(), attempts=(attempt(1), attempt(2, machine=other), attempt(3)))
-    assert row["reproducible"] == "plan"
-    assert merge_results(tmp_path).problems == (
-        "attempt 2 ran with cpu another, the first one with some; results may differ in their last digits",
-    )
-
-
-def test_jobs_stand_in_the_order_of_their_indices_whatever_the_plan_lists_first(tmp_path):
-    write_plan(tmp_path, planned("c", index=2), planned("a", index=1), planned("b", index=0))
-    for name in ("a", "b"):
-        write_lines(tmp_path, commit_lines("ss", job=name))
+def test_jobs_and_episodes_stand_in_the_order_of_their_indices(tmp_path):
+    """The plan may list others first, and a rank may be quicker."""
+    write_plan(tmp_path, planned("c", index=2), planned("a", index=1, num_episodes=4), planned("b", index=0))
+    for lines in (
+        commit_lines("ss", job="a", first=2),
+        commit_lines("ff", job="a", rank=1),
+        commit_lines("s", job="b"),
+    ):
+        write_lines(tmp_path, lines)
     results = merge_results(tmp_path)
     assert results.jobs["name"].tolist() == ["b", "a", "c"]
-    assert results.episodes["job"].tolist() == ["b", "b", "a", "a"]
+    assert results.episodes["job"].tolist() == ["b", *"aaaa"]
+    assert results.episodes["episode_index"].tolist() == [0, 0, 1, 2, 3]
+    assert results.episodes["success"].tolist() == [True, False, False, True, True]
     assert [owed.job for owed in results.missing] == ["b", "a", "c"]
-
-
-def test_episodes_stand_in_the_order_of_their_indices_whatever_rank_was_quicker(tmp_path):
-    write_plan(tmp_path, planned(num_episodes=4), world_size=2)
-    late, early = commit_lines("ss", first=2), commit_lines("ff", rank=1)
-    write_lines(tmp_path, late)
-    write_lines(tmp_path, early)
-    results = merge_results(tmp_path)
-    assert results.episodes["episode_index"].tolist() == [0, 1, 2, 3]
-    assert results.episodes["success"].tolist() == [False, False, True, True]
 
 
 def test_cut_is_what_the_last_attempt_left_and_nothing_where_all_episodes_finished(tmp_path):
@@ -324,15 +292,12 @@ def test_how_long_a_job_took_is_the_longest_rank_of_each_attempt(tmp_path):
         report(attempt=1, rank=1, wall_s=7.0, build_s=6.0, env_steps=100),
         report(attempt=2, rank=1, wall_s=3.0, build_s=1.0, env_steps=40),
     ]
-    row = merged(tmp_path, *reports)
+    row = merged(tmp_path / "both", *reports)
     assert (row["wall_s"], row["build_s"], row["env_steps"], row["attempts"]) == (13.0, 11.0, 240, 2)
     assert row["env_steps_per_s"] == pytest.approx(240 / (6.0 + 2.0))
     assert (row["rank"], row["device"]) == ("0, 1", "cpu")
-
-
-def test_a_job_that_did_nothing_but_build_has_no_steps_per_second(tmp_path):
-    row = merged(tmp_path, report(wall_s=4.0, build_s=4.0, env_steps=0))
-    assert (row["wall_s"], row["env_steps_per_s"]) == (4.0, None)
+    built = merged(tmp_path / "built", report(wall_s=4.0, build_s=4.0, env_steps=0))
+    assert (built["wall_s"], built["env_steps_per_s"]) == (4.0, None)
 
 
 @pytest.mark.parametrize("policy_batch", [None, 8])

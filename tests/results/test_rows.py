@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Question, compare_runs
 from isaaclab_arena.analysis.comparison_files import measures_table, write_comparison
 from isaaclab_arena.api import load_results
+from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.config.schema import Question as Bar
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Metric
@@ -24,7 +26,7 @@ from isaaclab_arena.results.rows import JobEvidence, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.storage.reports import StartUp
+from isaaclab_arena.storage.reports import QueryPace, ServerUsage, StartUp
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import (
     commit_lines,
@@ -45,6 +47,10 @@ def evidence(outcomes: str = "", *, reports=DONE, **job) -> JobEvidence:
     return JobEvidence(job=planned(**job), finished=commit_lines(outcomes), reports=list(reports))
 
 
+def row_of(outcomes: str = "s", *reports, **job) -> dict[str, Any]:
+    return job_row(evidence(outcomes, reports=reports or DONE, **job))
+
+
 def test_errors_are_neither_successes_nor_failures_and_bounds_count_them_both_ways():
     row = job_row(evidence("sssffte---"))
     assert (row["episodes"], row["successes"], row["failures"], row["timeouts"]) == (7, 3, 2, 1)
@@ -55,55 +61,72 @@ def test_errors_are_neither_successes_nor_failures_and_bounds_count_them_both_wa
 
 
 def test_success_that_is_not_measured_has_no_rate():
-    row = job_row(evidence("uuuuuuuute"))
-    assert row["successes"] is not None
-    row = job_row(evidence("uuuuuuuuue"))
-    assert row["successes"] is None
-    assert row["success_rate"] is None
-    assert row["success_low"] is None
-    assert row["success_rate_lower_bound"] is None
+    assert row_of("uuuuuuuute")["successes"] is not None
+    row = row_of("uuuuuuuuue")
+    assert [row[name] for name in ("successes", "success_rate", "success_low", "success_rate_lower_bound")] == [
+        None
+    ] * 4
 
 
-def test_a_job_of_nothing_but_errors_may_have_any_rate():
-    row = job_row(evidence("eeeeeeeeee"))
-    assert row["success_rate"] is None
-    assert (row["success_rate_lower_bound"], row["success_rate_upper_bound"]) == (0.0, 1.0)
-    assert row["mean_length"] is None
-
-
-def test_means_leave_errors_out():
-    row = job_row(evidence("sefs", num_episodes=4))
+def test_means_leave_errors_out_and_a_job_of_nothing_but_errors_may_have_any_rate():
+    row = row_of("sefs", num_episodes=4)
     assert row["mean_length"] == pytest.approx((10 + 12 + 13) / 3)
     assert row["mean_return"] == pytest.approx((0 + 2 + 3) / 3)
+    row = row_of("e" * 10)
+    assert (row["success_rate"], row["mean_length"]) == (None, None)
+    assert (row["success_rate_lower_bound"], row["success_rate_upper_bound"]) == (0.0, 1.0)
 
 
-def test_a_job_limited_by_steps_misses_nothing_and_says_what_was_cut():
-    row = job_row(evidence("ss", num_episodes=None, num_steps=100, reports=[report(cut_episodes=4)]))
+def test_what_a_job_misses_follows_from_its_plan_or_its_policy_and_is_unknown_without_a_trace():
+    row = row_of("ss", report(cut_episodes=4), num_episodes=None, num_steps=100)
     assert (row["planned"], row["missing"], row["cut"]) == (None, 0, 4)
-
-
-def test_a_policy_may_know_the_number_of_episodes():
-    assert job_row(evidence("sss", num_episodes=None, reports=[report(num_episodes=5)]))["missing"] == 2
-
-
-def test_what_a_job_without_a_plan_and_without_a_trace_misses_is_unknown():
+    assert row_of("sss", report(num_episodes=5), num_episodes=None)["missing"] == 2
     assert job_row(evidence("", num_episodes=None, reports=()))["missing"] is None
 
 
-def test_steps_per_second_do_not_count_the_building():
-    assert job_row(evidence("s"))["env_steps_per_s"] == 200
+EGL, OSMESA = ({"environment": "gym:Push-v0", "mujoco": "4.0.0", "MUJOCO_GL": name} for name in ("egl", "osmesa"))
+UNBUILT = report(status="failed", reproducible=None)
+PROMISES = {
+    "one batch": ([report(policy_batch=4)], "bitwise", None, 4),
+    "a doubt": (
+        [report(policy_batch=4), report(reproducible="plan", plan_because="loaded dice", policy_batch=4)],
+        "plan",
+        "loaded dice",
+        4,
+    ),
+    "two batches": ([report(policy_batch=4), report(rank=1, policy_batch=8)], "plan", "batches", 8),
+    "one processor": ([report(processor="Xeon"), report(rank=1, processor="Xeon")], "bitwise", None, None),
+    "two processors": ([report(processor="Xeon"), report(rank=1, processor="EPYC")], "plan", "processors", None),
+    "two devices": (
+        [report(device_kind="cuda (NVIDIA H100)"), report(rank=1, device_kind="cpu"), report(rank=2)],
+        "plan",
+        "kinds of device",
+        None,
+    ),
+    "one OpenGL": ([report(simulated_by=EGL), report(rank=1, simulated_by=EGL), report(rank=2)], "bitwise", None, None),
+    "two OpenGLs": ([report(simulated_by=EGL), report(rank=1, simulated_by=OSMESA)], "plan", "OpenGL", None),
+    "never built": ([UNBUILT], None, None, None),
+    "built later": ([UNBUILT, report(attempt=2)], "bitwise", None, None),
+    # Reports of programs that did not say take no promise away.
+    "did not say": ([report(), report(attempt=2, policy_batch=4)], "bitwise", None, 4),
+    "did not say why": ([report(reproducible="plan")], "plan", None, None),
+}
 
 
-def test_unequal_commits_take_the_promise_of_equal_bits_away():
-    sure = evidence("s")
-    assert job_row(sure)["reproducible"] == "bitwise"
-    assert job_row(dataclasses.replace(sure, unequal=[0]))["reproducible"] == "plan"
+@pytest.mark.parametrize(("reports", "promise", "because", "batch"), PROMISES.values(), ids=PROMISES)
+def test_why_a_job_is_no_more_than_the_plan_stands_beside_it(reports, promise, because, batch):
+    row = row_of("s", *reports)
+    assert (row["reproducible"], row["policy_batch"]) == (promise, batch)
+    assert because in (row["plan_because"] or "") if because else row["plan_because"] is None
 
 
-def test_an_attempt_that_failed_before_the_job_was_built_takes_no_promise_away():
-    unbuilt = report(status="failed", reproducible=None)
-    assert job_row(evidence("s", reports=[unbuilt, report(attempt=2)]))["reproducible"] == "bitwise"
-    assert job_row(evidence("", reports=[unbuilt]))["reproducible"] is None
+@pytest.mark.parametrize(
+    ("changes", "because"), [({"unequal": [0]}, "twice"), ({"same_conditions": False}, "versions")]
+)
+def test_unequal_commits_and_other_versions_take_the_promise_of_equal_bits_away(changes, because):
+    row = job_row(dataclasses.replace(evidence("s"), **changes))
+    assert row["reproducible"] == "plan"
+    assert because in row["plan_because"]
 
 
 def test_an_episodes_row_says_of_it_what_its_line_says():
@@ -122,85 +145,30 @@ def test_an_episodes_row_says_of_it_what_its_line_says():
     assert (row["rank"], row["attempt"], row["wall_s"], row["checksum"], row["env_id"]) == (2, 3, 1.5, 7, 1)
 
 
-def test_why_a_job_is_no_more_than_the_plan_stands_beside_it():
-    sure = evidence("s", reports=[report(policy_batch=4)])
-    assert (job_row(sure)["plan_because"], job_row(sure)["policy_batch"]) == (None, 4)
-    doubt = report(reproducible="plan", plan_because="its dice are loaded", policy_batch=4)
-    row = job_row(evidence("s", reports=[report(policy_batch=4), doubt]))
-    assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("plan", "its dice are loaded", 4)
-    unequal = job_row(dataclasses.replace(sure, unequal=[0]))
-    assert unequal["plan_because"] == "an episode was finished twice, with different results"
-    moved = job_row(dataclasses.replace(sure, same_conditions=False))
-    assert moved["plan_because"] == "starts of the program had other versions or another kind of machine"
-
-
-def test_ranks_that_ask_on_batches_of_different_sizes_do_not_give_the_same_bits():
-    row = job_row(evidence("s", reports=[report(policy_batch=4), report(rank=1, policy_batch=8)]))
-    assert (row["reproducible"], row["policy_batch"]) == ("plan", 8)
-    assert row["plan_because"] == "ranks asked the policy on batches of different sizes"
-
-
-def test_ranks_on_different_processors_do_not_give_the_same_bits():
-    ranks = [report(processor="Xeon"), report(rank=1, processor="EPYC")]
-    row = job_row(evidence("s", reports=ranks))
-    assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different processors")
-    assert job_row(evidence("s", reports=[ranks[0], report(rank=1, processor="Xeon")]))["reproducible"] == "bitwise"
-    ranks = [report(device_kind="cuda (NVIDIA H100)"), report(rank=1, device_kind="cpu"), report(rank=2)]
-    row = job_row(evidence("s", reports=ranks))
-    assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different kinds of device")
-
-
-def test_ranks_that_draw_with_different_kinds_of_opengl_do_not_give_the_same_bits():
-    versions = {"environment": "gym:Push-v0", "mujoco": "4.0.0"}
-    with_gpu, without = (versions | {"MUJOCO_GL": name} for name in ("egl", "osmesa"))
-    row = job_row(evidence("s", reports=[report(simulated_by=with_gpu), report(rank=1, simulated_by=without)]))
-    because = "ranks drew its pictures with different kinds of OpenGL"
-    assert (row["reproducible"], row["plan_because"]) == ("plan", because)
-    ranks = [report(simulated_by=with_gpu), report(rank=1, simulated_by=with_gpu), report(rank=2)]
-    assert job_row(evidence("s", reports=ranks))["reproducible"] == "bitwise"
-
-
-def test_reports_of_programs_that_did_not_say_take_no_promise_away():
-    row = job_row(evidence("s", reports=[report(), report(attempt=2, policy_batch=4)]))
-    assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("bitwise", None, 4)
-    old = job_row(evidence("s", reports=[report(reproducible="plan")]))
-    assert (old["reproducible"], old["plan_because"], old["policy_batch"]) == ("plan", None, None)
-
-
 def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_took():
-    interrupted = report(status="interrupted", cut_episodes=4, wall_s=10.0, build_s=1.0, error=None)
-    shared = [report(rank=rank, attempt=2, wall_s=4.0 + rank, build_s=1.0) for rank in (0, 1)]
-    row = job_row(evidence("ssssssssss", reports=[interrupted, *shared]))
+    failed = report(status="failed", cut_episodes=4, wall_s=10.0, error="RuntimeError: no", traceback_file="t.txt")
+    row = row_of("s" * 10, failed, *[report(rank=rank, attempt=2, wall_s=4.0 + rank) for rank in (0, 1)])
     assert (row["status"], row["cut"], row["attempts"], row["rank"]) == ("completed", 0, 2, "0, 1")
+    assert (row["error"], row["traceback_file"]) == (None, None)
     assert row["wall_s"] == 10.0 + 5.0
-    assert row["env_steps_per_s"] == 1800 / (9.0 + 4.0)
+    assert row["env_steps_per_s"] == 1800 / (9.0 + 4.0), "building does not count"
+
+
+def test_what_a_rank_said_when_it_began_stands_for_the_report_that_it_did_not_live_to_write():
+    begun = report(status="begun", wall_s=0.5, reproducible="plan", plan_because="it draws", policy_batch=4)
+    row = row_of("s" * 10, begun)
+    assert (row["status"], row["reproducible"], row["plan_because"]) == ("completed", "plan", "it draws")
+    assert (row["policy_batch"], row["attempts"], row["rank"]) == (4, 1, "0")
 
 
 def test_what_the_start_took_adds_up_and_is_empty_where_nobody_knows():
     first = StartUp(import_s=2.0, compile_s=10.0, build_environment_s=0.5, first_step_s=0.25)
     other = StartUp(import_s=0.0, kernel_wait_s=9.0, build_environment_s=0.25)
-    row = job_row(evidence("s", reports=[report(start_up=first), report(rank=1, start_up=other), report(rank=2)]))
+    row = row_of("s", report(start_up=first), report(rank=1, start_up=other), report(rank=2))
     assert [row[name] for name in ("import_s", "compile_s", "kernel_wait_s")] == [2.0, 10.0, 9.0]
     assert [row[name] for name in ("build_environment_s", "first_step_s", "first_reset_s")] == [0.75, 0.25, None]
-    silent = job_row(evidence("s", reports=[report()]))
+    silent = row_of()
     assert all(silent[each.name] is None for each in dataclasses.fields(StartUp))
-
-
-def test_what_a_rank_said_when_it_began_stands_for_the_report_that_it_did_not_live_to_write():
-    begun = report(status="begun", wall_s=0.5, reproducible="plan", plan_because="it draws", policy_batch=4)
-    row = job_row(evidence("ssssssssss", reports=[begun]))
-    assert (row["status"], row["reproducible"], row["plan_because"]) == ("completed", "plan", "it draws")
-    assert (row["policy_batch"], row["attempts"], row["rank"]) == (4, 1, "0")
-
-
-def test_a_failure_of_an_earlier_attempt_is_forgotten_when_a_later_one_completes():
-    failed = report(status="failed", error="RuntimeError: no", traceback_file="t.txt")
-    row = job_row(evidence("ssssssssss", reports=[failed, report(attempt=2)]))
-    assert (row["status"], row["error"], row["traceback_file"]) == ("completed", None, None)
-
-
-def test_other_versions_in_a_later_attempt_take_the_promise_of_equal_bits_away():
-    assert job_row(dataclasses.replace(evidence("s"), same_conditions=False))["reproducible"] == "plan"
 
 
 # Runs that declare metrics: all tables and services show them, and runs that declare none stay as they were.
@@ -236,16 +204,13 @@ def test_a_metric_has_a_row_with_its_mean_and_interval_and_errors_are_left_out(t
     assert load_results(run).metrics["metric"].tolist() == ["final_height_m", "grasped_after_s"]
 
 
-def test_tables_with_metrics_can_be_read_again(tmp_path):
-    run = write_run(tmp_path / "run")
-    assert stale_tables(run, merge_results(run)) == []
-    pd.testing.assert_frame_equal(read(run).metrics, merge_results(run).metrics)
-    (run / "metrics.csv").unlink()
-    assert stale_tables(run, merge_results(run)) == [run / "metrics.csv"]
-
-
-def test_a_run_that_declares_none_has_no_such_files_and_the_same_tables(tmp_path):
+def test_tables_with_metrics_can_be_read_again_and_a_run_that_declares_none_has_no_such_files(tmp_path):
     declared, silent = write_run(tmp_path / "declared"), write_run(tmp_path / "silent", metrics=())
+    merged = merge_results(declared)
+    assert stale_tables(declared, merged) == []
+    pd.testing.assert_frame_equal(read(declared).metrics, merged.metrics)
+    (declared / "metrics.csv").unlink()
+    assert stale_tables(declared, merged) == [declared / "metrics.csv"]
     assert not list(silent.glob("metrics.*"))
     assert "metrics" not in json.loads((silent / "results.json").read_text())
     for name in ("results.csv", "episodes.csv", "timing.csv"):
@@ -292,27 +257,19 @@ def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
     assert (len(height.values), height.interval) == (2, None)
 
 
-def test_the_table_shows_columns_and_metrics_that_were_asked_for(tmp_path):
-    run = write_run(tmp_path / "run")
+def test_the_table_shows_columns_and_metrics_that_were_asked_for_and_these_steer_no_terminal(tmp_path):
+    wicked = (dataclasses.replace(HEIGHT, unit="\x1b[31mm"), Metric(name="[red]\x1bx"))
+    merged = merge_results(write_run(tmp_path / "run", metrics=wicked))
     stream = io.StringIO()
-    columns = ["final_height_m", "success_rate", "seed"]
-    print_summary(merge_results(run), run, Console(file=stream, width=120), columns=columns)
+    columns = ["final_height_m", "success_rate", "seed", "[red]\x1bx"]
+    print_summary(merged, tmp_path / "run", Console(file=stream, width=120), columns=columns)
     headings, _, row = stream.getvalue().splitlines()[:3]
     assert headings.split()[:2] == ["job", "final_height_m"]
     assert row.split()[:3] == ["lift", "0.2", "±0.1"]
-    with pytest.raises(ConfigError, match="--columns: there is no column or metric 'final_hight_m'; did you mean"):
-        print_summary(merge_results(run), run, Console(file=stream), columns=["final_hight_m"])
-
-
-def test_metrics_cannot_steer_the_terminal(tmp_path):
-    run = write_run(
-        tmp_path / "run", metrics=(dataclasses.replace(HEIGHT, unit="\x1b[31mm"), Metric(name="[red]\x1bx"))
-    )
-    stream = io.StringIO()
-    columns = ["final_height_m", "[red]\x1bx"]
-    print_summary(merge_results(run), run, Console(file=stream, width=120), columns=columns)
     assert "[red]" in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
+    with pytest.raises(ConfigError, match="final_hight_m"):
+        print_summary(merged, tmp_path / "run", Console(file=stream), columns=["final_hight_m"])
 
 
 def test_the_page_and_trackers_show_metrics(tmp_path):
@@ -351,3 +308,71 @@ def test_metrics_that_are_called_like_a_measure_stand_beside_it(tmp_path):
 def test_a_metric_that_says_something_unknown_is_refused(wrong):
     with pytest.raises(ValueError, match="no metric"):
         Metric(**{"name": "final_height_m", **wrong})
+
+
+# Queries to a policy server, and answers that come late.
+
+
+def test_what_ranks_asked_of_a_policy_server_adds_up_and_a_job_without_one_says_nothing():
+    used = ServerUsage(
+        queries=10, entries=30, calls=10.0, call_entries=40.0, queue_s=0.5, busy_s=1.0,
+        seen_s=4.0, seen_busy_s=2.0, seen_entries=60,
+    )  # fmt: skip
+    ranks = [report(rank=rank, wall_s=5.0, build_s=1.0, policy_server=used) for rank in (0, 1)]
+    cells = row_of("s", *ranks)
+    assert [cells[name] for name in ("server_queries", "server_entries")] == [20, 60]
+    # Both ranks saw the same server for 4 s, of which it was busy for 2 s with what both asked.
+    assert [cells[name] for name in ("server_offered_per_s", "server_busy_share")] == [15.0, 0.5]
+    assert [cells[name] for name in ("server_batch_fill", "server_queue_ms")] == [0.75, 50.0]
+    silent = row_of()
+    assert all(silent[name] is None for name in silent if name.startswith("server_"))
+
+
+def test_a_server_is_never_busier_than_always_however_many_nodes_have_one_and_whatever_other_jobs_ask():
+    # Two nodes: the server of the first is busy without a pause, half of it with another job's queries.
+    first = ServerUsage(queries=10, entries=30, busy_s=1.9, seen_s=4.0, seen_busy_s=4.0, seen_entries=80)
+    second = ServerUsage(queries=10, entries=30, busy_s=4.8, seen_s=6.0, seen_busy_s=5.0, seen_entries=40)
+    ranks = [
+        report(rank=rank, wall_s=7.0, build_s=1.0, policy_server=each) for rank, each in enumerate((first, second))
+    ]
+    cells = row_of("s", *ranks)
+    assert cells["server_busy_share"] == 0.9
+    assert cells["server_offered_per_s"] == 12.0
+    # One query shows nothing of what the server does beside it.
+    once = [report(policy_server=ServerUsage(queries=1, entries=1, busy_s=1.0))]
+    assert row_of("s", *once)["server_busy_share"] is None
+
+
+def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what_was_true():
+    metrics = [{"latency.stale_share": share, "latency.queries_per_s": 2.0} for share in (0.0, 1.0)]
+    lines = [dataclasses.replace(line, metrics=own) for line, own in zip(commit_lines("sf"), metrics, strict=True)]
+    config = LatencyConfig(ms=(120.0, 120.0), meanwhile=Meanwhile.CHUNK)
+    job = dataclasses.replace(
+        planned(),
+        config=dataclasses.replace(planned().config, latency=config),
+        latency=Delays(steps=((3, 1),), control_dt=0.05),
+    )
+    ranks = [report(rank=0, query_s=(0.010, 0.020)), report(rank=1, query_s=(0.030,))]
+    cells = job_row(JobEvidence(job=job, finished=lines, reports=ranks))
+    assert (cells["latency"], cells["meanwhile"]) == ("3 control steps of 50 ms", "chunk")
+    # The episodes have 10 and 11 control steps.
+    assert (cells["stale_action_share"], cells["queries_per_s"]) == (pytest.approx(11 / 21), 2.0)
+    assert (cells["measured_latency_p50_ms"], cells["measured_latency_p95_ms"]) == (20.0, pytest.approx(29.0))
+    silent = row_of()
+    assert all(silent[name] is None for name in ("latency", "meanwhile", "queries_per_s", "measured_latency_p50_ms"))
+
+
+def waiting(outcomes: str, *reports) -> dict[str, object]:
+    config = LatencyConfig(steps=(3, 3), meanwhile=Meanwhile.WAIT)
+    job = dataclasses.replace(planned(), config=dataclasses.replace(planned().config, latency=config))
+    return job_row(JobEvidence(job=job, finished=commit_lines(outcomes), reports=reports))
+
+
+def test_while_the_world_waits_nothing_is_stale_and_queries_follow_from_the_lengths_of_episodes():
+    paced = report(query_pace=QueryPace(steps=8, control_dt=0.05))
+    # Episodes of 10 and 11 control steps have two queries each.
+    cells = waiting("sf", report(rank=1), paced)
+    assert (cells["stale_action_share"], cells["queries_per_s"]) == (0.0, pytest.approx(4 / (21 * 0.05)))
+    assert (waiting("", paced)["stale_action_share"], waiting("", paced)["queries_per_s"]) == (None, None)
+    # Whoever finished the episodes did not live to say how often it asked.
+    assert waiting("sf")["queries_per_s"] is None

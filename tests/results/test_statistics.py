@@ -83,11 +83,12 @@ def test_the_standard_deviation_is_that_of_a_sample():
     assert standard_deviation([]) is None
 
 
-def test_the_interval_of_a_mean_is_wilsons_where_all_trials_are_alike_or_of_one_task():
+def test_the_interval_of_a_mean_is_wilsons_where_all_trials_are_alike_or_of_one_task_and_none_of_nothing():
     assert mean_rate_interval([(50, 50)] * 10) == wilson_interval(500, 500)
     assert mean_rate_interval([(0, 20)] * 5) == wilson_interval(0, 100)
     assert mean_rate_interval([(1, 1)] * 7) == wilson_interval(7, 7)
     assert mean_rate_interval([(3, 10)]) == wilson_interval(3, 10)
+    assert mean_rate_interval([]) is mean_rate_interval([(3, 4), (0, 0)]) is None
 
 
 def test_the_interval_of_a_mean_has_the_value_of_its_formula():
@@ -107,11 +108,6 @@ def test_tasks_weigh_the_same_however_many_trials_they_have():
     assert interval is not None
     assert interval.low < 0.5 < interval.high
     assert interval.high - interval.low > 0.15
-
-
-def test_a_mean_of_nothing_has_no_interval():
-    assert mean_rate_interval([]) is None
-    assert mean_rate_interval([(3, 4), (0, 0)]) is None
 
 
 _RATES = {
@@ -149,14 +145,13 @@ def seeded(success, seeds, environment: str) -> ScoredEpisodes:
     return ScoredEpisodes(success=np.array(success, float), conditions=keys)
 
 
-def close_to(interval: Interval | None):
-    assert interval is not None
-    return pytest.approx((interval.low, interval.high))
-
-
 def ends(interval: Interval | None) -> tuple[float, float]:
     assert interval is not None
     return interval.low, interval.high
+
+
+def close_to(interval: Interval | None):
+    return pytest.approx(ends(interval))
 
 
 def test_four_episodes_played_five_times_are_four():
@@ -192,16 +187,11 @@ def test_tasks_that_get_the_same_seeds_and_come_out_alike_are_no_more_than_one_o
     assert together(suite).num_distinct == 20
     others = [seeded(success, range(20 * at, 20 * at + 20), f"gym:{at}") for at in range(4)]
     assert mean_of_tasks(others) == mean_rate_interval([(12, 20)] * 4)
-
-
-def test_tasks_that_succeed_everywhere_are_not_taken_to_depend_on_each_other():
-    suite = [seeded([1] * 10, range(10), f"gym:{task}") for task in "ab"]
-    assert ends(mean_of_tasks(suite)) == close_to(wilson_interval(20, 20))
-
-
-def test_positions_are_others_in_another_environment_but_seeds_are_not():
+    # Tasks that succeed everywhere are not taken to depend on each other.
+    everywhere = [seeded([1] * 10, range(10), f"gym:{task}") for task in "ab"]
+    assert ends(mean_of_tasks(everywhere)) == close_to(wilson_interval(20, 20))
+    # Positions are others in another environment.
     assert together([scored([1], [0.5]), scored([1], [0.5], "push")]).num_distinct == 2
-    assert together([seeded([1], [7], "gym:a"), seeded([1], [7], "gym:b")]).num_distinct == 1
 
 
 def test_a_task_with_one_start_counts_once():
@@ -234,8 +224,4 @@ def test_values_of_conditions_have_the_mean_of_all_values():
     assert means_of_draws(values, draws).tolist() == [3.5, 2.0, 4.0]
     assert influences(values, draws).mean() == pytest.approx(values.mean())
     assert influences(values, np.arange(4)) is values
-
-
-def test_no_jobs_together_have_no_episode_and_no_interval():
-    assert len(together([])) == 0
-    assert together([]).wilson() is None
+    assert (len(together([])), together([]).wilson()) == (0, None)

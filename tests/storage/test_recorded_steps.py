@@ -15,7 +15,7 @@ from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.commits import CommitLine, attributes_of, contradiction
 from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
-from isaaclab_arena.storage.episode_file import Compression
+from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode
 from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
 from tests.layouts import LAYOUTS
@@ -88,51 +88,28 @@ def attributes(tmp_path, line):
     return hdf5.read_attributes(path, 1)
 
 
-def test_a_line_and_its_recording_say_the_same(line, attributes):
+def test_a_line_and_its_recording_say_the_same_wherever_it_lies_and_also_without_a_line_in_it(line, attributes):
+    moved = dataclasses.replace(line, dataset_file="other.hdf5", episode_file=None)
+    assert contradiction(line, attributes) is contradiction(moved, attributes) is None
+    assert "episode_length 5" in str(contradiction(line, {**attributes, "num_samples": 4}))
+    assert "that is none" in str(contradiction(line, {**attributes, COMMIT_ATTRIBUTE: "{"}))
+    del attributes[COMMIT_ATTRIBUTE]
     assert contradiction(line, attributes) is None
-
-
-def test_where_a_recording_lies_may_change(line, attributes):
-    assert contradiction(dataclasses.replace(line, dataset_file="other.hdf5", episode_file=None), attributes) is None
+    assert contradiction(dataclasses.replace(line, success=False), attributes) is not None
 
 
 KEYS = {"job": "job_name", "length": "episode_length", "conditions": "variations", "conditions_seed": "placement_seed"}
 
 
-@pytest.mark.parametrize(
-    "field", [field.name for field in dataclasses.fields(CommitLine) if not field.name.endswith("_file")]
-)
-def test_whatever_else_was_changed_in_a_line_is_named(line, attributes, field):
-    changed, key = dataclasses.replace(line, **{field: "changed"}), KEYS.get(field, field)
-    assert str(contradiction(changed, attributes)).startswith(f"its commit line says {key} changed, its recording ")
-
-
-@pytest.mark.parametrize("name", ["success", "outcome", "episode_return", "conditions", "metrics", "episode_seed"])
-def test_whatever_was_changed_in_a_recording_is_named(line, attributes, name):
-    assert name in attributes_of(line)
-    found = contradiction(line, {**attributes, name: "changed"})
-    assert found is not None
-    assert f" says {name} " in found
-    assert found.endswith("its recording changed")
-
-
-def test_a_recording_with_another_number_of_steps_is_named(line, attributes):
-    assert (
-        contradiction(line, {**attributes, "num_samples": 4})
-        == "its commit line says episode_length 5, its recording 4"
-    )
-
-
-def test_a_recording_whose_line_is_none_is_named(line, attributes):
-    assert (
-        contradiction(line, {**attributes, COMMIT_ATTRIBUTE: "{"}) == "its recording holds a commit line that is none"
-    )
-
-
-def test_a_recording_without_a_line_is_compared_by_its_attributes(line, attributes):
-    del attributes[COMMIT_ATTRIBUTE]
-    assert contradiction(line, attributes) is None
-    assert contradiction(dataclasses.replace(line, success=False), attributes) is not None
+def test_all_that_was_changed_in_a_line_or_in_its_recording_is_named(line, attributes):
+    for name in (field.name for field in dataclasses.fields(CommitLine) if not field.name.endswith("_file")):
+        changed, key = dataclasses.replace(line, **{name: "changed"}), KEYS.get(name, name)
+        assert f" says {key} changed, its recording " in str(contradiction(changed, attributes))
+    for name in ("success", "outcome", "episode_return", "conditions", "metrics", "episode_seed"):
+        assert name in attributes_of(line)
+        found = str(contradiction(line, {**attributes, name: "changed"}))
+        assert f" says {name} " in found
+        assert found.endswith("its recording changed")
 
 
 ENV_ARGS = {"env_name": "lift", "type": 2, "env_kwargs": {}}
@@ -148,25 +125,22 @@ def observed(index: int, length: int = 4, more: Mapping[str, np.ndarray] | None 
     return dataclasses.replace(episode, arrays={**episode.arrays, **seen, **(more or {})})
 
 
+def without(episode: RecordedEpisode, name: str) -> RecordedEpisode:
+    return dataclasses.replace(episode, arrays={key: array for key, array in episode.arrays.items() if key != name})
+
+
 def test_what_comes_next_is_what_is_seen_a_step_later(tmp_path):
-    write_robomimic_file(tmp_path / "lift.hdf5", [observed(3)], ENV_ARGS)
+    write_robomimic_file(tmp_path / "lift.hdf5", [observed(3), without(observed(4), "dones")], ENV_ARGS)
     with h5py.File(tmp_path / "lift.hdf5") as file:
         demo: Any = file["data/demo_3"]
         for name in ("height", "above", "flat", "front"):
             now, after = demo["obs"][name][:], demo["next_obs"][name][:]
             np.testing.assert_array_equal(after, np.concatenate([now[1:], now[-1:]]))
-        assert demo["dones"][:].tolist() == [0, 0, 0, 0]  # as recorded
-        assert (file["data"].attrs["total"], demo.attrs["num_samples"]) == (4, 4)
+        assert demo["dones"][:].tolist() == [0, 0, 0, 0], "as recorded"
+        ends: Any = file["data/demo_4/dones"]
+        assert ends[:].tolist() == [0, 0, 0, 1], "not recorded"
+        assert (file["data"].attrs["total"], demo.attrs["num_samples"]) == (8, 4)
         assert json.loads(str(file["data"].attrs["env_args"])) == ENV_ARGS
-
-
-def test_a_recording_without_ends_ends_at_its_last_step(tmp_path):
-    episode = observed(0)
-    arrays = {name: array for name, array in episode.arrays.items() if name != "dones"}
-    write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(episode, arrays=arrays)], ENV_ARGS)
-    with h5py.File(tmp_path / "lift.hdf5") as file:
-        demo: Any = file["data/demo_0"]
-        assert demo["dones"][:].tolist() == [0, 0, 0, 1]
 
 
 def test_observations_have_names_without_directories_and_vectors_at_least():
@@ -213,16 +187,12 @@ def test_a_key_that_would_name_none_is_left_out(tmp_path):
     assert masks_of(tmp_path / "two.hdf5", {3: False, 4: None}) == {"train": [3, 4]}
 
 
-def test_without_observations_there_is_nothing_to_learn_from_and_no_file(tmp_path):
-    blind = recorded(1)
-    arrays = {name: array for name, array in blind.arrays.items() if name != "camera_obs/front"}
-    with pytest.raises(StorageError, match=r"demo_1 was recorded without observations.*--record_observations"):
-        write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(blind, arrays=arrays)], ENV_ARGS)
+def test_without_observations_there_is_no_file_and_one_that_is_there_stays(tmp_path):
+    path = tmp_path / "lift.hdf5"
+    with pytest.raises(StorageError, match=r"demo_1.*--record_observations"):
+        write_robomimic_file(path, [without(recorded(1), "camera_obs/front")], ENV_ARGS)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_is_there_stays(tmp_path):
-    (tmp_path / "lift.hdf5").write_text("mine")
+    path.write_text("mine")
     with pytest.raises(FileThereError):
-        write_robomimic_file(tmp_path / "lift.hdf5", [observed(0)], ENV_ARGS)
-    assert (tmp_path / "lift.hdf5").read_text() == "mine"
+        write_robomimic_file(path, [observed(0)], ENV_ARGS)
+    assert path.read_text() == "mine"

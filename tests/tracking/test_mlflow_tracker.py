@@ -36,42 +36,30 @@ def runs(client):
     return {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
 
 
-def test_each_job_is_one_run_below_that_of_the_whole(client):
-    experiment = client.get_experiment_by_name("isaaclab_arena")
+def test_each_job_is_one_run_below_that_of_the_whole_with_its_rate(client):
+    experiment = client.get_experiment_by_name("isaaclab_arena").experiment_id
     found = runs(client)
-    assert len(client.search_runs([experiment.experiment_id])) == 3
+    assert len(client.search_runs([experiment])) == 3
     assert set(found) == {"run", "early", "late.v2"}
     early = found["early"]
     assert early.data.tags["mlflow.parentRunId"] == found["run"].info.run_id
     assert (early.info.status, early.data.tags["status"]) == ("FINISHED", "completed")
     assert early.data.params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
     assert "hush" not in str(found["late.v2"].data.params)
-
-
-def test_a_job_has_its_rate_with_the_interval_over_its_episodes(client):
-    early = runs(client)["early"]
     rate, _ = client.get_metric_history(early.info.run_id, "success_rate")
     assert (rate.step, rate.value) == (4, pytest.approx(2 / 3))
     assert early.data.metrics["success_low"] < 2 / 3 < early.data.metrics["success_high"]
+    [best] = client.search_runs([experiment], filter_string="metrics.success_rate > 0.9")
+    assert best.info.run_name == "late.v2"
 
 
-def test_jobs_are_found_by_their_results(client):
-    experiment = client.get_experiment_by_name("isaaclab_arena").experiment_id
-    [found] = client.search_runs([experiment], filter_string="metrics.success_rate > 0.9")
-    assert found.info.run_name == "late.v2"
-
-
-def test_checkpoints_are_a_curve_over_training_steps(client):
-    whole = runs(client)["run"].info.run_id
-    points = client.get_metric_history(whole, "checkpoints/lift_object/success_rate")
+def test_checkpoints_are_a_curve_and_films_of_failures_and_the_table_are_files(client):
+    found = {name: run.info.run_id for name, run in runs(client).items()}
+    points = client.get_metric_history(found["run"], "checkpoints/lift_object/success_rate")
     assert {(each.step, each.value) for each in points} == {(100, 2 / 3), (200, 1.0)}
-
-
-def test_films_of_failures_and_the_table_are_files(client):
-    found = runs(client)
-    [film] = client.list_artifacts(found["early"].info.run_id, "films")
+    [film] = client.list_artifacts(found["early"], "films")
     assert film.path == "films/viewport-env1-episode-1.mp4"
-    table = json.loads(Path(client.download_artifacts(found["run"].info.run_id, "jobs.json")).read_text())
+    table = json.loads(Path(client.download_artifacts(found["run"], "jobs.json")).read_text())
     assert [row[table["columns"].index("name")] for row in table["data"]] == ["early", "late.v2"]
 
 

@@ -22,35 +22,21 @@ def events(directory: Path):
     return accumulator
 
 
-@pytest.fixture
-def shown(tmp_path):
+def test_rates_curves_settings_and_moving_pictures_are_shown(tmp_path):
     [line] = export_tensorboard(finished_run(tmp_path / "run"), tmp_path / "there")
     assert line == f"tensorboard --logdir {tmp_path / 'there' / 'tensorboard'}"
-    return events(tmp_path / "there" / "tensorboard")
-
-
-def test_each_job_has_its_rate_with_the_interval_over_its_episodes(shown):
-    [rate] = shown.Scalars("early/success_rate")
-    [low], [high] = shown.Scalars("early/success_low"), shown.Scalars("early/success_high")
+    shown = events(tmp_path / "there" / "tensorboard")
+    [[rate], [low], [high]] = (shown.Scalars(f"early/success_{name}") for name in ("rate", "low", "high"))
     assert (rate.step, rate.value) == (4, pytest.approx(2 / 3))
     assert low.value < rate.value < high.value
-
-
-def test_checkpoints_are_a_curve_over_training_steps(shown):
     points = [(each.step, each.value) for each in shown.Scalars("checkpoints/lift_object/success_rate")]
     assert points == [(100, pytest.approx(2 / 3)), (200, 1.0)]
-
-
-def test_the_table_and_the_settings_are_texts(shown):
-    def text(tag: str) -> str:
-        return shown.Tensors(f"{tag}/text_summary")[-1].tensor_proto.string_val[0].decode()
-
-    assert "| late.v2 |" in text("jobs")
-    assert "| policy_config_dict.checkpoint_path | runs/model_100.pt |" in text("early/settings")
-    assert "| config_hash | abc |" in text("settings")
-
-
-def test_a_film_of_a_failure_is_a_picture_that_moves(shown):
+    for tag, text in (
+        ("jobs", "| late.v2 |"),
+        ("early/settings", "| policy_config_dict.checkpoint_path | runs/model_100.pt |"),
+        ("settings", "| config_hash | abc |"),
+    ):
+        assert text in shown.Tensors(f"{tag}/text_summary")[-1].tensor_proto.string_val[0].decode()
     [tag] = shown.Tags()["images"]
     assert tag.startswith("early/films/episode 1 failure/")
     [picture] = shown.Images(tag)

@@ -23,28 +23,17 @@ from tests.tracking.runs import NotingTracker
 MISSING = [name for name in TrackerName if importlib.util.find_spec(name) is None]
 
 
-@pytest.fixture
-def missing() -> str:
+def test_a_tracker_whose_library_is_missing_is_refused_also_in_a_job_file(tmp_path, capsys):
+    check_trackers([name for name in TrackerName if name not in MISSING], key="tracking")
     if not MISSING:
         pytest.skip("the libraries of all trackers are installed here")
-    return MISSING[0]
-
-
-def test_a_tracker_whose_library_is_missing_is_refused_with_its_extra(missing):
-    with pytest.raises(ConfigError, match=f"tracking: needs the package {missing}; install it with: pip install"):
-        check_trackers([missing], key="tracking")
-
-
-def test_a_job_file_that_names_it_is_not_valid_here(missing, tmp_path, capsys):
+    with pytest.raises(ConfigError, match=f"tracking.* {MISSING[0]}; .*pip install"):
+        check_trackers(MISSING[:1], key="tracking")
     job = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environment": "lift_object"}}
-    document = {"tracking": [missing], "jobs": [{**job, "num_episodes": 1}]}
+    document = {"tracking": MISSING[:1], "jobs": [{**job, "num_episodes": 1}]}
     (tmp_path / "jobs.json").write_text(json.dumps(document))
     assert main(["validate", str(tmp_path / "jobs.json")]) == 2
-    assert f"jobs.json: tracking: needs the package {missing}" in capsys.readouterr().err
-
-
-def test_those_that_are_installed_are_accepted():
-    check_trackers([name for name in TrackerName if name not in MISSING], key="tracking")
+    assert f"jobs.json: tracking: needs the package {MISSING[0]}" in capsys.readouterr().err
 
 
 def test_in_wandb_a_job_shares_no_key_with_the_table_or_the_checkpoints():
@@ -116,18 +105,19 @@ def test_a_server_gets_each_point_once_from_watches_that_know_more_and_more(tmp_
     assert len(service.run_ids) == 1
 
 
-def test_files_have_all_points_in_the_order_of_their_steps_also_of_an_earlier_watch(tmp_path):
-    service = Service(has_server=False)
-    series_in(tmp_path / "tracking", service).tell(RUN, points(200, 100))
-    series_in(tmp_path / "tracking", service).tell(RUN, points(150))
-    assert service.points == [("reach", 100), ("reach", 150), ("reach", 200)]
-
-
-def test_a_point_that_was_measured_anew_is_told_again(tmp_path):
-    service = Service(has_server=True)
-    series_in(tmp_path / "tracking", service).tell(RUN, points(100, 200))
-    series_in(tmp_path / "tracking", service).tell(RUN, [*points(100, rate=0.7), *points(200)])
-    assert service.points == [("reach", 100), ("reach", 200), ("reach", 100)]
+@pytest.mark.parametrize(
+    ("has_server", "later", "told"),
+    [
+        (False, points(150), [100, 150, 200]),
+        (True, [*points(100, rate=0.7), *points(200)], [100, 200, 100]),
+    ],
+    ids=["files have all points in the order of their steps", "a server is told again what was measured anew"],
+)
+def test_a_later_watch_goes_on_with_the_points_of_an_earlier_one(tmp_path, has_server, later, told):
+    service = Service(has_server=has_server)
+    for each in (points(200, 100), later):
+        series_in(tmp_path / "tracking", service).tell(RUN, each)
+    assert service.points == [("reach", step) for step in told]
 
 
 def test_a_service_that_was_away_gets_everything_when_it_is_back(tmp_path, caplog):
@@ -215,13 +205,10 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
             answer.wait(60)
 
     write_lines(run, commit_lines("sf"))
-    with (
-        caplog.at_level(logging.WARNING, logger="isaaclab_arena"),
-        following(run, Silent(), interval_s=0.01, longest_close_s=0.2),
-    ):
+    with following(run, Silent(), interval_s=0.01, longest_close_s=0.05):
         pass
     answer.set()
-    assert caplog.messages[0] == "tracking has not ended after 0 s and is left behind"
+    assert "tracking has not ended" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -233,22 +220,11 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
         ("policy_config_dict.checkpoint_step", 30, 30),
         ("checkpoint_step", 30, 30),
         ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
+        ("policy_config_dict.checkpoint_path", "models/best", None),
+        ("policy_config_dict.checkpoint_path", True, None),
+        ("policy_config_dict.speed", 2, None),
+        ("arena_env_args.checkpoint", 4, None),
     ],
 )
 def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, step):
-    assert checkpoint_step({"seed": 3, key: value}) == (key, step)
-
-
-@pytest.mark.parametrize(
-    "swept",
-    [
-        {},
-        {"seed": 3},
-        {"policy_config_dict.checkpoint_path": "models/best"},
-        {"policy_config_dict.checkpoint_path": True},
-        {"policy_config_dict.speed": 2},
-        {"arena_env_args.checkpoint": 4},
-    ],
-)
-def test_what_is_no_checkpoint_has_no_step(swept):
-    assert checkpoint_step(swept) is None
+    assert checkpoint_step({"seed": 3, key: value}) == (None if step is None else (key, step))

@@ -65,49 +65,37 @@ def test_a_row_is_told_when_its_job_has_ended(tmp_path, status):
     assert (row["name"], row["status"], row["successes"]) == ("lift", status, 1)
 
 
-def test_the_last_table_is_that_of_the_run(tmp_path):
-    tracker = NotingTracker()
-    watched(finished_run(tmp_path), tracker).finish()
-    assert tracker.is_closed
-    assert [(row["name"], row["success_rate"]) for row in tracker.tables[-1]] == [("early", 2 / 3), ("late.v2", 1.0)]
-    assert tracker.tables[-1][0]["sweep.policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
-
-
-def test_swept_checkpoints_make_a_curve_over_their_training_steps(tmp_path):
-    tracker = NotingTracker()
-    watched(finished_run(tmp_path), tracker).finish()
-    points = [(each.series, each.step, each.values["success_rate"]) for each in tracker.checkpoints]
-    assert points == [("lift_object", 100, pytest.approx(2 / 3)), ("lift_object", 200, 1.0)]
-
-
-def test_films_of_failures_are_told_once_and_those_of_successes_never(tmp_path):
+def test_at_its_end_a_run_has_told_its_table_its_curve_and_each_film_of_a_failure_once(tmp_path):
     tracker = NotingTracker()
     run = watched(finished_run(tmp_path), tracker)
     run.look()
     run.finish()
+    assert tracker.is_closed
+    rows = tracker.tables[-1]
+    assert rows[0]["sweep.policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
+    write_tables(tmp_path, merge_results(tmp_path))
+    table = pd.read_csv(tmp_path / "results.csv")
+    numbers = ["episodes", "success_rate", "success_low", "success_high", "mean_length"]
+    assert [row["name"] for row in rows] == list(table["name"]) == ["early", "late.v2"]
+    told = [[row[name] for name in numbers] for row in rows]
+    assert table[numbers].to_numpy(dtype=float) == pytest.approx(np.array(told, dtype=float))
+    points = [(each.series, each.step, each.values["success_rate"]) for each in tracker.checkpoints]
+    assert points == [("lift_object", 100, pytest.approx(2 / 3)), ("lift_object", 200, 1.0)]
     [film] = tracker.films
     assert (film.job, film.episode_index, film.outcome) == ("early", 1, "failure")
 
 
-def test_a_film_that_is_complete_after_its_episode_was_committed_is_told_at_the_end(tmp_path):
-    write_plan(tmp_path, planned("lift", num_episodes=1))
-    write_lines(tmp_path, commit_lines("f"))
+def test_films_that_are_complete_after_their_episodes_are_told_at_the_end_and_few_of_them(tmp_path):
+    write_plan(tmp_path, planned("lift", num_episodes=12))
+    write_lines(tmp_path, commit_lines("f" * 12))
     tracker = NotingTracker()
     run = watched(tmp_path, tracker)
     run.look()
-    write_film(tmp_path, "lift", 0)
-    run.finish()
-    assert [film.path.name for film in tracker.films] == ["viewport-env0-episode-0.mp4"]
-
-
-def test_few_films_of_a_job_are_told(tmp_path):
-    write_plan(tmp_path, planned("lift", num_episodes=12))
-    write_lines(tmp_path, commit_lines("f" * 12))
     for index in range(12):
         write_film(tmp_path, "lift", index, num_frames=1)
-    tracker = NotingTracker()
-    watched(tmp_path, tracker).finish()
-    assert len(tracker.films) == MAX_FILMS_OF_A_JOB
+    run.finish()
+    assert len({film.path.name for film in tracker.films}) == len(tracker.films) == MAX_FILMS_OF_A_JOB
+    assert tracker.films[0].path.name == "viewport-env0-episode-0.mp4"
 
 
 def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(tmp_path, caplog):
@@ -129,37 +117,18 @@ def test_what_services_show_of_a_job_is_its_settings_without_secrets(tmp_path):
     assert "hush" not in str(shown)
 
 
-def test_the_table_that_is_told_equals_the_file_of_the_run(tmp_path):
-    tracker = NotingTracker()
-    watched(finished_run(tmp_path), tracker).finish()
-    write_tables(tmp_path, merge_results(tmp_path))
-    table = pd.read_csv(tmp_path / "results.csv")
-    numbers = ["episodes", "success_rate", "success_low", "success_high", "mean_length"]
-    assert list(table["name"]) == [row["name"] for row in tracker.tables[-1]]
-    told = [[row[name] for name in numbers] for row in tracker.tables[-1]]
-    assert table[numbers].to_numpy(dtype=float) == pytest.approx(np.array(told, dtype=float))
-
-
-def test_a_job_that_stopped_at_its_answer_ends_with_the_rate_of_its_row(tmp_path):
-    stopped_run(tmp_path)
-    tracker = NotingTracker()
-    watched(tmp_path, tracker).finish()
-    rows = {row["name"]: row for row in tracker.tables[-1]}
-    assert rows["new"]["decided_at"] < 12
-    for name, row in rows.items():
-        last = [each for each in tracker.jobs if each.job == name][-1]
-        assert last.episodes == row["episodes"] == row["decided_at"]
-        assert (last.values["success_low"], last.values["success_high"]) == (row["success_low"], row["success_high"])
-
-
-def test_a_job_that_stopped_at_its_answer_is_complete_while_the_run_goes_on(tmp_path):
-    stopped_run(tmp_path, episodes=8)
+@pytest.mark.parametrize("episodes", [8, 12])
+def test_a_job_that_stopped_at_its_answer_is_complete_and_has_the_rate_of_its_row(tmp_path, episodes):
+    stopped_run(tmp_path, episodes=episodes)
     tracker = NotingTracker()
     watched(tmp_path, tracker).look()
     [rows] = tracker.tables
     told = [(row["name"], row["status"], row["episodes"], row["decided_at"]) for row in rows]
     assert told == [("new", "completed", 7, 7), ("old", "completed", 7, 7)]
     assert rows[0]["decision"] == "better: new is better than old"
+    for row in rows:
+        last = [each for each in tracker.jobs if each.job == row["name"]][-1]
+        assert (last.episodes, last.values["success_low"]) == (7, row["success_low"])
 
 
 # Tests of what W&B and MLflow are told, by fakes of their surface, where the libraries are not installed.

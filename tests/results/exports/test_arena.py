@@ -14,7 +14,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports import export_arena
 from isaaclab_arena.storage.reports import ReportedStatus
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import commit_lines, planned, report, write_job, write_lines, write_plan, write_report
 
 EPISODES_FILE = re.compile(r"episode_results_rebuild(\d+)\.jsonl")
 FIELDS = {
@@ -64,9 +64,7 @@ def run(tmp_path, export) -> Path:
 
 
 def test_every_episode_is_a_line_with_arenas_fields(run, export):
-    write_plan(run, planned(num_episodes=5))
-    write_lines(run, commit_lines("sfteu"))
-    write_report(run, report())
+    write_job(run, "sfteu", num_episodes=5)
     [episodes] = read(export())["lift"].values()
     for episode in episodes:
         assert list(episode) == list(FIELDS)
@@ -106,9 +104,7 @@ def test_an_episode_is_known_by_its_environment_and_its_place_there(run, export)
 
 
 def test_each_rebuild_has_a_file_with_its_own_episodes(run, export):
-    write_plan(run, planned(num_episodes=7, num_rebuilds=3))
-    write_lines(run, commit_lines("sssssss"))
-    write_report(run, report())
+    write_job(run, "sssssss", num_episodes=7, num_rebuilds=3)
     by_rebuild = read(export())["lift"]
     assert {index: [each["episode_length"] - 10 for each in found] for index, found in by_rebuild.items()} == {
         0: [0, 1, 2],

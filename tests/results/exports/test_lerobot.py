@@ -13,7 +13,7 @@ from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+from tests.results.evidence import commit_lines, planned, report, write_job, write_lines, write_plan, write_report
 from tests.tracking.runs import stopped_run
 
 SCHEMAS = json.loads(Path(__file__).with_name("eval_info_schemas.json").read_text())
@@ -117,9 +117,7 @@ def test_a_reward_that_was_not_recorded_is_nan_as_lerobot_writes_it(run):
 
 
 def test_episodes_whose_success_is_not_known_are_left_out_and_said(run):
-    write_plan(run, planned(num_episodes=4))
-    write_lines(run, commit_lines("seuf"))
-    write_report(run, report())
+    write_job(run, "seuf", num_episodes=4)
     lines = export_lerobot(run, run.parent / "exported")
     assert [each["episode_ix"] for each in read(run.parent / "exported" / "lift")["per_episode"]] == [0, 3]
     assert lines[1:] == ["job 'lift': 2 of 4 episodes left out, whose success is not known"]

@@ -33,7 +33,7 @@ from isaaclab_arena.storage.episode_file import (
 from isaaclab_arena.storage.episodes import EpisodeExaminer, OpenRecording, opened
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
-from tests.security.test_recordings import LEADS, demo, recording
+from tests.security.test_recordings import LEADS, recording
 from tests.storage.recordings import recorded, write_parts
 
 # Episodes read back without HDF5's library: the same as with it, and nothing passes that the library refuses.
@@ -48,17 +48,13 @@ def by_the_library(path, index):
         return recording.verified_attributes(index)
 
 
-def answer(read: Callable[[], object]) -> object:
-    """Result of a reader, or its refusal."""
-    try:
-        found = read()
-    except StorageError:
-        return "refused"
-    return "refused" if isinstance(found, StorageError) else found
-
-
-def test_parts_are_read_back_as_the_library_reads_them(tmp_path):
+def test_parts_and_datasets_are_read_back_as_the_library_reads_them_which_opens_one_of_a_kind(tmp_path):
     parts = write_parts(tmp_path, range(5))
+    for index, changes in enumerate(({"more": 1.5}, {"text": "é\n"}), start=5):
+        parts.append(tmp_path / episode_file_name(index))
+        hdf5.write_episode(parts[-1], recorded(index, **changes))
+    parts.append(tmp_path / episode_file_name(7))
+    hdf5.write_episode(parts[7], recorded(7), Compression.GZIP)
     by_library: list[Path] = []
 
     def noted(path: Path) -> AbstractContextManager[OpenRecording]:
@@ -66,34 +62,22 @@ def test_parts_are_read_back_as_the_library_reads_them(tmp_path):
         return opened(path)
 
     examiner = EpisodeExaminer(noted)
-    found = [examiner.examine(part, [index])[0] for index, part in enumerate(parts)]
-    assert by_library == parts[:1]
-    assert found == [by_the_library(part, index) for index, part in enumerate(parts)]
-    assert isinstance(found[1], dict)
-    assert {type(value) for value in found[1].values()} == {str, int, bool}
+    expected = [by_the_library(part, index) for index, part in enumerate(parts)]
+    assert [examiner.examine(part, [index])[0] for index, part in enumerate(parts)] == expected
+    assert by_library == [parts[0], *parts[5:]]
+    assert {type(value) for value in expected[1].values()} == {str, int, bool}
+    consolidate(parts, tmp_path / "dataset.hdf5")
+    examined = EpisodeExaminer().examine(tmp_path / "dataset.hdf5", list(range(8)))
+    assert examined == [by_the_library(tmp_path / "dataset.hdf5", index) for index in range(8)]
 
 
-def test_episodes_of_another_structure_are_read_too(tmp_path):
-    examiner = EpisodeExaminer()
-    more: list[dict[str, Any]] = [{}, {"more": 1.5}, {}, {"text": "é\n"}]
-    for index, changes in enumerate(more):
-        path = tmp_path / episode_file_name(index)
-        hdf5.write_episode(path, recorded(index, **changes))
-        assert examiner.examine(path, [index]) == [by_the_library(path, index)]
-
-
-def test_compressed_episodes_are_read_by_the_library(tmp_path):
-    examiner = EpisodeExaminer()
-    for index in range(3):
-        path = tmp_path / episode_file_name(index)
-        hdf5.write_episode(path, recorded(index), Compression.GZIP)
-        assert examiner.examine(path, [index]) == [by_the_library(path, index)]
-
-
-def test_a_dataset_is_read_back_whoever_reads_it(tmp_path):
-    consolidate(write_parts(tmp_path, range(12)), tmp_path / "dataset.hdf5")
-    examined = EpisodeExaminer().examine(tmp_path / "dataset.hdf5", list(range(12)))
-    assert examined == [by_the_library(tmp_path / "dataset.hdf5", index) for index in range(12)]
+def answer(read: Callable[[], object]) -> object:
+    """Result of a reader, or its refusal."""
+    try:
+        found = read()
+    except StorageError:
+        return "refused"
+    return "refused" if isinstance(found, StorageError) else found
 
 
 @pytest.mark.parametrize("name", ["dataset.hdf5", episode_file_name(1)])
@@ -104,7 +88,7 @@ def test_no_changed_byte_passes_that_the_library_would_refuse(tmp_path, name):
         write_parts(tmp_path, [0])
     path, draw = tmp_path / name, random.Random(SEED)
     content = path.read_bytes()
-    for _ in range(80):
+    for _ in range(40):
         changed = bytearray(content)
         at = draw.randrange(96, len(changed))
         changed[at] ^= 1 << draw.randrange(8)
@@ -128,9 +112,10 @@ def test_a_damaged_file_is_released_without_garbage_collection(tmp_path):
         assert str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_a_dataset_that_grows_is_the_same_as_one_that_was_made_at_once(tmp_path):
+def test_a_dataset_that_grows_is_the_same_as_one_that_was_made_at_once_also_after_a_crash(tmp_path):
     consolidate(write_parts(tmp_path, [0, 2]), tmp_path / "grown.hdf5")
-    consolidate(write_parts(tmp_path, [1, 3]), tmp_path / "grown.hdf5")
+    again = consolidate(write_parts(tmp_path, [1, 2, 3]), tmp_path / "grown.hdf5")
+    assert (again.episode_indices, again.damaged) == ((0, 1, 2, 3), ())
     consolidate(write_parts(tmp_path, range(4)), tmp_path / "at once.hdf5")
     assert (tmp_path / "grown.hdf5").read_bytes() == (tmp_path / "at once.hdf5").read_bytes()
 
@@ -237,33 +222,32 @@ def test_an_episode_file_is_written_over_only_on_demand(tmp_path, compression):
     assert hdf5.list_episodes(tmp_path / "e.h5") == [1]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file"), (b"", "cannot read"), (b"not HDF5 at all", "cannot read")],
-)
-def test_what_is_no_recording_is_named(tmp_path, content, message):
+def test_what_is_no_recording_is_named(tmp_path):
     path = tmp_path / "x.hdf5"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(StorageError, match=message):
+    for content, words in ((None, "No such file"), (b"", "cannot read"), (b"not HDF5 at all", "cannot read")):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(StorageError, match=words):
+            hdf5.list_episodes(path)
+    with h5py.File(path, "w") as file:
+        file["numbers"] = [1, 2]
+    with pytest.raises(StorageError, match="no recording"):
         hdf5.list_episodes(path)
 
 
-def test_hdf5_of_another_kind_is_refused(tmp_path):
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file["numbers"] = [1, 2]
-    with pytest.raises(StorageError, match="is no recording"):
-        hdf5.list_episodes(tmp_path / "x.hdf5")
-
-
-def test_missing_episodes_and_actions_are_named(tmp_path):
-    hdf5.write_episode(tmp_path / "e.h5", recorded(0))
-    with pytest.raises(StorageError, match="holds no demo_4"):
-        hdf5.read_actions(tmp_path / "e.h5", 4)
-    with h5py.File(tmp_path / "e.h5", "r+") as file:
+def test_missing_episodes_and_actions_and_those_that_are_no_numbers_are_named(tmp_path):
+    path = tmp_path / "e.h5"
+    hdf5.write_episode(path, recorded(0))
+    with pytest.raises(StorageError, match="no demo_4"):
+        hdf5.read_actions(path, 4)
+    with h5py.File(path, "r+") as file:
         del file["data/demo_0/actions"]
-    with pytest.raises(StorageError, match="demo_0 holds no 'actions'"):
-        hdf5.read_actions(tmp_path / "e.h5", 0)
+    with pytest.raises(StorageError, match="no 'actions'"):
+        hdf5.read_actions(path, 0)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_0/actions"] = np.array([[b"push"]], dtype=object)
+    with pytest.raises(StorageError, match="/data/demo_0/actions holds object"):
+        hdf5.read_actions(path, 0)
 
 
 def test_the_checksum_knows_names_shapes_types_and_order_of_elements():
@@ -274,62 +258,56 @@ def test_the_checksum_knows_names_shapes_types_and_order_of_elements():
     assert checksum({"a": array, "b": array}) == checksum({"b": array, "a": array})
 
 
-def test_actions_that_are_no_numbers_are_refused(tmp_path):
-    def words(file: h5py.File, secret: Path) -> None:
-        demo(file)["actions"] = np.array([[b"push"]], dtype=object)
-
-    with pytest.raises(StorageError, match="/data/demo_0/actions holds object, and only numbers are read"):
-        hdf5.read_actions(recording(tmp_path, words), 0)
-
-
-def test_the_layout_is_robomimics(tmp_path):
-    consolidate(write_parts(tmp_path, [0, 2]), tmp_path / "dataset.hdf5")
+def test_the_layout_is_robomimics_and_the_parts_are_gone(tmp_path):
+    done = consolidate(write_parts(tmp_path, [10, 9, 2, 0]), tmp_path / "dataset.hdf5")
+    assert done.episode_indices == (0, 2, 9, 10)
+    assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == [0, 2, 9, 10]
+    assert [path.name for path in tmp_path.iterdir()] == ["dataset.hdf5"]
     with h5py.File(tmp_path / "dataset.hdf5") as file:
         data: Any = file["data"]
-        assert sorted(data) == ["demo_0", "demo_2"]
-        assert data.attrs["total"] == 3 + 5
+        assert set(data) == {"demo_0", "demo_2", "demo_9", "demo_10"}
+        assert data.attrs["total"] == 3 + 5 + 12 + 13
         assert data.attrs["env_args"] == '{"env_name": "lift", "type": 2}'
         assert data["demo_2"].attrs["num_samples"] == 5
         assert data["demo_2"].attrs["success"]
         assert data["demo_2/states/articulation/robot/joint_position"].shape == (5, 7)
 
 
-def test_episodes_are_listed_by_number_and_the_parts_are_gone(tmp_path):
-    parts = write_parts(tmp_path, [10, 9, 2, 0])
-    done = consolidate(parts, tmp_path / "dataset.hdf5")
-    assert done.episode_indices == (0, 2, 9, 10)
-    assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == [0, 2, 9, 10]
-    assert [path.name for path in tmp_path.iterdir()] == ["dataset.hdf5"]
-
-
-def test_very_many_parts_are_gone_too_and_one_that_cannot_be_removed_is_named(tmp_path):
-    parts = write_parts(tmp_path / "episodes", range(120))
-    consolidate(parts[:110], tmp_path / "dataset.hdf5")
-    assert sorted((tmp_path / "episodes").iterdir()) == sorted(parts[110:])
-    again = write_parts(tmp_path / "episodes", range(110))
-    (tmp_path / "dataset.hdf5").unlink()
-    with os_refuses_to_remove(again[77]), pytest.raises(StorageError, match=r"cannot remove .*e000077\.h5"):
-        consolidate(again, tmp_path / "dataset.hdf5")
-    assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == list(range(110))
-    consolidate([again[77]], tmp_path / "dataset.hdf5")
-    assert sorted((tmp_path / "episodes").iterdir()) == sorted(parts[110:])
-
-
-def test_a_part_that_cannot_be_removed_makes_no_loss_of_those_that_were_removed_before(tmp_path):
-    parts = write_parts(tmp_path, [0, 1, 2])
-    with os_refuses_to_remove(parts[1]), pytest.raises(StorageError, match=r"cannot remove .*e000001\.h5"):
+@pytest.mark.parametrize("number", [3, 110])
+def test_a_part_that_cannot_be_removed_is_named_and_makes_no_loss_of_the_others(tmp_path, number):
+    """Very many are removed by several threads."""
+    parts = write_parts(tmp_path, range(number))
+    with os_refuses_to_remove(parts[1]), pytest.raises(StorageError, match=r"e000001\.h5"):
         consolidate(parts, tmp_path / "dataset.hdf5")
+    assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == list(range(number))
     assert consolidate(parts, tmp_path / "dataset.hdf5").loss is None
     assert sorted(tmp_path.iterdir()) == [tmp_path / "dataset.hdf5"]
 
 
-def test_parts_that_vanish_are_told_as_a_loss_and_the_others_are_kept(tmp_path):
-    parts = write_parts(tmp_path, [0, 1, 2])
-    parts[1].unlink()
-    done = consolidate(parts, tmp_path / "dataset.hdf5")
-    assert done.episode_indices == (0, 2)
-    what = f"recordings of an episode are damaged or gone since they finished ({parts[1]} is gone)"
-    assert done.loss == f"{what}; --resume runs them again"
+def test_parts_that_vanish_are_a_loss_and_damaged_ones_and_strangers_stay(tmp_path):
+    parts = write_parts(tmp_path, [0, 1, 2, 3])
+    with h5py.File(parts[1], "r+") as file:
+        actions: Any = file["data/demo_1/actions"]
+        actions[0, 0] += 1
+    parts[2].write_bytes(b"")
+    parts[3].unlink()
+    stranger = tmp_path / "notes.h5"
+    hdf5.write_episode(stranger, recorded(0))
+    done = consolidate([*parts, stranger], tmp_path / "dataset.hdf5")
+    assert done.episode_indices == (0,)
+    damaged = dict(done.damaged)
+    assert {*damaged} == {*parts[1:], stranger}
+    assert "not what was written" in damaged[parts[1]]
+    assert "is gone" in damaged[parts[3]]
+    assert all(each.exists() for each in (parts[1], parts[2], stranger))
+    assert "4 episodes" in str(done.loss)
+
+
+def test_parts_that_another_process_has_brought_in_already_are_no_damage(tmp_path):
+    parts = write_parts(tmp_path, [0, 1])
+    consolidate(parts, tmp_path / "dataset.hdf5")
+    done = consolidate([*parts, *write_parts(tmp_path, [2])], tmp_path / "dataset.hdf5")
+    assert (done.episode_indices, done.damaged) == ((0, 1, 2), ())
 
 
 @contextmanager
@@ -346,28 +324,6 @@ def os_refuses_to_remove(path: Path) -> Iterator[None]:
         yield
 
 
-def test_a_damaged_part_stays_and_the_others_are_kept(tmp_path):
-    parts = write_parts(tmp_path, [0, 1, 2])
-    with h5py.File(parts[1], "r+") as file:
-        actions: Any = file["data/demo_1/actions"]
-        actions[0, 0] += 1
-    parts[2].write_bytes(b"")
-    done = consolidate(parts, tmp_path / "dataset.hdf5")
-    assert done.episode_indices == (0,)
-    assert [path for path, _ in done.damaged] == parts[1:]
-    assert "not what was written" in done.damaged[0][1]
-    assert parts[1].exists()
-    assert parts[2].exists()
-
-
-def test_consolidating_again_after_a_crash_ends_in_the_same_file(tmp_path):
-    consolidate(write_parts(tmp_path, [0, 1]), tmp_path / "dataset.hdf5")
-    done = consolidate(write_parts(tmp_path, [1, 2]), tmp_path / "dataset.hdf5")
-    assert done.episode_indices == (0, 1, 2)
-    for index in (0, 1, 2):
-        hdf5.verify_episodes(tmp_path / "dataset.hdf5", [index])
-
-
 def test_two_different_recordings_of_one_episode_are_refused(tmp_path):
     consolidate(write_parts(tmp_path, [0]), tmp_path / "dataset.hdf5")
     other = tmp_path / episode_file_name(0)
@@ -376,22 +332,6 @@ def test_two_different_recordings_of_one_episode_are_refused(tmp_path):
         consolidate([other], tmp_path / "dataset.hdf5")
     assert other.exists()
     hdf5.verify_episodes(tmp_path / "dataset.hdf5", [0])
-
-
-def test_a_file_of_another_name_is_left_alone(tmp_path):
-    stranger = tmp_path / "notes.h5"
-    hdf5.write_episode(stranger, recorded(0))
-    done = consolidate([stranger], tmp_path / "dataset.hdf5")
-    assert done.damaged[0][0] == stranger
-    assert stranger.exists()
-
-
-def test_parts_that_another_process_has_brought_in_already_are_no_damage(tmp_path):
-    parts = write_parts(tmp_path, [0, 1])
-    consolidate(parts, tmp_path / "dataset.hdf5")
-    done = consolidate([*parts, *write_parts(tmp_path, [2])], tmp_path / "dataset.hdf5")
-    assert done.episode_indices == (0, 1, 2)
-    assert done.damaged == ()
 
 
 def files_at_each_flush(monkeypatch, directory) -> list[tuple[str, set[str]]]:

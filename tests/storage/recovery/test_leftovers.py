@@ -1,11 +1,10 @@
 """What a killed process leaves behind."""
 
-import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,78 +13,22 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.dataset import consolidate
-from isaaclab_arena.storage.episodes import verify_episodes
 from isaaclab_arena.storage.ledger import TRANSITIONS, write_run_plan
 from isaaclab_arena.storage.recovery import remove_if_empty
+from tests.end_to_end.launching import ROOT, environment
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import ForkServer
 from tests.faults.world import World
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
 
-# A process that writes episodes is killed at any moment: what it committed is there, whole.
 
-
-WRITER = """
-import itertools, pathlib, sys
-import numpy as np
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.episodes import write_episode
-from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.episode_file import RecordedEpisode
-
-directory, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-writer = CommitWriter(directory, 0)
-for index in itertools.count(first):
-    arrays = {"actions": np.full((200, 50), index, np.float32), "camera_obs/a": np.full((50, 64, 64, 3), 7, np.uint8)}
-    name = episode_file_name(index)
-    crc = write_episode(
-        directory / name, RecordedEpisode(episode_index=index, arrays=arrays, attributes={}, env_args={})
-    )
-    record = EpisodeRecord(
-        episode=Episode(job="lift", episode_index=index, seed=0), env_id=0, outcome=Outcome.SUCCESS, success=True,
-        length=200, episode_return=0.0, termination="terminated", conditions={}, language_instruction="",
-    )
-    context = {"rank": 0, "episode_in_env": 0, "timestamp": "", "episode_file": name, "checksum": crc}
-    writer.write(commit_line(record, wall_s=0.0, **context))
-"""
-
-
-def test_no_committed_episode_is_lost_when_the_writer_is_killed(tmp_path):
-    generator = random.Random(0)
-    for life in range(4):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(life * 100_000)])
-        commits = tmp_path / ("episode_results_rank0" + (f"_life{life}" if life else "") + ".jsonl")
-        deadline = time.monotonic() + 60
-        while not (commits.exists() and commits.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(generator.uniform(0, 0.2))
-        process.kill()
-        process.wait()
-    log = read_commits(tmp_path, "lift")
-    assert len({line.episode_index // 100_000 for line in log.lines}) == 4
-    assert log.problems == ()
-    for line in log.lines:
-        verify_episodes(tmp_path / str(line.episode_file), [line.episode_index])
-    done = consolidate(sorted(tmp_path.glob("e*.h5")), tmp_path / "dataset_lift.hdf5")
-    assert set(done.episode_indices) >= {line.episode_index for line in log.lines}
-    assert done.damaged == ()
-
-
-def test_an_empty_directory_is_removed_and_another_is_not(tmp_path):
-    empty, full = tmp_path / "empty", tmp_path / "full"
+def test_only_an_empty_directory_is_removed_and_another_rank_may_do_so_at_the_same_moment(tmp_path, monkeypatch):
+    empty, full, file = tmp_path / "empty", tmp_path / "full", tmp_path / "full" / "file"
     empty.mkdir()
     full.mkdir()
-    (full / "episode").touch()
-    remove_if_empty(empty)
-    remove_if_empty(full)
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
-
-
-def test_a_directory_that_another_rank_removes_at_the_same_moment_is_no_failure(tmp_path, monkeypatch):
-    directory = tmp_path / "episodes"
-    directory.mkdir()
+    file.touch()
+    with pytest.raises(StorageError, match="cannot remove"):
+        remove_if_empty(file)
     rmdir = Path.rmdir
 
     def beaten_to_it(path: Path) -> None:
@@ -93,14 +36,9 @@ def test_a_directory_that_another_rank_removes_at_the_same_moment_is_no_failure(
         rmdir(path)
 
     monkeypatch.setattr(Path, "rmdir", beaten_to_it)
-    remove_if_empty(directory)
-    assert not directory.exists()
-
-
-def test_what_is_no_directory_is_told(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot remove"):
-        remove_if_empty(tmp_path / "file")
+    remove_if_empty(empty)
+    remove_if_empty(full)
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
 # Recordings of errors that somebody deleted or damaged: an error is an outcome, and no loss makes it run again.
@@ -133,7 +71,7 @@ def test_an_error_whose_recording_is_lost_stands_and_is_reported(tmp_path, job, 
 def test_verify_names_the_lost_recording_before_and_after_a_resume(tmp_path, job, capsys):
     job.part(1).unlink()
     for _ in range(2):
-        assert main(["verify", str(tmp_path)]) == 1
+        assert main(["verify", str(tmp_path), "--sample", "0"]) == 1
         lines = capsys.readouterr().out.splitlines()
         told = [line for line in lines if "recording of an error is lost" in line]
         assert len(told) == 1
@@ -141,22 +79,14 @@ def test_verify_names_the_lost_recording_before_and_after_a_resume(tmp_path, job
         recover(tmp_path)
 
 
-def test_a_lost_recording_runs_again_where_errors_do(tmp_path, job):
+@pytest.mark.parametrize("retry_errors", [False, True])
+def test_a_lost_recording_runs_again_where_errors_do_until_it_has(tmp_path, job, retry_errors):
     job.part(1).unlink()
-    assert recover(tmp_path, retry_errors=True).jobs[0].finished == ((0, 1), (2, 4))
-
-
-def test_a_retry_that_had_begun_is_still_due_and_one_that_came_out_is_not(tmp_path, job):
     begun = recover(tmp_path, retry_errors=True)
-    begin_attempt(tmp_path, 2, begun, retry_errors=True)
-    assert recover(tmp_path, attempt=3).jobs[0].finished == ((0, 1), (2, 4))
+    assert begun.jobs[0].finished == ((0, 1), (2, 4))
+    begin_attempt(tmp_path, 2, begun, retry_errors=retry_errors)
+    assert recover(tmp_path, attempt=3).jobs[0].finished == (((0, 1), (2, 4)) if retry_errors else ((0, 4),))
     job.finish(1, outcome=Outcome.ERROR, error="it fell again", attempt=2)
-    assert recover(tmp_path, attempt=3).jobs[0].finished == ((0, 4),)
-
-
-def test_an_attempt_without_that_option_begins_no_retry(tmp_path, job):
-    begun = recover(tmp_path, retry_errors=True)
-    begin_attempt(tmp_path, 2, begun, retry_errors=False)
     assert recover(tmp_path, attempt=3).jobs[0].finished == ((0, 4),)
 
 
@@ -184,7 +114,17 @@ BEFORE = {
     "the run is merged": ("replace .results.csv", 1),
 }
 """The operation before which the process dies, and its number among those of its kind."""
-ONLY_CLAIMED = {"a piece is claimed", "a piece is played"}
+FAST = {"the run is planned", "a job begins", "a job is consolidated", "a job is reported"}
+"""With episodes that are assigned before the start; `tests/faults/test_transitions.py` cuts those that are claimed."""
+
+
+def cuts() -> Iterator[Any]:
+    for assignment in Assignment:
+        for event in BEFORE:
+            is_fast = assignment is Assignment.ROUND_ROBIN and event in FAST
+            if assignment is Assignment.DYNAMIC or event not in ("a piece is claimed", "a piece is played"):
+                marks = [] if is_fast else [pytest.mark.slow]
+                yield pytest.param(assignment, event, marks=marks, id=f"{assignment}-{event}")
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +133,7 @@ def server(tmp_path_factory) -> Iterator[ForkServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=list(Assignment))
+@pytest.fixture(scope="module")
 def world(server, tmp_path_factory, request) -> World:
     directory = tmp_path_factory.mktemp(str(request.param))
     return World(directory, server, f"--assignment={request.param}", num_jobs=1, num_episodes=4)
@@ -203,11 +143,35 @@ def test_each_transition_is_cut():
     assert list(BEFORE) == [each.event for each in TRANSITIONS]
 
 
-@pytest.mark.parametrize("event", BEFORE)
-def test_the_next_start_ends_a_run_that_died_before(world, request, event):
-    if event in ONLY_CLAIMED and request.node.callspec.params["world"] is not Assignment.DYNAMIC:
-        pytest.skip("episodes are assigned before the start")
+@pytest.mark.parametrize(("world", "event"), list(cuts()), indirect=["world"], scope="module")
+def test_the_next_start_ends_a_run_that_died_before(world, event):
     only, at = BEFORE[event]
     cut = world.begin(faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
     assert cut.met[0], cut.output
     world.resume_to_the_end()
+
+
+# A repair that is itself interrupted, at any of its file operations, is completed by the next one.
+
+
+@pytest.mark.parametrize(
+    ("effect", "stride"),
+    [
+        (Effect.DIES, 15),
+        *(pytest.param(each, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]) for each in Effect),
+    ],
+)
+def test_a_repair_that_is_disturbed_is_completed_by_the_next(tmp_path, effect, stride):
+    command = [sys.executable, "-m", "tests.storage.recovery.interrupted_recovery", str(tmp_path), str(stride), effect]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment({"OMP_NUM_THREADS": "1"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) > 2
+    assert lines[-1].endswith("nothing 0")

@@ -19,7 +19,6 @@ from isaaclab_arena.storage.reports import (
     JobReport,
     JobStanding,
     ReportedStatus,
-    Reproducible,
     StartUp,
     job_standing,
     read_job_reports,
@@ -61,18 +60,12 @@ def write(directory, *lines):
 
 
 def test_a_line_comes_back_as_it_was_and_holds_arenas_fields(tmp_path):
-    path = write(tmp_path, line(0))
-    said = json.loads(path.read_text())
+    written = line(0, events=EpisodeEvents(progress=0.25, decisive="dropped", seen={"dropped": (31, 2)}))
+    said = json.loads(write(tmp_path, written).read_text())
     assert said.keys() >= ARENA_FIELDS
     assert said["variations"] == {"cube.position": [0.1, 0.2], "cube.colour": "red"}
     (read,) = read_commits(tmp_path, "lift").lines
-    assert dataclasses.replace(read, conditions=line(0).conditions) == line(0)
-
-
-def test_events_come_back_as_they_were(tmp_path):
-    events = EpisodeEvents(progress=0.25, decisive="dropped", seen={"dropped": (31, 2)})
-    write(tmp_path, line(0, events=events))
-    assert read_commits(tmp_path, "lift").lines[0].events == events
+    assert dataclasses.replace(read, conditions=written.conditions) == written
 
 
 def test_progress_has_arenas_shape_and_is_null_for_tasks_of_one_part(tmp_path):
@@ -105,7 +98,7 @@ def test_what_is_not_a_number_is_written_as_null(tmp_path):
 def test_a_torn_last_line_is_ignored(tmp_path):
     path = write(tmp_path, line(0), line(1))
     content = path.read_bytes()
-    for length in range(content.index(b"\n") + 1, len(content)):
+    for length in range(content.index(b"\n") + 1, len(content), 7):
         path.write_bytes(content[:length])
         log = read_commits(tmp_path, "lift")
         assert [each.episode_index for each in log.lines] == [0]
@@ -130,32 +123,25 @@ def test_of_two_lines_of_an_episode_the_first_counts_and_unequal_ones_are_named(
     assert log.unequal_episodes == (1,)
 
 
-THREE_ATTEMPTS = (
-    line(0, attempt=1, outcome=Outcome.ERROR, success=None),
-    line(0, attempt=2),
-    line(0, attempt=3, success=False, outcome=Outcome.FAILURE),
-)
+ERROR = {"outcome": Outcome.ERROR, "success": None}
+FAILURE = {"outcome": Outcome.FAILURE, "success": False}
+ATTEMPTS = {
+    "an error first": (
+        (line(0, attempt=1, **ERROR), line(0, attempt=2), line(0, attempt=3, **FAILURE)),
+        (2, "success", (0,)),
+    ),
+    "an error later": ((line(0, attempt=1, **FAILURE), line(0, attempt=2, **ERROR)), (1, "failure", ())),
+}
 
 
-@pytest.mark.parametrize("order", list(permutations(THREE_ATTEMPTS)))
-def test_the_earliest_attempt_that_is_no_error_counts_whatever_file_its_line_is_in(tmp_path, order):
-    for each in order:
-        write(tmp_path, each)
-    log = read_commits(tmp_path, "lift")
-    assert [(each.attempt, each.outcome) for each in log.lines] == [(2, "success")]
-    assert log.retried_episodes == (0,)
-    assert log.unequal_episodes == (0,)
-
-
-@pytest.mark.parametrize("later_is_first", [False, True])
-def test_of_unequal_results_the_earlier_attempt_counts_and_an_error_takes_no_place(tmp_path, later_is_first):
-    failed = line(0, attempt=1, success=False, outcome=Outcome.FAILURE)
-    lines = [failed, line(0, attempt=2, outcome=Outcome.ERROR, success=None)]
-    for each in reversed(lines) if later_is_first else lines:
-        write(tmp_path, each)
-    log = read_commits(tmp_path, "lift")
-    assert [each.outcome for each in log.lines] == ["failure"]
-    assert (log.unequal_episodes, log.retried_episodes) == ((0,), ())
+@pytest.mark.parametrize(("attempts", "counts"), ATTEMPTS.values(), ids=ATTEMPTS)
+def test_the_earliest_attempt_that_is_no_error_counts_whatever_file_its_line_is_in(tmp_path, attempts, counts):
+    for number, order in enumerate(permutations(attempts)):
+        for each in order:
+            write(tmp_path / str(number), each)
+        log = read_commits(tmp_path / str(number), "lift")
+        assert [(each.attempt, each.outcome, log.retried_episodes) for each in log.lines] == [counts]
+        assert log.unequal_episodes == (0,)
 
 
 @pytest.mark.parametrize(
@@ -184,49 +170,25 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
     second.close()
 
 
-def test_lines_of_another_job_are_reported(tmp_path):
+def test_lines_of_another_job_are_reported_and_do_not_count(tmp_path):
     write(tmp_path, line(0, job="other"))
     log = read_commits(tmp_path, "lift")
-    assert log.lines == ()
-    assert "belongs to job 'other'" in log.problems[0]
-
-
-def test_a_job_without_files_has_no_lines(tmp_path):
-    assert read_commits(tmp_path / "never", "lift").lines == ()
+    assert log.lines == read_commits(tmp_path / "never", "lift").lines == ()
+    assert "'other'" in log.problems[0]
 
 
 def report(rank: int, **changes) -> JobReport:
-    values = {
-        "job": "lift",
-        "rank": rank,
-        "device": "cpu",
-        "status": ReportedStatus.COMPLETED,
-        "started_at": "a",
-        "ended_at": "b",
-        "wall_s": 2.0,
-        "reproducible": Reproducible.BITWISE,
-    }
-    return JobReport(**{**values, **changes})
+    return job_standing_report(rank=rank, **changes)
 
 
-def test_reports_come_back_by_rank(tmp_path):
-    for rank in (10, 2):
-        write_job_report(tmp_path, report(rank))
-    assert read_job_reports(tmp_path, "lift") == ([report(2), report(10)], [])
-
-
-def test_a_report_that_does_not_say_how_the_job_began_is_read(tmp_path):
-    path = write_job_report(tmp_path, report(0))
+def test_reports_come_back_by_rank_also_those_that_do_not_say_how_the_job_began(tmp_path):
+    path = write_job_report(tmp_path, report(10))
     document = json.loads(path.read_text())
     del document["start_up"]
     path.write_text(json.dumps(document))
-    assert read_job_reports(tmp_path, "lift") == ([report(0)], [])
-
-
-def test_a_report_says_how_the_job_began(tmp_path):
-    began = report(0, start_up=StartUp(import_s=1.5, compile_s=14.0, first_step_s=0.5))
+    began = report(2, start_up=StartUp(import_s=1.5, compile_s=14.0, first_step_s=0.5))
     write_job_report(tmp_path, began)
-    assert read_job_reports(tmp_path, "lift") == ([began], [])
+    assert read_job_reports(tmp_path, "lift") == ([began, report(10)], [])
 
 
 def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
@@ -237,27 +199,20 @@ def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
     assert read_job_reports(tmp_path, "lift")[0] == [failed, report(0, attempt=2)]
 
 
-def test_an_unreadable_report_is_told_and_the_others_are_read(tmp_path):
-    write_job_report(tmp_path, report(0))
-    (tmp_path / "job_report_rank1.json").write_text("{")
-    reports, problems = read_job_reports(tmp_path, "lift")
-    assert reports == [report(0)]
-    [(path, problem)] = problems
-    assert path.name == "job_report_rank1.json"
-    assert "job_report_rank1.json: is not valid JSON" in problem
-
-
-def test_a_report_of_another_job_is_told_and_does_not_count(tmp_path):
-    path = write_job_report(tmp_path, report(0, job="push"))
-    assert read_job_reports(tmp_path, "lift") == ([], [(path, f"{path}: is of job 'push'")])
-
-
-def test_a_report_of_another_run_is_told_and_does_not_count(tmp_path):
-    path = write_job_report(tmp_path, report(0, run="theirs"))
-    assert read_job_reports(tmp_path, "lift", "ours") == ([], [(path, f"{path}: is of another run")])
-    assert read_job_reports(tmp_path, "lift", "theirs")[0] == [report(0, run="theirs")]
-    earlier = write_job_report(tmp_path, report(1))
-    assert [each.rank for each in read_job_reports(tmp_path, "lift", "ours")[0]] == [1], earlier
+def test_a_report_that_is_damaged_or_of_another_job_or_run_is_told_and_does_not_count(tmp_path):
+    ours, earlier = report(0, run="ours"), report(1)
+    for each in (ours, earlier):
+        write_job_report(tmp_path, each)
+    others = [write_job_report(tmp_path, report(rank)) for rank in (2, 3, 4)]
+    others[0].write_text("{")
+    others[1].write_text(others[1].read_text().replace('"lift"', '"push"'))
+    others[2].unlink()
+    write_job_report(tmp_path, report(4, run="theirs"))
+    reports, problems = read_job_reports(tmp_path, "lift", "ours")
+    assert reports == [ours, earlier]
+    assert [path for path, _ in problems] == others
+    for (_, problem), word in zip(problems, ("JSON", "'push'", "another run"), strict=True):
+        assert word in problem
 
 
 def test_that_a_rank_has_begun_counts_until_it_says_how_it_ended(tmp_path):
@@ -359,28 +314,19 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_the_lines_of_other_files_count(directory):
+def test_of_lines_and_reports_those_in_other_files_count_unless_all_must_be_read(directory):
     os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
+    os.mkfifo(directory / "lift" / "job_report_rank1.json")
     log = read_commits(directory / "lift", "lift")
-    assert [each.episode_index for each in log.lines] == [0]
-    [problem] = log.problems
-    assert problem.endswith("episode_results_rank1.jsonl: is a pipe, not a file; save what comes through it as a file")
-
-
-def test_what_must_be_read_is_refused(directory):
-    os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
+    reports, told = read_job_reports(directory / "lift", "lift")
+    assert [each.episode_index for each in log.lines] == [each.rank for each in reports] == [0]
+    for [problem] in (log.problems, [each for _, each in told]):
+        assert "is a pipe" in problem
     with pytest.raises(StorageError, match="is a pipe"):
         read_commits(directory / "lift", "lift", skip_unreadable=False)
 
 
-def test_the_reports_of_other_ranks_count(directory):
-    os.mkfifo(directory / "lift" / "job_report_rank1.json")
-    reports, [(_, problem)] = read_job_reports(directory / "lift", "lift")
-    assert [each.rank for each in reports] == [0]
-    assert "is a pipe" in problem
-
-
 def test_a_plan_that_is_a_pipe_is_no_plan(directory):
     os.mkfifo(directory / "run.json")
-    with pytest.raises(ConfigError, match=r"holds no run\.json"):
+    with pytest.raises(ConfigError, match=r"run\.json"):
         read_run_plan(directory)
