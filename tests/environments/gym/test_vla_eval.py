@@ -17,8 +17,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
-from tests.environments.gym.gym_running import build, run
-from tests.environments.gym.test_builder import problems
+from tests.environments.gym.gym_running import build, problems, run
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.environments.gym.vla_eval_points"

@@ -27,8 +27,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.workers import spare_workers_kept
 from tests.end_to_end.launching import ROOT
-from tests.environments.gym.gym_running import build
-from tests.environments.gym.test_builder import problems
+from tests.environments.gym.gym_running import build, problems
 from tests.environments.libero import checkouts
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
 
