@@ -40,7 +40,6 @@ class TestSeeing(PictureConformance):
     """A task on a table whose pictures policies see."""
 
     num_steps = 4
-    test_observations_are_as_specified = EnvironmentConformance.test_observations_are_as_specified
 
     def make(self, num_envs: int) -> Environment:
         return build("reach", num_envs=num_envs, enable_cameras=True, camera_size=16)
