@@ -45,20 +45,14 @@ def arm_told(joint: int, turn_rad: float):
     return arm_facts(ring.moments([0])[0], env.robot)
 
 
-def test_a_hand_that_presses_on_the_table_is_blocked():
-    arm = arm_told(1, 1.3)
-    assert arm.blocked[-10:].all()
-    assert not arm.blocked[:5].any()
-    assert arm.travel_m[0] == 0
-    assert arm.travel_m[-1] > 0.1
-
-
-def test_an_arm_at_the_limit_of_a_joint_is_blocked():
+def test_an_arm_that_presses_on_the_table_or_stands_at_the_limit_of_a_joint_is_blocked():
+    pressed = arm_told(1, 1.3)
+    assert pressed.blocked[-10:].all()
+    assert not pressed.blocked[:5].any()
+    assert pressed.travel_m[0] == 0
+    assert pressed.travel_m[-1] > 0.1
     assert arm_told(6, 10.0).blocked[-10:].all()
-
-
-def test_an_arm_that_stands_where_it_is_told_to_be_is_not_blocked():
-    assert not arm_told(1, 0.1).blocked.any()
+    assert not arm_told(1, 0.1).blocked.any(), "it stands where it is told to be"
 
 
 def test_progress_never_falls_and_leaves_the_last_part_to_success():
@@ -127,31 +121,34 @@ def test_an_event_is_told_with_its_first_step_and_as_what_decided(patterns, name
     assert name in EVENTS
 
 
-def test_what_is_seen_at_the_end_comes_before_what_happened_first():
-    astray = from_on(12)
-    assert seen(facts(strayed=astray, lost=astray, fallen=from_on(38)))[1] == "fell_over"
-    assert seen(facts(strayed=astray, lost=astray, moved=""))[1] == "never_moved"
-    assert seen(facts(strayed=astray, lost=astray, nearly=astray))[1] == "almost"
-    assert seen(facts(strayed=astray, lost=astray, nearly="." * 12 + "#" * 8))[1] == "strayed"
+ASTRAY = from_on(12)
+PROGRESSING = "out_of_time_while_progressing"
 
 
-def test_a_setback_after_which_the_task_came_further_was_made_good():
-    assert seen(facts(strayed="...####"))[1] == "out_of_time_while_progressing"
-    assert seen(facts(strayed=from_on(30)))[1] == "strayed"
-
-
-def test_nothing_is_made_good_where_success_has_become_impossible():
-    assert seen(facts(strayed="...####", lost=from_on(35)))[1] == "strayed"
+@pytest.mark.parametrize(
+    ("patterns", "decisive"),
+    [
+        # What is seen at the end comes before what happened first.
+        ({"strayed": ASTRAY, "lost": ASTRAY, "fallen": from_on(38)}, "fell_over"),
+        ({"strayed": ASTRAY, "lost": ASTRAY, "moved": ""}, "never_moved"),
+        ({"strayed": ASTRAY, "lost": ASTRAY, "nearly": ASTRAY}, "almost"),
+        ({"strayed": ASTRAY, "lost": ASTRAY, "nearly": "." * 12 + "#" * 8}, "strayed"),
+        # A setback after which the task came further was made good, but not where success has become impossible.
+        ({"strayed": "...####"}, PROGRESSING),
+        ({"strayed": from_on(30)}, "strayed"),
+        ({"strayed": "...####", "lost": from_on(35)}, "strayed"),
+        # A goal that was met for a moment only was not undone.
+        ({"met": "....." + "#" * 5}, PROGRESSING),
+    ],
+)
+def test_of_events_on_the_floor_the_one_that_was_not_made_good_decides(patterns, decisive):
+    assert seen(facts(**patterns))[1] == decisive
 
 
 def test_a_robot_that_gets_no_further_has_stalled_and_one_that_was_stopped_has_not():
     early = [0.1] + [0.5] * (MOMENTS - 1)
     assert seen(facts(early)) == ({"stalled": (40, 1)}, "stalled")
     assert seen(facts(early), max_steps=100) == ({}, None)
-
-
-def test_a_goal_that_was_met_for_a_moment_only_was_not_undone():
-    assert seen(facts(met="....." + "#" * 5))[1] == "out_of_time_while_progressing"
 
 
 def test_progress_never_falls_ends_where_success_became_impossible_and_is_1_for_successes_only():
@@ -203,9 +200,9 @@ def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step()
         moments.body_orientation("goal/body")
 
 
-def test_a_step_that_is_made_again_is_kept_once():
+def test_a_step_that_is_made_again_is_kept_once_and_what_a_task_does_not_name_is_not():
     env = build("lift_object")
-    ring = MomentRing(env.backend, num_envs=1, capacity=4)
+    ring = MomentRing(env.backend, num_envs=1, capacity=4, fields=("qpos",))
     start(env)
     ring.start([0])
     ring.keep()
@@ -215,17 +212,7 @@ def test_a_step_that_is_made_again_is_kept_once():
     (moments,) = ring.moments([0])
     assert len(moments.qpos) == 2
     assert torch.equal(moments.qpos[-1:], env.backend.qpos)
-
-
-def test_what_a_task_does_not_name_is_not_kept_and_asking_for_it_says_so():
-    env = build("lift_object")
-    ring = MomentRing(env.backend, num_envs=1, capacity=4, fields=("qpos",))
-    start(env)
-    ring.start([0])
-    ring.keep()
-    (moments,) = ring.moments([0])
-    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
-    with pytest.raises(AttributeError, match=r"moments have no 'ctrl'; a task names .* moment_fields"):
+    with pytest.raises(AttributeError, match=r"'ctrl'.* moment_fields"):
         _ = moments.ctrl
 
 
@@ -298,102 +285,89 @@ def test_an_event_is_told_with_its_first_step_its_count_and_as_what_decided(fact
     assert name in EVENTS
 
 
-def test_letting_go_of_what_lies_where_it_belongs_is_no_drop():
-    found, _ = reading_seen(told(moments=22, taken="..###", carried="..###", delivered=".......#######"))
-    assert "dropped" not in found
+AWAY = [0.0] * 4 + [0.06] * 18
+GROWING = [0.1] * 10 + [0.9] * 12
+RISING = [each / 30 for each in range(22)]
 
 
-def test_what_is_put_down_in_the_wrong_place_is_dropped_when_the_hand_lets_go():
-    assert reading_seen(told(moments=22, taken="..#####", carried="..###")) == ({"dropped": (7, 1)}, "dropped")
+@pytest.mark.parametrize(
+    ("facts", "max_steps", "expected"),
+    [
+        # Letting go of what lies where it belongs is no drop; in the wrong place it is one when the hand lets go.
+        ({"taken": "..###", "carried": "..###", "delivered": ".......#######"}, 1000, {}),
+        ({"taken": "..#####", "carried": "..###"}, 1000, {"dropped": (7, 1)}),
+        # What was dropped and then missed was dropped.
+        (
+            {"hand_m": [_NEAR] * 8 + [_FAR] * 6 + [_NEAR] * 3 + [_FAR] * 5, "taken": "..###", "carried": "..###"},
+            1000,
+            {"dropped": (5, 1), "reached_and_missed": (14, 1)},
+        ),
+        # What was missed and dropped, and is taken again, was made good.
+        (
+            {
+                "hand_m": [_NEAR] * 3 + [_FAR] * 3 + [_NEAR] * 16,
+                "taken": "......####.....#######",
+                "carried": "......####.....#######",
+            },
+            21,
+            {"stalled": (21, 1), "dropped": (10, 1), "reached_and_missed": (0, 1)},
+        ),
+        # Hovering to the end without taking anything is a miss, but arriving late is none.
+        ({"hand_m": [_FAR] + [_NEAR] * (HOVER_STEPS + 1)}, 1000, {"reached_and_missed": (1, 1)}),
+        ({"hand_m": [_FAR] * 12 + [_NEAR] * 10}, 1000, {}),
+        # The knuckles push it; it slips from the fingers before it is off the table; a failed grasp pushes it away.
+        ({"hand_m": [_FAR] * 22, "taken": "...####", "strayed_m": [0.0] * 22}, 1000, {"reached_and_missed": (3, 1)}),
+        (
+            {"hand_m": [_NEAR] * 8 + [_FAR] * 14, "taken": "..###", "carried": "."},
+            1000,
+            {"reached_and_missed": (0, 1)},
+        ),
+        (
+            {"hand_m": [_FAR] * 2 + [_NEAR] * 5 + [_FAR] * 15, "carried": ".", "strayed_m": AWAY},
+            1000,
+            {"reached_and_missed": (2, 1), "pushed_away": (4, 1)},
+        ),
+        # A setback that was made good decides nothing.
+        (
+            {"stages": (GROWING,), "taken": "..####.......#########", "carried": "..####", "nearly": 20 * "." + "#"},
+            1000,
+            {"almost": (20, 1), "dropped": (6, 1)},
+        ),
+        # Time runs out while progressing only at the limit and with late growth.
+        ({"stages": (RISING,), "taken": "#"}, 21, {"out_of_time_while_progressing": (21, 1)}),
+        ({"stages": (RISING,), "taken": "#"}, 22, {}),
+        ({"stages": ([0.1] + [0.5] * 21,), "taken": "#"}, 21, {"stalled": (21, 1)}),
+    ],
+)
+def test_what_was_not_made_good_decides_among_what_is_seen(facts, max_steps, expected):
+    """The first that is expected decides."""
+    assert reading_seen(told(moments=22, **facts), max_steps=max_steps) == (expected, next(iter(expected), None))
 
 
-def test_what_was_dropped_or_missed_and_is_taken_again_was_made_good():
-    facts = {"hand_m": [_NEAR] * 3 + [_FAR] * 3 + [_NEAR] * 16, "carried": "......####.....#######"}
-    found, decisive = reading_seen(told(moments=22, taken=facts["carried"], **facts), max_steps=21)
-    assert found == {"dropped": (10, 1), "reached_and_missed": (0, 1), "stalled": (21, 1)}
-    assert decisive == "stalled"
-
-
-def test_what_was_dropped_and_then_missed_was_dropped():
-    hand_m = [_NEAR] * 8 + [_FAR] * 6 + [_NEAR] * 3 + [_FAR] * 5
-    found, decisive = reading_seen(told(moments=22, hand_m=hand_m, taken="..###", carried="..###"))
-    assert found == {"dropped": (5, 1), "reached_and_missed": (14, 1)}
-    assert decisive == "dropped"
-
-
-def test_a_hand_that_went_to_another_thing_and_never_to_the_right_one_went_to_the_wrong_object():
-    other_m = torch.tensor([_FAR] * 5 + [_NEAR] * 17)
-    assert reading_seen(told(moments=22, hand_m=[_FAR] * 22, other_m=other_m))[1] == "wrong_object"
-    assert reading_seen(told(moments=22, other_m=other_m, taken="#"))[1] is None
-
-
-def test_a_thing_that_is_pushed_away_and_back_again_was_not_pushed_away():
-    hand_m = [_NEAR] * 12 + [_FAR] * 10
-    away = told(moments=22, hand_m=hand_m, strayed_m=[0.0] * 5 + [0.06] * 17)
-    back = told(moments=22, hand_m=hand_m, strayed_m=[0.0] * 5 + [0.06] * 5 + [0.0] * 12)
-    assert reading_seen(away)[1] == "pushed_away"
-    assert reading_seen(back)[1] == "reached_and_missed"
-
-
-def test_a_goal_that_was_nearly_met_and_is_not_any_more_was_not_almost_met():
-    assert reading_seen(told(moments=22, taken="#", nearly="......##")) == ({"almost": (6, 1)}, None)
-
-
-def test_hovering_to_the_end_without_taking_anything_is_a_miss_but_arriving_late_is_none():
-    waited = told(moments=22, hand_m=[_FAR] + [_NEAR] * (HOVER_STEPS + 1))
-    late = told(moments=22, hand_m=[_FAR] * 12 + [_NEAR] * 10)
-    assert reading_seen(waited) == ({"reached_and_missed": (1, 1)}, "reached_and_missed")
-    assert reading_seen(late) == ({}, None)
-
-
-def test_a_thing_that_the_knuckles_push_was_come_to_and_missed():
-    pushed = told(moments=22, hand_m=[_FAR] * 22, taken="...####", strayed_m=[0.0] * 22)
-    assert reading_seen(pushed) == ({"reached_and_missed": (3, 1)}, "reached_and_missed")
-
-
-def test_what_slips_from_the_fingers_before_it_is_off_the_table_was_missed():
-    slipped = told(moments=22, hand_m=[_NEAR] * 8 + [_FAR] * 14, taken="..###", carried=".")
-    assert reading_seen(slipped) == ({"reached_and_missed": (0, 1)}, "reached_and_missed")
-
-
-def test_a_thing_that_is_pushed_away_by_a_failed_grasp_was_missed():
-    pushed = [0.0] * 4 + [0.06] * 18
-    missed = told(moments=22, hand_m=[_FAR] * 2 + [_NEAR] * 5 + [_FAR] * 15, carried=".", strayed_m=pushed)
-    assert reading_seen(missed) == ({"pushed_away": (4, 1), "reached_and_missed": (2, 1)}, "reached_and_missed")
-
-
-def test_a_setback_that_was_made_good_decides_nothing():
-    growing = [0.1] * 10 + [0.9] * 12
-    found, decisive = reading_seen(
-        told(moments=22, stages=(growing,), taken="..####.......#", carried="..####.......##")
-    )
-    assert found["dropped"][0] == 6
-    assert decisive == "dropped"
-    dropped_early = told(
-        moments=22, stages=(growing,), taken="..####.......#########", carried="..####", nearly=20 * "." + "#"
-    )
-    assert reading_seen(dropped_early) == ({"dropped": (6, 1), "almost": (20, 1)}, "almost")
-
-
-def test_a_wrong_object_that_is_still_held_decides_although_the_hand_came_nearer_after():
-    nearer = [0.1] * 10 + [0.9] * 12
-    assert (
-        reading_seen(told(moments=22, stages=(nearer,), wrong_object="....." + "#" * 17, taken="#"))[1]
-        == "wrong_object"
-    )
-
-
-def test_of_setbacks_in_the_same_step_the_first_of_the_list_decides():
-    both = told(moments=22, wrong_order=".....#################", wrong_object=".....#################", taken="#")
-    assert reading_seen(both)[1] == "wrong_object"
-
-
-def test_time_runs_out_while_progressing_only_at_the_limit_and_with_late_growth():
-    rising = told(moments=22, stages=([each / 30 for each in range(22)],), taken="#")
-    assert reading_seen(rising, max_steps=21)[1] == "out_of_time_while_progressing"
-    assert reading_seen(rising, max_steps=22) == ({}, None)
-    early = told(moments=22, stages=([0.1] + [0.5] * 21,), taken="#")
-    assert reading_seen(early, max_steps=21) == ({"stalled": (21, 1)}, "stalled")
+@pytest.mark.parametrize(
+    ("facts", "decisive"),
+    [
+        # A hand that went to another thing and never to the right one.
+        ({"hand_m": [_FAR] * 22, "other_m": [_FAR] * 5 + [_NEAR] * 17}, "wrong_object"),
+        ({"other_m": [_FAR] * 5 + [_NEAR] * 17, "taken": "#"}, None),
+        # A thing that is pushed away, and one that is pushed back again.
+        ({"hand_m": [_NEAR] * 12 + [_FAR] * 10, "strayed_m": [0.0] * 5 + [0.06] * 17}, "pushed_away"),
+        (
+            {"hand_m": [_NEAR] * 12 + [_FAR] * 10, "strayed_m": [0.0] * 5 + [0.06] * 5 + [0.0] * 12},
+            "reached_and_missed",
+        ),
+        # A goal that was nearly met and is not any more.
+        ({"taken": "#", "nearly": "......##"}, None),
+        # It was taken again, and dropped again.
+        ({"stages": (GROWING,), "taken": "..####.......#", "carried": "..####.......##"}, "dropped"),
+        # It is still held, although the hand came nearer after.
+        ({"stages": (GROWING,), "wrong_object": "....." + "#" * 17, "taken": "#"}, "wrong_object"),
+        # Of setbacks in the same step the first of the list decides.
+        ({"wrong_order": "....." + "#" * 17, "wrong_object": "....." + "#" * 17, "taken": "#"}, "wrong_object"),
+    ],
+)
+def test_what_decides_is_what_the_hand_and_the_thing_did_last(facts, decisive):
+    assert reading_seen(told(moments=22, **facts))[1] == decisive
 
 
 def test_a_success_may_have_setbacks_but_none_decides_and_falls_short_of_nothing():
@@ -402,25 +376,16 @@ def test_a_success_may_have_setbacks_but_none_decides_and_falls_short_of_nothing
     assert (events.progress, events.decisive, dict(events.seen)) == (1.0, None, {"dropped": (5, 1)})
 
 
-def spans_holds(pattern: str) -> np.ndarray:
-    return np.array([each == "#" for each in pattern])
+def test_spans_and_ends_and_visits_bridge_short_breaks_and_leave_out_short_spans():
+    def these(pattern: str) -> np.ndarray:
+        return np.array([each == "#" for each in pattern])
 
-
-def test_spans_have_their_first_and_last_moment():
-    assert spans(spans_holds("##.#...##")) == [(0, 1), (3, 3), (7, 8)]
-    assert spans(spans_holds("...")) == []
-
-
-def test_a_short_break_ends_no_span_and_a_short_span_is_none():
-    assert spans(spans_holds("##.#...##"), gap=1) == [(0, 3), (7, 8)]
-    assert spans(spans_holds("##.#...##"), shortest=2) == [(0, 1), (7, 8)]
-
-
-def test_a_visit_lasts_until_the_hand_is_well_away():
-    distance = np.array([9.0, 4.0, 6.0, 4.0, 8.0, 9.0, 5.0])
-    assert visits(distance, reach=5.0, left=7.0) == [(1, 3), (6, 6)]
-
-
-def test_what_ends_is_named_by_the_first_moment_without_it_and_what_lasts_has_no_end():
-    assert ends(spans_holds("###..####.##"), shortest=3, gap=0) == [(3, 3), (9, 9)]
-    assert ends(spans_holds("..####"), shortest=1, gap=0) == []
+    assert spans(these("##.#...##")) == [(0, 1), (3, 3), (7, 8)]
+    assert spans(these("...")) == []
+    assert spans(these("##.#...##"), gap=1) == [(0, 3), (7, 8)]
+    assert spans(these("##.#...##"), shortest=2) == [(0, 1), (7, 8)]
+    # What ends is named by the first moment without it; what lasts has no end.
+    assert ends(these("###..####.##"), shortest=3, gap=0) == [(3, 3), (9, 9)]
+    assert ends(these("..####"), shortest=1, gap=0) == []
+    # A visit lasts until the hand is well away.
+    assert visits(np.array([9.0, 4.0, 6.0, 4.0, 8.0, 9.0, 5.0]), reach=5.0, left=7.0) == [(1, 3), (6, 6)]

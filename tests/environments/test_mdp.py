@@ -78,14 +78,15 @@ def test_a_delta_moves_the_tool_by_that_much_and_does_not_turn_it(axis):
     assert rotation_error(after["eef_quat"], before["eef_quat"]).abs().max() < 0.01
 
 
-def test_a_delta_turns_the_tool_in_the_world_frame():
+def test_a_delta_turns_the_tool_in_the_world_frame_and_none_keeps_the_arm_where_it_is_told_to_be():
     env = build("lift_object", action_mode="ee_delta")
     start(env)
     still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    told = env.backend.ctrl.clone()
     before = settle(env, still, 10)
+    torch.testing.assert_close(env.backend.ctrl, told, atol=1e-8, rtol=0)
     env.step(still + torch.tensor([[0.0, 0, 0, 0, 0, 0.1, 0]]))
-    after = settle(env, still, 20)
-    turned = rotation_error(after["eef_quat"], before["eef_quat"])
+    turned = rotation_error(settle(env, still, 20)["eef_quat"], before["eef_quat"])
     torch.testing.assert_close(turned, torch.tensor([[0.0, 0.0, 0.1]]), atol=5e-3, rtol=0)
 
 
@@ -95,14 +96,6 @@ def test_a_delta_is_clipped_to_its_bounds():
     env.reset(torch.arange(2), [conditions, conditions])
     env.step(torch.tensor([[MAX_TRANSLATION_M, 0, 0, 0, 0, 0, 0.08], [99.0, 0, 0, 0, 0, 0, 99.0]]))
     torch.testing.assert_close(env.backend.ctrl[0], env.backend.ctrl[1], atol=1e-6, rtol=0)
-
-
-def test_a_zero_delta_keeps_the_arm_where_it_is_told_to_be():
-    env = build("lift_object", action_mode="ee_delta")
-    start(env)
-    before = env.backend.ctrl.clone()
-    settle(env, torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]]), 30)
-    torch.testing.assert_close(env.backend.ctrl, before, atol=1e-8, rtol=0)
 
 
 def test_the_gripper_follows_the_width_in_both_modes():
@@ -132,18 +125,14 @@ def test_a_total_is_the_same_in_every_batch():
     torch.testing.assert_close(terms.total_square(values), (values**2).sum(dim=1))
 
 
-def test_tracking_is_as_wide_as_a_bell_and_has_a_longer_tail():
-    squared = torch.tensor([0.0, 0.01, 0.25, 4.0])
-    tracked = terms.tracking(squared, width=0.5)
+def test_tracking_is_as_wide_as_a_bell_with_a_longer_tail_or_makes_every_bit_of_the_way_worth_the_same():
+    tracked = terms.tracking(torch.tensor([0.0, 0.01, 0.25, 4.0]), width=0.5)
     assert tracked[0] == 1
     assert tracked[1].item() == pytest.approx(math.exp(-0.04), abs=1e-3)
     assert tracked[2].item() == pytest.approx(0.41, abs=0.01)
     assert tracked[3] > math.exp(-16)
-
-
-def test_relative_tracking_makes_every_bit_of_the_way_worth_the_same():
-    tracked = terms.relative_tracking(torch.tensor([0.0, 0.35, 0.7, 2.0]), torch.tensor([0.5] * 4), slack=0.2)
-    assert tracked.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.0], abs=1e-6)
+    relative = terms.relative_tracking(torch.tensor([0.0, 0.35, 0.7, 2.0]), torch.tensor([0.5] * 4), slack=0.2)
+    assert relative.tolist() == pytest.approx([1.0, 0.5, 0.0, 0.0], abs=1e-6)
 
 
 def test_a_low_pass_follows_a_step_within_its_time_constant():
@@ -156,14 +145,11 @@ def test_a_low_pass_follows_a_step_within_its_time_constant():
     assert seen[-1] > 0.99
 
 
-def test_feet_at_their_heights_are_worth_most():
+def test_feet_at_their_heights_are_worth_most_and_only_those_that_touch_slip():
     wanted = torch.tensor([[0.07, 0.0], [0.07, 0.0]])
     kept = terms.clearance_tracking(torch.tensor([[0.07, 0.0], [0.0, 0.0]]), wanted, width=0.04)
     assert kept[0] == 1
     assert 0.5 < kept[1] < 0.7
-
-
-def test_only_feet_that_touch_slip():
     velocity = torch.tensor([[[0.3, 0.4], [1.0, 0.0]]])
     assert terms.slip(velocity, torch.tensor([[True, False]])).item() == pytest.approx(0.25)
 
@@ -188,11 +174,6 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     assert [term.spec.unit for term in terms.values()] == ["m", "m", "m", None]
 
 
-def test_a_term_without_a_unit_has_none():
-    units = [term.spec.unit for term in (orientation_term(lambda _: POINT), number_term("x", "m", lambda _: POINT))]
-    assert units == [None, "m"]
-
-
 def test_an_observation_does_not_change_when_the_world_goes_on():
     state = torch.ones(2, 3)
     seen = read_terms({"place": position_term(lambda _: state)}, NOWHERE, torch.device("cpu"))
@@ -215,17 +196,19 @@ def test_the_distance_is_the_share_of_words_that_only_one_of_them_has():
 def test_paraphrases_from_near_to_far_are_taken():
     check_paraphrases(OWN, ["please pick up the cube and lift it", "grab the cube and lift it", "raise that block"])
     check_paraphrases(OWN, [])
+    # A number that the task itself says is no telltale.
+    check_paraphrases("stack the two cubes", ["please stack the two cubes"])
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (["pick up the cube and lift it, level 3"], "tells more than 'pick up the cube and lift it' does: 3, level"),
-        (["paraphrase: lift the cube"], "tells more than .* does: paraphrase"),
+        (["pick up the cube and lift it, level 3"], "does: 3, level"),
+        (["paraphrase: lift the cube"], "does: paraphrase"),
         (["lift the cube in two seconds"], "does: two"),
         (["lift the cube by 10cm"], "does: 10"),
-        (["lift it, and pick the cube up"], "has the words of"),
-        (["raise that block", "please pick up the cube and lift it"], "is nearer to .* order them from near to far"),
+        (["lift it, and pick the cube up"], "the words of"),
+        (["raise that block", "please pick up the cube and lift it"], "from near to far"),
     ],
     ids=str,
 )
@@ -235,12 +218,9 @@ def test_one_that_tells_of_the_change_or_changes_nothing_or_is_out_of_order_is_r
     assert refused.value.problems[0].key == "paraphrases"
 
 
-def test_a_number_that_the_task_itself_says_is_no_telltale():
-    check_paraphrases("stack the two cubes", ["please stack the two cubes"])
-
-
-def test_distance_is_euclidean():
+def test_distances_are_euclidean_and_a_horizontal_one_knows_no_height():
     assert terms.distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 5.0, 7.0]])).item() == 5.0
+    assert terms.horizontal_distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 6.0, 9.0]])).item() == 5.0
 
 
 def test_closeness_falls_from_1_through_one_half_and_never_to_0():
@@ -258,16 +238,6 @@ def test_a_count_grows_breaks_off_and_waits_while_its_env_slot_rests():
     assert terms.count_while(condition, torch.tensor([3, 3, 3]), running).tolist() == [4, 0, 3]
 
 
-def test_things_below_or_beside_the_table_are_off_it():
-    places = torch.tensor([[0.5, 0.0, 0.025], [0.5, 0.0, -0.1], [1.2, 0.0, 0.1], [0.5, -0.7, 0.1]])
-    assert terms.off_the_table(places).tolist() == [False, True, True, True]
-
-
-def test_a_box_contains_what_lies_between_its_corners():
-    points = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2], [-0.2, 0.0, 0.0], [0.0, 0.11, 0.0]])
-    assert terms.inside_box(points, (-0.1, -0.1, -0.1), (0.1, 0.1, 0.1)).tolist() == [True, False, False, False]
-
-
 @pytest.mark.parametrize(
     ("hand_x", "expected_x"),
     [(-0.2, -0.06), (-0.05, -0.05), (-0.025, -0.03), (0.0, -0.06), (0.1, -0.06)],
@@ -277,11 +247,8 @@ def test_a_hand_pushes_from_behind(hand_x, expected_x):
     hand = torch.tensor([[hand_x, 0.0, 0.3]])
     point = terms.push_point(hand, torch.tensor([[0.0, 0.0, 0.02]]), torch.tensor([[0.5, 0.0, 0.0]]), (0.03, 0.06))
     assert point[0].tolist() == pytest.approx([expected_x, 0.0, 0.02])
-
-
-def test_a_thing_that_is_at_its_goal_has_a_push_point_nonetheless():
-    place = torch.tensor([[0.1, 0.2, 0.02]])
-    assert torch.isfinite(terms.push_point(place, place, place, (0.03, 0.06))).all()
+    # A thing that is at its goal has a push point nonetheless.
+    assert torch.isfinite(terms.push_point(hand, hand, hand, (0.03, 0.06))).all()
 
 
 @pytest.mark.parametrize(
@@ -322,20 +289,13 @@ def test_the_table_top_ends_where_it_does_in_every_direction():
     assert terms.off_the_table(edge + out).tolist() == [True] * 5
 
 
-@pytest.mark.parametrize("axis", range(3))
-@pytest.mark.parametrize(("corner", "side"), [((-0.1, -0.2, -0.3), -1), ((0.4, 0.5, 0.6), 1)])
-def test_a_box_ends_at_every_one_of_its_faces(axis, corner, side):
-    at_the_face = torch.zeros(3, dtype=torch.float64)
-    at_the_face[axis] = corner[axis]
-    beyond = at_the_face.clone()
-    beyond[axis] += side * 1e-6
-    points = torch.stack((at_the_face, beyond))
-    assert terms.inside_box(points, (-0.1, -0.2, -0.3), (0.4, 0.5, 0.6)).tolist() == [True, False]
-
-
-def test_horizontal_distance_knows_no_height():
-    distance = terms.horizontal_distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 6.0, 9.0]]))
-    assert distance.item() == 5.0
+def test_a_box_ends_at_every_one_of_its_faces():
+    low, high, little = (-0.1, -0.2, -0.3), (0.4, 0.5, 0.6), 1e-6
+    for corner, sign in ((low, -1), (high, 1)):
+        at_the_faces = torch.diag(torch.tensor(corner, dtype=torch.float64))
+        beyond = at_the_faces + sign * little * torch.eye(3)
+        assert terms.inside_box(at_the_faces, low, high).all()
+        assert not terms.inside_box(beyond, low, high).any()
 
 
 ON_THE_TABLE = ((0.4, -0.2), (0.6, 0.2))
@@ -364,7 +324,10 @@ def refusal(thing_of, body: str, **declared) -> str:
 
 def test_a_thing_whose_file_calls_its_body_otherwise_is_refused_where_it_is_declared(thing_of):
     message = refusal(thing_of, '<body name="cup"><freejoint name="free"/></body>', loose=True)
-    assert message == "thing 'cup' has no body called 'body', which holds all of a thing; known are: cup"
+    assert "'body'" in message
+    assert message.endswith("known are: cup")
+    # One that was mended is read again.
+    assert thing_of('<body name="body"/>').body == "cup/body"
 
 
 @pytest.mark.parametrize(
@@ -378,32 +341,24 @@ def test_a_thing_whose_file_calls_its_body_otherwise_is_refused_where_it_is_decl
     ids=["called_otherwise", "no_free_joint", "no_joint", "on_another_body"],
 )
 def test_a_loose_thing_hangs_on_a_free_joint_called_free(thing_of, body):
-    assert "has no free joint called 'free' on 'body', as a loose thing has" in refusal(thing_of, body, loose=True)
+    assert "no free joint called 'free'" in refusal(thing_of, body, loose=True)
 
 
 def test_a_thing_that_is_placed_and_not_loose_is_moved_by_hand(thing_of):
     still = '<body name="body"><geom size="1"/></body>'
-    assert """has no mocap="true" on 'body'""" in refusal(thing_of, still, area=ON_THE_TABLE)
+    assert 'mocap="true"' in refusal(thing_of, still, area=ON_THE_TABLE)
     assert thing_of(still).draw is not None, "a thing without an area stays where the task puts it"
     assert thing_of('<body name="body" mocap="true"/>', area=ON_THE_TABLE).area == ON_THE_TABLE
 
 
-def test_a_file_that_is_missing_or_no_mjcf_is_named(thing_of, tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.xml: there is no such file"):
+def test_a_file_that_is_missing_or_no_mjcf_or_has_a_name_that_is_not_utf_8_is_named(thing_of, tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.xml: "):
         SceneObject(prefix="cup", asset=str(tmp_path / "none.xml"))
     assert "cannot be read: " in refusal(thing_of, "<bdy/>")
-
-
-def test_a_file_with_a_name_that_is_not_utf_8_is_named(tmp_path):
     file = tmp_path / "cup.xml"
     file.write_bytes(b'<mujoco><worldbody><body name="body\xff"/></worldbody></mujoco>')
     with pytest.raises(ConfigError, match=r"cup\.xml: cannot be read: 'utf-8' codec"):
         SceneObject(prefix="cup", asset=str(file))
-
-
-def test_a_file_that_was_mended_is_read_again(thing_of):
-    assert "no body called" in refusal(thing_of, '<body name="cup"/>')
-    assert thing_of('<body name="body"/>').body == "cup/body"
 
 
 class Upturned(SceneObject):

@@ -59,9 +59,6 @@ class DrawEnvironment(gymnasium.Env):
             os._exit(3)
         if misbehaviour == "hang":
             time.sleep(60)
-        if misbehaviour == "print":
-            sys.stdout.write("ARN1 hello\n")
-            sys.stdout.flush()
         observation: typing.Any = self._misshown(self._observe(action), misbehaviour)
         rewards = {"nan_reward": np.nan, "no_reward": None, "huge_reward": -1e300}
         reward = rewards.get(misbehaviour, self.number + float(action.sum()))

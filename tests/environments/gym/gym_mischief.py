@@ -66,7 +66,6 @@ class MischiefEnvironment(gymnasium.Env):
             "numpy success": np.bool_(True),
             "success in an array": np.array([True]),
             "two successes": np.array([True, True]),
-            "half a success": 0.5,
             "success in words": "yes",
             "no success": None,
         }
@@ -75,7 +74,6 @@ class MischiefEnvironment(gymnasium.Env):
     def _misbehave(self):
         mischiefs = {
             "leave": lambda: sys.exit(0),
-            "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
             "print": lambda: sys.stdout.write("\x1b[2Jgotcha\n"),
             "move": lambda: os.chdir(pathlib.Path("/")),
             "steal signals": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),

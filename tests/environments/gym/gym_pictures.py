@@ -9,8 +9,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-ID = "tests.environments.gym.gym_pictures:Fake/Seen-v0"
-
 
 class SeenEnvironment(gymnasium.Env):
     """A point that actions push in episodes of 5 to 9 steps; the picture shows where it is.

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
@@ -32,6 +35,14 @@ def build(name: str = f"gym:{ID}", *, num_envs: int = 1, **options: Any) -> GymE
     config = builder.config_class(**options)
     builder.check(config)
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1)
+
+
+def problems(name: str, **options: Any) -> str:
+    """Return the refusal of an environment's options."""
+    builder = ENVIRONMENTS.get(name)
+    with pytest.raises(ConfigError) as caught:
+        builder.check(read_options(builder.config_class, options, owner="environment"))
+    return str(caught.value)
 
 
 class Trace(Observer):

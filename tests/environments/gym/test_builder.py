@@ -1,4 +1,4 @@
-"""Gymnasium environments by name, and those that misbehave."""
+"""Environments made elsewhere by name, and those that misbehave."""
 
 import importlib.util
 import logging
@@ -13,32 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig, RobosuiteConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, Failures
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, StorageError
+from isaaclab_arena.errors import EnvironmentBuildError, StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_mischief import ID as MISCHIEF_ID
 from tests.environments.gym.gym_mischief import MischiefEnvironment
-from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, problems, run
 
 # What is wrong with an environment made elsewhere is told before anything runs.
 
-
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
 MODULE = ID.partition(":")[0]
-
-
-def problems(name: str, **options) -> str:
-    builder = ENVIRONMENTS.get(name)
-    with pytest.raises(ConfigError) as caught:
-        builder.check(read_options(builder.config_class, options, owner="environment"))
-    return str(caught.value)
 
 
 def test_a_scheme_makes_a_name_known_without_listing_it():
@@ -48,27 +38,32 @@ def test_a_scheme_makes_a_name_known_without_listing_it():
     assert ENVIRONMENTS.patterns() == ["gym:...", "metaworld:...", "libero:...", "robosuite:...", "vla_eval:..."]
 
 
-@PLACES
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gym:CartPol-v1", "environment: Environment `CartPol` doesn't exist. Did you mean: `CartPole`?"),
-        ("gym:CartPole-v99", "Environment version `v99` for environment `CartPole` doesn't exist."),
-        ("gym:nowhere/Draw-v0", "The module that registers it stands before a colon: my_package:nowhere/Draw-v0"),
-        (f"gym:{MODULE}:Fake/Drew-v0", "Environment `Drew` doesn't exist in namespace Fake. Did you mean: `Draw`?"),
+        ("gym:CartPol-v1", "Did you mean: `CartPole`?"),
+        ("gym:CartPole-v99", "Environment version `v99`"),
+        ("gym:nowhere/Draw-v0", "my_package:nowhere/Draw-v0"),
+        (f"gym:{MODULE}:Fake/Drew-v0", "in namespace Fake. Did you mean: `Draw`?"),
         ("gym:no_such_module:Draw-v0", "No module named 'no_such_module'"),
         (f"gym:{MODULE}:Fake/Missing-v0", "No module named 'no_such_package'; "),
-        (f"gym:{MODULE}:Fake/Limitless-v0", "max_episode_length: is missing: "),
+        (f"gym:{MODULE}:Fake/Limitless-v0", "max_episode_length: is missing"),
     ],
 )
-def test_an_environment_that_cannot_be_found_is_told_with_the_way_out(place, name, message):
-    assert message in problems(name, **place)
+def test_an_environment_that_cannot_be_found_is_told_with_the_way_out(name, message):
+    assert message in problems(name)
 
 
-def test_the_interpreter_has_to_exist():
-    assert problems("gym:CartPole-v1", python="/no/such/python") == (
-        "python: '/no/such/python' is no program that can be run; name an interpreter"
-    )
+def test_a_worker_tells_the_same_and_names_the_interpreter_that_lacks_a_package():
+    assert "Did you mean: `CartPole`?" in problems("gym:CartPol-v1", **IN_WORKERS)
+    told = problems("gym:no_such_module:Draw-v0", **IN_WORKERS)
+    assert "No module named 'no_such_module'" in told
+    assert f"for {IN_WORKERS['python']}: " in told
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/true"])
+def test_a_program_that_is_no_interpreter_is_told(python):
+    assert problems("gym:CartPole-v1", python=python).startswith(f"python: {python!r} ")
 
 
 def test_the_interpreter_may_lie_in_the_home_directory(tmp_path, monkeypatch):
@@ -76,12 +71,6 @@ def test_the_interpreter_may_lie_in_the_home_directory(tmp_path, monkeypatch):
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "python").chmod(0o755)
     build("gym:CartPole-v1", python="~/python").close()
-
-
-def test_a_program_that_is_no_interpreter_is_told():
-    told = problems("gym:CartPole-v1", python="/bin/true")
-    assert told.startswith("python: '/bin/true' cannot be used: the worker died with exit code 0")
-    assert told.endswith("name a Python that has the packages of 'gym:'")
 
 
 @pytest.mark.parametrize(
@@ -99,69 +88,37 @@ def test_options_that_make_no_sense_are_told(options, key):
 
 
 @PLACES
-def test_an_environment_that_ignores_its_seed_is_refused(place):
-    wanted = {"misbehaviour": "unseeded"}
-    with pytest.raises(EnvironmentBuildError, match="starts differently from the same seed"):
-        build(make_kwargs=wanted, **place)
+@pytest.mark.parametrize(
+    ("make_kwargs", "message"),
+    [
+        ({"misbehaviour": "unseeded"}, "differently from the same seed"),
+        ({"colour": "red"}, "argument 'colour'"),
+        ({"misbehaviour": "bad_reset"}, "no floor"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_or_does_not_repeat_is_refused(place, make_kwargs, message):
+    with pytest.raises(Exception, match=message):
+        build(make_kwargs=make_kwargs, **place)
 
 
 def test_an_environment_that_ignores_its_seed_runs_if_one_insists():
-    environment = build(make_kwargs={"misbehaviour": "unseeded"}, seeded=False)
-    assert not environment.reproducible
+    assert not build(make_kwargs={"misbehaviour": "unseeded"}, seeded=False).reproducible
     assert build().reproducible
-
-
-@PLACES
-def test_arguments_that_the_maker_does_not_take_are_told(place):
-    with pytest.raises(EnvironmentBuildError, match="unexpected keyword argument 'colour'"):
-        build(make_kwargs={"colour": "red"}, **place)
-
-
-@PLACES
-def test_an_environment_that_cannot_be_reset_is_told(place):
-    with pytest.raises(Exception, match="no floor"):
-        build(make_kwargs={"misbehaviour": "bad_reset"}, **place)
 
 
 def test_what_workers_draw_with_is_said_once_and_kept(caplog):
     caplog.set_level(logging.INFO)
-    wanted: dict[str, Any] = {
-        "make_kwargs": {"render_mode": "rgb_array"},
-        "environment_variables": {"MUJOCO_GL": "egl"},
-    }
+    variables = {"make_kwargs": {"render_mode": "rgb_array"}, "environment_variables": {"MUJOCO_GL": "egl"}}
     for _ in range(2):
-        environment = build("gym:InvertedPendulum-v5", python=sys.executable, **wanted)
+        environment = build("gym:InvertedPendulum-v5", python=sys.executable, **variables)
         environment.close()
         assert environment.provenance()["MUJOCO_GL"] == "egl"
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["workers draw with MUJOCO_GL=egl: as the variable says"]
-
-
-def test_of_workers_that_draw_nothing_it_is_not_said_what_draws():
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "MUJOCO_GL=egl" in told
+    # Of workers that draw nothing it is not said.
     environment = build(**IN_WORKERS)
     environment.close()
     assert "MUJOCO_GL" not in environment.provenance()
-
-
-def test_spaces_that_are_not_supported_are_told():
-    with pytest.raises(EnvironmentBuildError, match=r"observations in Tuple.* are not supported"):
-        build("gym:Blackjack-v1", max_episode_length=10)
-
-
-def test_a_task_that_meta_world_does_not_have_is_told():
-    pytest.importorskip("metaworld", reason="Meta-World is not installed")
-    assert re.search("has no task 'reach-v9'; it has .*reach-v3", problems("metaworld:reach-v9"))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("metaworld") is not None, reason="Meta-World is installed")
-def test_meta_world_missing_is_told_with_how_to_install_it():
-    assert "packaging && pip install --no-deps metaworld==3.1.1" in problems("metaworld:reach-v3")
-    told = problems("metaworld:reach-v3", **IN_WORKERS)
-    assert f"for {IN_WORKERS['python']}: pip install metaworld==3.1.1 packaging" in told
-
-
-def test_a_worker_names_the_interpreter_that_lacks_the_package():
-    assert f"for {IN_WORKERS['python']}: " in problems("gym:no_such_module:Draw-v0", **IN_WORKERS)
 
 
 def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypatch):
@@ -183,15 +140,8 @@ def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypat
 
 # Whatever an environment made elsewhere does wrong is an error of its episode, or refused, and no success.
 
-
 NAME = f"gym:{MISCHIEF_ID}"
-
-
-def outcomes(mischief: str = "", **options) -> list[tuple[Outcome | None, int]]:
-    records = run(
-        NAME, num_envs=2, num_episodes=4, make_kwargs={"mischief": mischief}, success_key="success", **options
-    )
-    return [(record.outcome, record.length) for _, record in sorted(records.items())]
+SOLVED = (Outcome.SUCCESS, 3)
 
 
 @pytest.fixture
@@ -204,78 +154,56 @@ def _where_it_was(monkeypatch):
 
 @pytest.mark.usefixtures("_where_it_was")
 @pytest.mark.parametrize(
-    "mischief",
+    ("mischief", "end"),
     [
-        "",
-        "print",
-        "move",
-        "steal signals",
-        "doubles",
-        "numpy success",
-        "success in an array",
-        "discrete action",
-        "dict action",
-        "tuple action",
+        ("", SOLVED),
+        ("print", SOLVED),
+        ("move", SOLVED),
+        ("steal signals", SOLVED),
+        ("doubles", SOLVED),
+        ("numpy success", SOLVED),
+        ("success in an array", SOLVED),
+        ("discrete action", SOLVED),
+        ("dict action", SOLVED),
+        ("tuple action", SOLVED),
+        ("one step", (Outcome.SUCCESS, 1)),
+        ("both ends", SOLVED),
+        ("leave", (Outcome.ERROR, 2)),
+        ("words", (Outcome.ERROR, 2)),
+        ("two successes", (Outcome.ERROR, 3)),
+        ("success in words", (Outcome.ERROR, 3)),
+        ("no success", (Outcome.ERROR, 3)),
     ],
 )
-def test_what_does_no_harm_to_an_episode_leaves_its_outcome(mischief):
-    assert outcomes(mischief) == [(Outcome.SUCCESS, 3)] * 4
+def test_an_environment_of_mischief_costs_at_most_its_own_episodes_and_gains_none(mischief, end):
+    records = run(NAME, num_envs=2, num_episodes=3, make_kwargs={"mischief": mischief}, success_key="success")
+    assert [(record.outcome, record.length) for record in records.values()] == [end] * 3
 
 
-def test_an_episode_of_one_step_is_an_episode():
-    assert outcomes("one step") == [(Outcome.SUCCESS, 1)] * 4
+@pytest.mark.parametrize(
+    ("name", "mischief"),
+    [(NAME, "text action"), (NAME, "sequence observation"), ("gym:Blackjack-v1", None)],
+)
+def test_spaces_that_have_no_flat_form_are_refused_by_name(name, mischief):
+    with pytest.raises(EnvironmentBuildError, match=rf"{name.rpartition(':')[2]}' .*not supported"):
+        build(name, make_kwargs={"mischief": mischief} if mischief else {}, max_episode_length=10)
 
 
-def test_an_episode_that_is_terminated_and_truncated_at_once_counts_as_terminated():
-    assert outcomes("both ends") == [(Outcome.SUCCESS, 3)] * 4
-
-
-@pytest.mark.parametrize("mischief", ["leave", "words"])
-def test_what_an_environment_breaks_is_an_error_of_its_episode(mischief):
-    assert outcomes(mischief) == [(Outcome.ERROR, 2)] * 4
-
-
-@pytest.mark.parametrize("mischief", ["two successes", "success in words", "no success"])
-def test_a_success_that_is_no_single_number_is_an_error_and_no_success(mischief):
-    assert outcomes(mischief) == [(Outcome.ERROR, 3)] * 4
-
-
-def test_half_a_success_is_refused():
-    with pytest.raises(ArenaError, match="neither true nor false"):
-        outcomes("half a success")
-
-
-def test_an_environment_that_brings_its_process_down_costs_its_episode_only():
-    records = run(NAME, num_envs=2, num_episodes=2, make_kwargs={"mischief": "segfault"}, **IN_WORKERS)
-    assert {record.error for record in records.values()} == {f"the worker died by signal {int(signal.SIGSEGV)}"}
-
-
-@pytest.mark.parametrize("mischief", ["text action", "sequence observation"])
-def test_spaces_that_have_no_flat_form_are_refused_by_name(mischief):
-    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made.* not supported"):
-        build(NAME, make_kwargs={"mischief": mischief})
-
-
-def test_whatever_an_environment_raises_while_it_is_made_here_names_it(monkeypatch):
-    def fail(self):
-        raise StorageError("no disk")
-
-    monkeypatch.setattr(MischiefEnvironment, "__init__", fail)
-    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' cannot be made: StorageError: no disk"):
-        build(NAME)
-
-
-def test_an_environment_in_this_process_is_made_with_the_arguments_themselves(monkeypatch):
+def test_an_environment_in_this_process_is_made_with_the_arguments_themselves_and_named_if_it_raises(monkeypatch):
     made, make = [], MischiefEnvironment.__init__
 
     def keep(self, mischief):
         made.append(mischief)
+        if mischief == "fail":
+            raise StorageError("no disk")
         make(self)
 
     monkeypatch.setattr(MischiefEnvironment, "__init__", keep)
     given = object()
     build(NAME, make_kwargs={"mischief": given}).close()
     assert made == [given]
+    with pytest.raises(EnvironmentBuildError, match=r"Mischief/Env-v0' .* StorageError: no disk"):
+        build(NAME, make_kwargs={"mischief": "fail"})
 
 
 def test_an_action_space_without_bounds_has_none_and_is_clipped_by_nobody():
@@ -306,16 +234,14 @@ def test_a_traceback_is_logged_once_and_then_counted(caplog):
     for slot in range(12):
         failures.tell(f"env slot {slot}", f"Traceback:\n  line 7\nRuntimeError: renderer {slot} lost")
     failures.tell("env slot 3", "Traceback:\n  line 8\nRuntimeError: renderer 3 lost")
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings == [
-        "'Arm-v0' failed in env slot 0: Traceback:\n  line 7\nRuntimeError: renderer 0 lost",
-        "'Arm-v0' failed in env slot 9 as before, 10 times by now: RuntimeError: renderer 9 lost",
-        "'Arm-v0' failed in env slot 3: Traceback:\n  line 8\nRuntimeError: renderer 3 lost",
-    ]
+    first, tenth, other = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "env slot 0: Traceback:\n  line 7\nRuntimeError: renderer 0 lost" in first
+    assert "Traceback" not in tenth
+    assert "10 times" in tenth
+    assert "env slot 3: Traceback:\n  line 8\n" in other
 
 
 # Tasks of robosuite run in workers, with what robomimic's users expect of them; a stand-in has robosuite's names.
-
 
 ROOT = Path(__file__).parents[3]
 VARIABLES = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/environments/elsewhere"}
@@ -327,7 +253,7 @@ def first(environment, seed: int = 5):
     return environment.reset(torch.tensor([0]), [{"gym.seed": seed}])
 
 
-def test_a_task_has_robomimics_horizon_rate_and_observations():
+def test_a_task_has_robomimics_horizon_rate_and_observations_and_follows_from_its_seed():
     environment = build("robosuite:Lift", **IN_ROBOSUITE)
     observation = first(environment)
     assert (environment.max_episode_length, environment.control_dt) == (400, 0.05)
@@ -335,6 +261,8 @@ def test_a_task_has_robomimics_horizon_rate_and_observations():
     assert set(observation) == {"policy"}
     assert {"robot0_eef_pos", "robot0_gripper_qpos", "cube_pos", "object"} <= set(observation["policy"])
     assert not any(name.endswith("-state") for name in observation["policy"])
+    again = [first(environment, seed)["policy"]["object"][0].tolist() for seed in (3, 4, 3)]
+    assert again[0] == again[2] != again[1]
     environment.close()
 
 
@@ -345,16 +273,7 @@ def test_a_task_that_robomimic_does_not_have_has_robosuites_horizon_and_two_arms
     environment.close()
 
 
-def test_pictures_stand_upright_and_only_where_they_are_asked_for():
-    environment = build("robosuite:Lift", **CAMERAS, **IN_ROBOSUITE)
-    picture = first(environment)["camera_obs"]["agentview_image"][0].numpy()
-    assert picture.shape == (6, 6, 3)
-    assert not picture[:-1].any()
-    assert picture[-1].any()
-    environment.close()
-
-
-def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same():
+def test_pictures_stand_upright_and_those_that_nobody_looks_at_are_not_drawn():
     shown = {}
     for period in (1, 4):
         environment = build("robosuite:Lift", **CAMERAS, **IN_ROBOSUITE)
@@ -369,13 +288,9 @@ def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same
     assert (shown[1, "drawn"], shown[4, "drawn"]) == (9, 3)
     assert all(np.array_equal(shown[1, number], shown[4, number]) for number in (4, 8))
     assert not np.array_equal(shown[1, 4], shown[1, 8])
-
-
-def test_an_episode_follows_from_its_seed_whatever_ran_before():
-    environment = build("robosuite:Stack", **IN_ROBOSUITE)
-    again = [first(environment, seed)["policy"]["object"][0].tolist() for seed in (3, 4, 3)]
-    assert again[0] == again[2] != again[1]
-    environment.close()
+    assert shown[1, 8].shape == (6, 6, 3)
+    assert not shown[1, 8][:-1].any()
+    assert shown[1, 8][-1].any()
 
 
 def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
@@ -390,15 +305,15 @@ def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
         environment.close()
         return found
 
-    expected = [started(task)[1] for task in ("Lift", "Stack")]
+    expected = started("Lift")[1]
     with spare_workers_kept():
         found = [started(task) for task in ("Lift", "Stack", "Lift")]
     assert len({pid for pid, _ in found}) == 1
-    assert [observed for _, observed in found] == [*expected, expected[0]]
+    assert found[0][1] == found[2][1] == expected != found[1][1]
 
 
 def test_success_is_what_the_task_says():
-    records = run("robosuite:Lift", policy=RandomActionPolicy(), max_episode_length=5, **IN_ROBOSUITE)
+    records = run("robosuite:Lift", num_episodes=2, max_episode_length=5, **IN_ROBOSUITE)
     assert {record.outcome for record in records.values()} == {Outcome.TIMEOUT}
 
 
@@ -413,26 +328,31 @@ def test_a_camera_costs_nothing_unless_cameras_are_enabled():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "told"),
     [
-        ("robosuite:Lfit", {}, "environment: robosuite has no task 'Lfit'; did you mean 'Lift'?"),
-        ("robosuite:Lift", {"robots": ["Pander"]}, "robots: robosuite has no robot 'Pander'; did you mean 'Panda'?"),
+        ("robosuite:Lfit", {}, "environment: .*'Lfit'; did you mean 'Lift'"),
+        ("robosuite:Lift", {"robots": ["Pander"]}, "robots: .*'Pander'; did you mean 'Panda'"),
         ("robosuite:Lift", {"camera_size": 0}, "camera_size"),
+        (
+            "robosuite:Lift",
+            {"environment_variables": {**VARIABLES, "FAKE_ROBOSUITE_VERSION": "1.4.0"}},
+            f"robosuite 1.4.0 .*for {re.escape(sys.executable)}: pip install robosuite==1.5.2",
+        ),
+        ("robosuite:Lift", {"python": None, "environment_variables": {}}, "pip install robosuite==1.5.2 mujoco==3.3.2"),
+        ("robosuite:Lift", {"environment_variables": {}}, "'robosuite'.*pip install robosuite==1.5.2 mujoco==3.3.2"),
     ],
 )
-def test_what_robosuite_does_not_have_is_told_with_a_suggestion(name, options, message):
-    assert message in problems(name, **options, **IN_ROBOSUITE)
+def test_what_robosuite_does_not_have_or_is_not_is_told_with_the_way_out(name, options, told):
+    assert re.search(told, problems(name, **{**IN_ROBOSUITE, **options}))
 
 
-def test_another_version_is_told_with_the_interpreter_and_the_way_out():
-    variables = {**VARIABLES, "FAKE_ROBOSUITE_VERSION": "1.4.0"}
-    told = problems("robosuite:Lift", python=sys.executable, environment_variables=variables)
-    assert "robosuite 1.4.0 is installed, and 1.5.2 is needed" in told
-    assert f"for {sys.executable}: pip install robosuite==1.5.2" in told
+def test_a_task_that_meta_world_does_not_have_is_told():
+    pytest.importorskip("metaworld", reason="Meta-World is not installed")
+    assert re.search("'reach-v9'; it has .*reach-v3", problems("metaworld:reach-v9"))
 
 
-@pytest.mark.parametrize("place", [{}, {"python": sys.executable}], ids=["here", "in_workers"])
-def test_robosuite_missing_is_told_with_how_to_install_it(place):
-    told = problems("robosuite:Lift", **place)
-    assert "No module named 'robosuite'" in told
-    assert "pip install robosuite==1.5.2 mujoco==3.3.2 gymnasium" in told
+@pytest.mark.skipif(importlib.util.find_spec("metaworld") is not None, reason="Meta-World is installed")
+def test_meta_world_missing_is_told_with_how_to_install_it():
+    assert "pip install --no-deps metaworld==3.1.1" in problems("metaworld:reach-v3")
+    told = problems("metaworld:reach-v3", **IN_WORKERS)
+    assert f"for {IN_WORKERS['python']}: pip install metaworld==3.1.1" in told

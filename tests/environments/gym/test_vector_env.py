@@ -18,6 +18,12 @@ def coins(num_envs: int = 4) -> EnvironmentVectorEnv:
     return EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), num_envs))
 
 
+def drawn(env: EnvironmentVectorEnv | SingleEnv, seed: int, *indices: int) -> list:
+    """Conditions of episodes of a job."""
+    episodes = [Episode(job="any", episode_index=index, seed=seed) for index in indices]
+    return [env.environment.draw_conditions(episode.conditions_generator()) for episode in episodes]
+
+
 def test_nothing_is_reset_unless_it_is_asked_for():
     env = coins()
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
@@ -33,13 +39,12 @@ def test_nothing_is_reset_unless_it_is_asked_for():
 def test_one_seed_gives_the_episodes_of_a_job_in_turn():
     env = coins()
     _, info = env.reset(seed=3)
-    expected = [
-        env.environment.draw_conditions(Episode(job="any", episode_index=index, seed=3).conditions_generator())
-        for index in range(5)
-    ]
-    assert list(info["conditions"].values()) == expected[:4]
+    assert list(info["conditions"].values()) == drawn(env, 3, 0, 1, 2, 3)
     _, info = env.reset(options={"reset_mask": [False, True, False, False]})
-    assert info["conditions"] == {1: expected[4]}
+    assert [info["conditions"]] == [{1: each} for each in drawn(env, 3, 4)]
+    single = SingleEnv(coins(1))
+    told = [single.reset(seed=seed)[1]["conditions"] for seed in (3, None, None, 3)]
+    assert told == drawn(single, 3, 0, 1, 2, 0)
 
 
 def test_a_masked_reset_honours_the_env_slots_own_seed_and_leaves_the_others():
@@ -47,8 +52,7 @@ def test_a_masked_reset_honours_the_env_slots_own_seed_and_leaves_the_others():
     env.reset(seed=0)
     env.step(np.zeros((4, 2)))
     observation, info = env.reset(seed=[None, 7, None, None], options={"reset_mask": np.array([0, 1, 0, 0], bool)})
-    first = Episode(job="any", episode_index=0, seed=7)
-    assert info["conditions"] == {1: env.environment.draw_conditions(first.conditions_generator())}
+    assert [info["conditions"]] == [{1: each} for each in drawn(env, 7, 0)]
     assert observation["policy"]["clock"][:, 0].tolist() == [1.0, 0.0, 1.0, 1.0]
 
 
@@ -82,22 +86,8 @@ def test_double_precision_is_shown_as_such():
     assert clock.dtype == np.float64
 
 
-def coin() -> SingleEnv:
-    return SingleEnv(EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), 1)))
-
-
-def test_a_seed_begins_a_job_whose_episodes_come_in_turn():
-    env = coin()
-    told = [env.reset(seed=3)[1], env.reset()[1], env.reset()[1], env.reset(seed=3)[1]]
-    expected = [
-        env.environment.draw_conditions(Episode(job="any", episode_index=index, seed=3).conditions_generator())
-        for index in (0, 1, 2, 0)
-    ]
-    assert [each["conditions"] for each in told] == expected
-
-
 def test_an_episode_ends_and_tells_whether_it_succeeded():
-    env = coin()
+    env = SingleEnv(coins(1))
     env.reset(seed=0)
     terminated = truncated = False
     for _ in range(env.environment.max_episode_length):
@@ -110,8 +100,8 @@ def test_an_episode_ends_and_tells_whether_it_succeeded():
 
 
 def test_more_env_slots_than_one_cannot_be_shown():
-    with pytest.raises(ValueError, match="one env slot is shown, and the environment has 2"):
-        SingleEnv(EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), 2)))
+    with pytest.raises(ValueError, match="has 2"):
+        SingleEnv(coins(2))
 
 
 def test_a_misspelt_option_is_told():

@@ -1,6 +1,7 @@
 """Benchmark classes of vla-eval run in workers; a stand-in has vla-eval's names."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
-from tests.environments.gym.gym_running import build, run
-from tests.environments.gym.test_builder import problems
+from tests.environments.gym.gym_running import build, problems, run
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.environments.gym.vla_eval_points"
@@ -73,20 +73,17 @@ def test_an_episode_is_the_one_of_its_index_whatever_was_played_before():
     environment.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [({"task": "move left"}, "move left"), ({"task": 1}, "PointBenchmark/1"), ({}, "PointBenchmark")],
-)
-def test_the_table_names_the_task(options, name):
+def test_the_table_names_the_task():
     builder = ENVIRONMENTS.get(POINTS)
-    assert builder.task_name(builder.config_class(**options)) == name
+    names = [builder.task_name(builder.config_class(**options)) for options in ({"task": "move left"}, {"task": 1}, {})]
+    assert names == ["move left", "PointBenchmark/1", "PointBenchmark"]
 
 
 def test_one_object_can_be_kept_for_all_episodes_of_an_env_slot():
     environment = points(new_each_episode=False, seeded=False)
     assert [round(float(start(environment, 0)[1])) for _ in range(2)] == [1, 2]
     environment.close()
-    with pytest.raises(ArenaError, match="starts differently from the same seed"):
+    with pytest.raises(ArenaError, match="differently"):
         points(new_each_episode=False)
 
 
@@ -123,7 +120,7 @@ def test_every_episode_has_its_task_its_index_and_its_instruction_whatever_env_s
 def test_a_benchmark_that_fails_costs_its_episode_and_one_that_has_no_such_episode_is_told():
     records = run(POINTS, num_episodes=2, task=0, make_kwargs={"fails_at": 2})
     assert {each.error for each in records.values()} == {"OSError: the point was lost"}
-    with pytest.raises(ValueError, match="episode 5 does not exist: this task has 5, counted from 0"):
+    with pytest.raises(ValueError, match="episode 5 does not exist"):
         start(points(), 5)
 
 
@@ -134,29 +131,25 @@ def test_a_class_of_coroutines_runs_and_its_action_dim_can_be_given():
     environment.close()
     records = run(name, num_episodes=1, action_dim=3)
     assert (records[0].outcome, records[0].length, records[0].language_instruction) == (Outcome.SUCCESS, 2, "wait")
-    with pytest.raises(ArenaError, match="does not say how many numbers an action has; give action_dim"):
+    with pytest.raises(ArenaError, match="give action_dim"):
         build(name)
 
 
 @pytest.mark.parametrize(
-    ("class_name", "options", "message"),
+    ("class_name", "options", "told"),
     [
-        (
-            "PointBenchmrk",
-            {},
-            "environment: 'tests.environments.gym.vla_eval_points' has no benchmark class 'PointBenc",
-        ),
-        ("PointBenchmrk", {}, "did you mean 'PointBenchmark'?"),
-        ("PointBenchmark", {}, "task: is missing: there are 2 tasks: 'move left', 'move right'"),
-        ("PointBenchmark", {"task": "move rihgt"}, "task: there is no task 'move rihgt'; did you mean 'move right'?"),
-        ("PointBenchmark", {"task": 2}, "task: there is no task 2; there are 2, counted from 0"),
-        ("PointBenchmark", {"task": 0, "make_kwargs": {"ofset": 1}}, "make_kwargs: got an unexpected keyword argument"),
-        ("RealTimeBenchmark", {"render": "cpu"}, "render: 'cpu' is not supported: this class draws on gpu"),
-        ("np", {}, "has no benchmark class 'np'"),
+        ("PointBenchmrk", {}, "environment: .*did you mean 'PointBenchmark'"),
+        ("PointBenchmark", {}, "task: is missing: .*'move left', 'move right'"),
+        ("PointBenchmark", {"task": "move rihgt"}, "task: .*'move rihgt'; did you mean 'move right'"),
+        ("PointBenchmark", {"task": 2}, "task: there is no task 2"),
+        ("PointBenchmark", {"task": 0, "make_kwargs": {"ofset": 1}}, "make_kwargs: .*'ofset'"),
+        ("RealTimeBenchmark", {"render": "cpu"}, "render: 'cpu' is not supported"),
+        ("np", {}, "no benchmark class 'np'"),
+        ("PointBenchmark", {"task": 0, "tasks": 3}, "tasks: is 3, and the class has 2"),
     ],
 )
-def test_what_a_class_does_not_have_or_take_is_told_before_anything_starts(class_name, options, message):
-    assert message in problems(f"vla_eval:{MODULE}:{class_name}", **options)
+def test_what_a_class_does_not_have_or_take_is_told_before_anything_starts(class_name, options, told):
+    assert re.search(told, problems(f"vla_eval:{MODULE}:{class_name}", **options))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +158,7 @@ def test_what_a_class_does_not_have_or_take_is_told_before_anything_starts(class
 def test_the_class_is_told_where_to_draw(mujoco_gl, render, mode, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", mujoco_gl)
     monkeypatch.setenv("POINTS_ARE_DRAWN_ON", "")
-    assert problems(POINTS, render=render, task=9) == "task: there is no task 9; there are 2, counted from 0"
+    assert problems(POINTS, render=render, task=9).startswith("task: ")
     assert os.environ["POINTS_ARE_DRAWN_ON"] == mode
 
 
@@ -186,7 +179,7 @@ def test_more_episodes_than_the_class_has_are_refused_before_anything_starts():
         return [each.config.num_episodes for each in resolve_jobs(jobs, file="jobs.yaml")]
 
     assert planned("PointBenchmark") == planned("PointBenchmark", num_episodes=5) == [5]
-    with pytest.raises(ConfigError, match=r"jobs\.yaml: job 'points': num_episodes: is 6, and .* has 5 episodes"):
+    with pytest.raises(ConfigError, match=r"jobs\.yaml: job 'points': num_episodes: is 6"):
         planned("PointBenchmark", num_episodes=6)
     assert planned("RealTimeBenchmark", num_episodes=6) == [6]
 
@@ -212,18 +205,13 @@ def test_a_suite_is_one_job_for_each_task_of_the_class_called_by_its_index():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ({}, "arena_env_args.tasks: says how many tasks the class has"),
-        ({"tasks": 10**9}, "arena_env_args.tasks: says how many tasks the class has, 1 to"),
-        ({"tasks": 2, "task": 1}, "arena_env_args.task: names one task, and a suite plays all"),
+        ({}, "tasks"),
+        ({"tasks": 10**9}, "tasks"),
+        ({"tasks": 2, "task": 1}, "task"),
     ],
 )
-def test_a_suite_has_to_say_how_many_tasks_there_are_and_names_none(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_suite_has_to_say_how_many_tasks_there_are_and_names_none(options, key):
+    with pytest.raises(ConfigError, match=rf"arena_env_args\.{key}: "):
         suite(**options)
-
-
-def test_another_number_of_tasks_than_the_class_has_is_told():
-    told = problems(POINTS, task=0, tasks=3)
-    assert "tasks: is 3, and the class has 2 tasks: 'move left', 'move right'" in told

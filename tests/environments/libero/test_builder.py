@@ -27,22 +27,23 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.workers import spare_workers_kept
 from tests.end_to_end.launching import ROOT
-from tests.environments.gym.gym_running import build
-from tests.environments.gym.test_builder import problems
+from tests.environments.gym.gym_running import build, problems
 from tests.environments.libero import checkouts
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
 
 # LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts.
 
-
 TASK = "libero:libero_spatial/0"
 FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
 
 
-def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved(checkout):
-    environment = build(TASK, **in_checkout(checkout), protocol="openpi")
+def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved_and_how_it_was_played(checkout):
+    environment = build(TASK, **in_checkout(checkout), protocol="openpi", max_episode_length=100)
     assert environment.task_description == "pick up the bowl and place it on the plate"
-    assert (environment.max_episode_length, environment.control_dt) == (220, 0.05)
+    assert (environment.max_episode_length, environment.control_dt) == (100, 0.05)
+    told = environment.provenance()
+    assert (told["environment"], told["protocol"]) == (TASK, "openpi, changed: max_episode_length")
+    assert {"python", "numpy"} <= set(told)
     observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.init_state": 2}])
     assert observation["policy"]["robot0_eef_pos"][0, 0] == np.float32(np.linspace(0, 0.1, 12)[6])
     assert not any(name.endswith("-state") for name in observation["policy"])
@@ -87,38 +88,24 @@ def test_tasks_of_one_checkout_are_played_in_the_same_worker_as_in_workers_of_th
         environment.close()
         return found
 
-    expected = [started(task)[1] for task in (0, 1)]
+    expected = started(0)[1]
     with spare_workers_kept():
         found = [started(task) for task in (0, 1, 0)]
     assert len({pid for pid, _ in found}) == 1
-    assert [observed for _, observed in found] == [*expected, expected[0]]
+    assert found[0][1] == found[2][1] == expected != found[1][1]
 
 
-def test_pictures_that_nobody_looks_at_are_not_drawn_and_the_others_are_the_same(checkout):
-    shown = {}
-    for period in (1, 4):
-        options = {"protocol": "openpi", "enable_cameras": True, "cameras": ["agentview"], "camera_size": 6}
-        environment = build(TASK, **in_checkout(checkout), **options)
-        shown[period, 0] = environment.reset(torch.tensor([0]), [FIRST])["camera_obs"]["agentview_image"][0].numpy()
-        for number in range(1, 9):
-            environment.draw_pictures_of([0] if number % period == 0 else [])
-            step = environment.step(torch.full((1, 7), 0.1 * number))
-            if number % 4 == 0:
-                shown[period, number] = step.observation["camera_obs"]["agentview_image"][0].numpy()
-        shown[period, "drawn"] = environment.pictures_drawn
-        environment.close()
-    assert (shown[1, "drawn"], shown[4, "drawn"]) == (9, 3)
-    assert all(np.array_equal(shown[1, number], shown[4, number]) for number in (0, 4, 8))
-    assert not np.array_equal(shown[1, 4], shown[1, 8])
-    assert shown[1, 8][-1, -1].any()
-    assert not shown[1, 8][:-1].any()
-
-
-def test_what_simulated_and_how_is_told(checkout):
-    environment = build(TASK, **in_checkout(checkout))
-    told = environment.provenance()
-    assert (told["environment"], told["protocol"]) == (TASK, "strict")
-    assert {"python", "numpy"} <= set(told)
+def test_pictures_are_turned_and_drawn_where_they_are_looked_at(checkout):
+    options = {"protocol": "openpi", "enable_cameras": True, "cameras": ["agentview"], "camera_size": 6}
+    environment = build(TASK, **in_checkout(checkout), **options)
+    environment.reset(torch.tensor([0]), [FIRST])
+    for announced in ([], [0]):
+        environment.draw_pictures_of(announced)
+        step = environment.step(torch.full((1, 7), 0.1))
+    picture = step.observation["camera_obs"]["agentview_image"][0]
+    assert environment.pictures_drawn == 2
+    assert picture[-1, -1].any()
+    assert not picture[:-1].any()
     environment.close()
 
 
@@ -146,60 +133,36 @@ def test_a_protocol_of_which_options_change_something_is_not_called_by_its_name_
     assert LiberoConfig(**options).protocol_in("libero_spatial") == told
 
 
-def test_results_name_the_protocol_as_it_was_played(checkout):
-    environment = build(TASK, **in_checkout(checkout), protocol="openpi", max_episode_length=5)
-    assert environment.provenance()["protocol"] == "openpi, changed: max_episode_length"
-    environment.close()
-
-
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("name", "options", "told"),
     [
-        ({"make_kwargs": {"horizon": 3}}, "make_kwargs: horizon: LIBERO's environments are made as protocol says"),
-        ({"tell_episode": True}, "tell_episode: has no effect"),
-        ({"seed_bits": 63}, "seed_bits: has no effect"),
-        ({"control_dt": 0.1}, "control_dt: has no effect: LIBERO's control steps take 0.05 s; leave it out"),
-    ],
-)
-def test_an_option_that_would_change_nothing_is_refused(checkout, options, told):
-    assert told in problems(TASK, **in_checkout(checkout), **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("libero:libero_spatal/0", {}, "environment: this checkout has no suite 'libero_spatal'; did you mean"),
+        (TASK, {"make_kwargs": {"horizon": 3}}, "make_kwargs: horizon: "),
+        (TASK, {"tell_episode": True}, "tell_episode: has no effect"),
+        (TASK, {"seed_bits": 63}, "seed_bits: has no effect"),
+        (TASK, {"control_dt": 0.1}, "control_dt: has no effect: .*0.05 s"),
+        ("libero:libero_spatal/0", {}, "environment: .*'libero_spatal'; did you mean"),
         (TASK, {"protocol": "openp"}, "protocol"),
-        (TASK, {"libero_path": "/no/such/checkout"}, "libero_path: '/no/such/checkout' is no checkout of LIBERO"),
-        (TASK, {"python": None, "environment_variables": {}}, "name an interpreter with python"),
+        (TASK, {"libero_path": "/no/such/checkout"}, "libero_path: '/no/such/checkout'"),
+        (TASK, {"python": None, "environment_variables": {}}, "interpreter with python"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_starts(checkout, name, options, message):
-    assert message in problems(name, **{**in_checkout(checkout), **options})
+def test_what_is_wrong_or_would_change_nothing_is_told_before_anything_starts(checkout, name, options, told):
+    assert re.search(told, problems(name, **{**in_checkout(checkout), **options}))
 
 
 def test_a_checkout_has_to_be_named(monkeypatch):
     monkeypatch.delenv("LIBERO_PATH", raising=False)
-    assert "libero_path: is missing: name a checkout of LIBERO here or in LIBERO_PATH" in problems(TASK)
+    assert "libero_path: is missing" in problems(TASK)
 
 
-def test_another_robosuite_is_told_with_the_interpreter_and_the_way_out(checkout):
-    options = in_checkout(checkout, FAKE_ROBOSUITE_VERSION="1.5.2")
-    told = problems(TASK, **options)
-    assert "robosuite 1.5.2 is installed, and LIBERO needs 1.4.0" in told
-    assert f"for {options['python']}: pip install" in told
-
-
-def test_packages_that_the_interpreter_lacks_are_named(checkout):
-    (checkout.with_name("packages") / "bddl.py").unlink()
-    told = problems(TASK, **in_checkout(checkout, FAKE_ROBOSUITE_VERSION="1.5.2"))
-    assert "LIBERO needs bddl; robosuite 1.5.2 is installed, and LIBERO needs 1.4.0" in told
-
-
-def test_packages_that_only_libero_plus_needs_are_named_too(checkout):
+def test_packages_that_the_interpreter_lacks_or_has_in_another_version_are_named_with_the_way_out(checkout):
     wrapper = checkout / "libero" / "libero" / "envs" / "env_wrapper.py"
     wrapper.write_text(f"from wand_of_magic.image import Image\n{wrapper.read_text()}")
-    assert "LIBERO needs wand_of_magic" in problems(TASK, **in_checkout(checkout))
+    (checkout.with_name("packages") / "bddl.py").unlink()
+    options = in_checkout(checkout, FAKE_ROBOSUITE_VERSION="1.5.2")
+    told = problems(TASK, **options)
+    assert "LIBERO needs bddl, wand_of_magic; robosuite 1.5.2 is installed, and LIBERO needs 1.4.0" in told
+    assert f"for {options['python']}: pip install" in told
 
 
 def test_a_task_with_noise_in_its_pictures_needs_the_camera_that_shows_it(checkout):
@@ -207,15 +170,17 @@ def test_a_task_with_noise_in_its_pictures_needs_the_camera_that_shows_it(checko
     tasks = checkout / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
     tasks.write_text(f"libero_task_map = {{'libero_spatial': ['{name}']}}")
     options = {"libero_path": str(checkout), "python": "/no/such/python"}
-    told = "enable_cameras: is needed, with 'agentview' among cameras: 'libero_spatial/0' has noise in its pictures"
+    told = "enable_cameras: is needed, with 'agentview'"
     assert told in problems(TASK, **options)
     assert told in problems(TASK, **options, enable_cameras=True, cameras=["robot0_eye_in_hand"])
     assert told not in problems(TASK, **options, enable_cameras=True)
 
 
-def test_half_a_checkout_is_told_by_what_it_lacks(checkout):
-    described = checkout / "libero" / "libero" / "bddl_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.bddl"
-    described.unlink()
+def test_half_a_checkout_is_told_by_what_it_lacks_and_states_that_are_none_are_refused(checkout):
+    task = LiberoCheckout(checkout).task("libero_spatial/0")
+    write_states(task.init_states_file, {"a": 1})
+    assert "no array of initial states" in problems(TASK, **in_checkout(checkout))
+    task.described_in.unlink()
     told = problems(TASK, **in_checkout(checkout))
     assert f"'{checkout}' is half a checkout: 'libero_spatial/0' needs bddl_files/libero_spatial/" in told
 
@@ -229,12 +194,6 @@ def test_the_protocol_has_a_number_of_episodes_and_no_more_than_there_are_initia
     assert counts == {"strict": NUM_STATES, "gr00t": NUM_STATES}
     write_states(LiberoCheckout(checkout).task("libero_spatial/0").init_states_file, np.zeros((60, 3)))
     assert builder.num_episodes(LiberoConfig(libero_path=str(checkout), protocol="gr00t")) == 5
-
-
-def test_a_file_of_initial_states_without_an_array_is_refused(checkout):
-    inside = checkout / "libero" / "libero"
-    write_states(inside / "init_files" / "libero_spatial" / f"{SUITES['libero_spatial'][0]}.pruned_init", {"a": 1})
-    assert "holds no array of initial states" in problems(TASK, **in_checkout(checkout))
 
 
 # The conditions of an episode follow from its index as the protocol says.
@@ -298,31 +257,23 @@ def jobs_of(suite: str, libero_path: Any) -> list[tuple[str, str]]:
     return [(job.name, job.environment) for job in found]
 
 
-@pytest.mark.parametrize("name", ["libero_spatial", "libero:libero_spatial"])
-def test_a_suite_is_one_job_per_task_called_by_its_index(checkout: Path, name: str):
+def test_a_suite_is_one_job_per_task_called_by_its_index(checkout: Path):
     numbers = range(len(checkouts.SUITES["libero_spatial"]))
-    assert jobs_of(name, str(checkout)) == [(f"mine-{each}", f"libero:libero_spatial/{each}") for each in numbers]
+    for name in ("libero_spatial", "libero:libero_spatial"):
+        assert jobs_of(name, str(checkout)) == [(f"mine-{each}", f"libero:libero_spatial/{each}") for each in numbers]
 
 
 @pytest.mark.parametrize(
     ("suite", "path", "told"),
     [
-        ("libero:libero_spatail", "checkout", r"suite: this checkout has no suite 'libero_spatail'; did you mean"),
-        ("libero_spatial", "nowhere", r"arena_env_args.libero_path: 'nowhere' is no checkout of LIBERO"),
-        ("libero_spatial", 3, r"arena_env_args.libero_path: is not the path of a checkout"),
+        ("libero:libero_spatail", "checkout", r"suite: .*'libero_spatail'; did you mean"),
+        ("libero_spatial", "nowhere", r"arena_env_args.libero_path: 'nowhere'"),
+        ("libero_spatial", 3, r"arena_env_args.libero_path: "),
     ],
 )
 def test_what_a_checkout_does_not_have_is_told_with_its_key(checkout: Path, suite, path, told):
     with pytest.raises(ConfigError, match=told):
         jobs_of(suite, str(checkout) if path == "checkout" else path)
-
-
-# How many steps a protocol gives a suite; `test_documented_protocols` has what else it decides.
-
-
-@pytest.mark.parametrize(("suite", "steps"), [("libero_goal_task", 300), ("libero_10_temp", 520), ("libero_100", 520)])
-def test_a_suite_made_from_another_has_its_steps(suite, steps):
-    assert PROTOCOLS["strict"].steps_in(suite) == steps
 
 
 # A protocol does what docs/how_to/libero.md says of it.
@@ -364,6 +315,11 @@ def in_words(protocol: Protocol) -> list[str]:
 
 def test_the_page_says_of_each_protocol_what_it_does():
     assert columns() == {name: in_words(protocol) for name, protocol in PROTOCOLS.items()}
+
+
+def test_a_suite_made_from_another_has_its_steps():
+    suites = ("libero_goal_task", "libero_10_temp", "libero_100")
+    assert [PROTOCOLS["strict"].steps_in(suite) for suite in suites] == [300, 520, 520]
 
 
 def test_all_hold_still_for_as_long_as_the_page_says_and_with_the_action_it_names():

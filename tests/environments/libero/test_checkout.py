@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from isaaclab_arena.environments.gym.worker.answers import commit_at
-from isaaclab_arena.environments.libero import LiberoCheckout, libero_root, missing_assets
+from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from isaaclab_arena.errors import ConfigError
 from tests.environments.libero.checkouts import SUITES
 
@@ -31,21 +30,17 @@ def test_a_task_is_known_by_its_index_and_by_its_name(checkout):
     assert by_index.instruction == "pick up the bowl next to the ramekin"
     assert by_index.described_in.is_file()
     assert by_index.init_states_file.is_file()
-
-
-@pytest.mark.parametrize(
-    ("index", "words"), [(0, "close the top drawer"), (1, "pick up the book")], ids=["two digits", "one digit"]
-)
-def test_the_scene_is_no_part_of_the_instruction(checkout, index, words):
-    assert LiberoCheckout(checkout).task(f"libero_90/{index}").instruction == words
+    # The scene is no part of the instruction, whether its number has one digit or two.
+    words = [LiberoCheckout(checkout).task(f"libero_90/{index}").instruction for index in (0, 1)]
+    assert words == ["close the top drawer", "pick up the book"]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("libero_spatal/0", "no suite 'libero_spatal'; did you mean 'libero_spatial'?"),
-        ("libero_spatial", "'libero_spatial' names no task: libero:libero_spatial/0 is the first of 2"),
-        ("libero_spatial/2", "suite 'libero_spatial' has tasks 0 to 1, and no task 2"),
+        ("libero_spatal/0", "did you mean 'libero_spatial'?"),
+        ("libero_spatial", "libero:libero_spatial/0 is the first of 2"),
+        ("libero_spatial/2", "tasks 0 to 1"),
         ("libero_90/STUDY_SCENE4_pick_up_the_bok", "did you mean 'STUDY_SCENE4_pick_up_the_book'?"),
     ],
 )
@@ -54,9 +49,9 @@ def test_what_does_not_exist_is_told_with_a_suggestion(checkout, name, message):
 
 
 def test_what_is_no_checkout_is_told_by_what_it_lacks(checkout, tmp_path):
-    assert f"'{tmp_path}' is no checkout of LIBERO: it has no libero/libero/benchmark" in refused(tmp_path)
+    assert f"'{tmp_path}' is no checkout of LIBERO: " in refused(tmp_path)
     (checkout / "libero" / "libero" / "init_files").rename(tmp_path / "elsewhere")
-    assert "it has no libero/libero/init_files" in refused(checkout)
+    assert "libero/libero/init_files" in refused(checkout)
 
 
 def test_a_task_that_libero_plus_changed_has_the_states_of_its_own_or_of_the_task_itself(checkout):
@@ -87,17 +82,6 @@ def test_a_suite_of_libero_pro_has_the_words_of_its_descriptions_as_libero_reads
     (inside / "bddl_files" / "libero_spatial_task").mkdir()
     (inside / "bddl_files" / "libero_spatial_task" / f"{name}.bddl").write_text("(:language Take the\n Other bowl)")
     assert LiberoCheckout(checkout).task("libero_spatial_task/0").instruction == "take the other bowl"
-
-
-def test_the_revision_is_where_the_checkout_stands(checkout):
-    assert commit_at(LiberoCheckout(checkout).root) is None
-    (checkout / ".git" / "refs").mkdir(parents=True)
-    (checkout / ".git" / "HEAD").write_text("ref: refs/master\n")
-    (checkout / ".git" / "refs" / "master").write_text("8f1084e\n")
-    assert commit_at(LiberoCheckout(checkout).root) == "8f1084e"
-    (checkout / ".git" / "refs" / "master").unlink()
-    (checkout / ".git" / "packed-refs").write_text("# pack-refs\na4cd6c1 refs/master\n")
-    assert commit_at(LiberoCheckout(checkout).root) == "a4cd6c1"
 
 
 # The files that a task needs are found through its description, and those that a checkout lacks are named.
@@ -165,11 +149,3 @@ def test_classes_of_libero_plus_name_their_models_and_inherit_styles_and_other_c
     for name in (*needed, "assets/scenes/table.xml"):
         (inside / name).unlink()
     assert missing_assets(inside, CHANGED) == [inside / name for name in needed]
-
-
-# The environment may name a checkout of LIBERO.
-
-
-def test_the_environment_may_name_the_checkout():
-    assert libero_root({"LIBERO_PATH": "/somewhere"}) == "/somewhere"
-    assert libero_root({}) is None

@@ -16,7 +16,6 @@ from isaaclab_arena.environments.gym.env_slots import SlotSource
 from isaaclab_arena.environments.gym.worker.answers import (
     MOVE,
     MOVE_AND_LOOK,
-    NO_SLOT,
     Answers,
     SharedArrays,
     commit_at,
@@ -27,7 +26,7 @@ from isaaclab_arena.environments.gym.worker.answers import (
 )
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, flat_actions
 from tests.environments.gym import gym_fakes
-from tests.environments.gym.gym_fakes import ID, DrawEnvironment
+from tests.environments.gym.gym_fakes import ID
 
 
 class Asked:
@@ -57,12 +56,6 @@ def memory() -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_what_an_environment_raises_is_told_and_the_others_go_on(memory):
-    asked = Asked(memory, misbehaviour="raise", at_step=1)
-    assert asked.step() == {"error": "the floor gave way"}
-    assert asked.shared.moving[0] == NO_SLOT
-
-
 def test_all_environments_are_closed_also_if_one_of_them_raises(memory):
     asked = Asked(memory, misbehaviour="raise_at_close")
     asked.ask({**asked.request, "slots": [1, 2], "num_slots": 3})
@@ -78,13 +71,6 @@ def test_pictures_that_nobody_wants_do_not_travel(memory):
         assert asked.step(pictures=pictures) == {}
         assert (asked.shared.arrays["eye.front"] == clock_shown).all()
     assert asked.shared.arrays["numbers"][0, 0, 1] == 2
-
-
-def test_what_cannot_be_found_raises(memory):
-    with pytest.raises(ImportError, match="No module named"):
-        Answers(memory, lambda error: {}).answer(
-            {"request": "find", "kind": "gym", "name": "no_such:Draw-v0", "make_kwargs": {}}, {}
-        )
 
 
 # Actions of any space travel as flat float32; observations are shown as their space declares them, or not at all.
@@ -136,11 +122,6 @@ def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_
     assert (native["arm"][0].tolist(), native["arm"][1].tolist(), native["gripper"]) == ([0.5, 1.0], [1], 2)
 
 
-def test_actions_that_have_no_flat_form_are_refused():
-    with pytest.raises(TypeError, match="are not supported"):
-        flat_actions(spaces.Dict({"a": spaces.Text(5)}))
-
-
 class Showing(gymnasium.Env):
     """Observes what it is told to."""
 
@@ -181,7 +162,11 @@ def test_bytes_in_two_dimensions_are_a_picture(space, expected):
     assert term["image"] is expected
 
 
-PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,))
+PICTURE, UNIT, ANY = (
+    spaces.Box(0, 255, (1, 2), np.uint8),
+    spaces.Box(-1.0, 1.0, (2,)),
+    spaces.Box(-np.inf, np.inf, (1,)),
+)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +177,7 @@ PICTURE, UNIT = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(-1.0, 1.0, (2,)
         (UNIT, np.array([-1.0, 1.0]), [-1.0, 1.0]),
         (UNIT, [0.5, 1.2], [0.5, pytest.approx(1.2)]),
         (spaces.Box(0.0, np.pi, (1,), np.float64), np.array([np.pi]), [np.float32(np.pi)]),
-        (spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300]), [0.0]),
+        (ANY, np.array([1e-300]), [0.0]),
         (spaces.Discrete(3, start=4), 6, 6.0),
         (spaces.MultiBinary(2), np.array([True, False]), [1.0, 0.0]),
         (spaces.Box(0, 9, (1,), np.int64), np.array([3.0]), [3.0]),
@@ -208,31 +193,23 @@ def test_what_fits_its_space_is_shown(space, delivered, expected):
         (
             PICTURE,
             np.full((1, 2), 0.8, np.float32),
-            "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to 255",
+            "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to",
         ),
-        (PICTURE, np.full((1, 2), 200.0), "'obs'[0, 0] is 200.0 as float64, its space says uint8 from 0 to 255"),
-        (PICTURE, np.full((1, 2), np.nan), "'obs'[0, 0] is nan as float64, its space says uint8 from 0 to 255"),
-        (PICTURE, np.array([[7, 300]]), "'obs'[0, 1] is 300 as int64, its space says uint8 from 0 to 255"),
-        (PICTURE, np.array([[-1, 7]]), "'obs'[0, 0] is -1 as int64, its space says uint8 from 0 to 255"),
-        (PICTURE, np.array([[True, False]]), "'obs'[0, 0] is True as bool, its space says uint8 from 0 to 255"),
-        (UNIT, [0.0, 1.3], "'obs'[1] is 1.3 as float64, its space says float32 from -1 to 1; out_of_range: keep shows"),
-        (UNIT, ["0.0", "1.0"], "'obs' holds <U3, its space says float32"),
-        (UNIT, None, "'obs' holds object, its space says float32"),
-        (
-            spaces.Box(0.0, np.inf, (1,)),
-            np.array([-1.0]),
-            "'obs'[0] is -1.0 as float64, its space says float32 from 0 to",
-        ),
-        (spaces.Discrete(3), 3, "'obs' is 3 as int64, its space says int64 from 0 to 2; out_of_range: keep shows such"),
-        (spaces.Discrete(3), 1.5, "'obs' is 1.5 as float64, its space says int64 from 0 to 2"),
-        (
-            spaces.Box(0, 2**62, (1,), np.int64),
-            np.array([2**53 + 1]),
-            "'obs'[0] is 9007199254740993 as int64, its space says int64 from 0 to 4.61169e+18; beyond 16777216 whole",
-        ),
-        (spaces.Box(-np.inf, np.inf, (1,)), [1e300], "'obs'[0] is 1e+300 as float64, its space says float32 from -inf"),
-        (spaces.Dict({"x": UNIT, "y": UNIT}), {"x": np.zeros(2)}, "the observation lacks 'y', which its space has"),
-        (spaces.Dict({"x": UNIT}), np.zeros(2), "the observation lacks 'x', which its space has"),
+        (PICTURE, np.full((1, 2), 200.0), "'obs'[0, 0] is 200.0 as float64"),
+        (PICTURE, np.full((1, 2), np.nan), "'obs'[0, 0] is nan as float64"),
+        (PICTURE, np.array([[7, 300]]), "'obs'[0, 1] is 300 as int64"),
+        (PICTURE, np.array([[-1, 7]]), "'obs'[0, 0] is -1 as int64"),
+        (PICTURE, np.array([[True, False]]), "'obs'[0, 0] is True as bool"),
+        (UNIT, [0.0, 1.3], "'obs'[1] is 1.3 as float64"),
+        (UNIT, ["0.0", "1.0"], "'obs' holds <U3"),
+        (UNIT, None, "'obs' holds object"),
+        (spaces.Box(0.0, np.inf, (1,)), np.array([-1.0]), "'obs'[0] is -1.0 as float64"),
+        (spaces.Discrete(3), 3, "out_of_range: keep"),
+        (spaces.Discrete(3), 1.5, "'obs' is 1.5 as float64"),
+        (spaces.Box(0, 2**62, (1,), np.int64), np.array([2**53 + 1]), "'obs'[0] is 9007199254740993 as int64"),
+        (ANY, [1e300], "'obs'[0] is 1e+300 as float64"),
+        (spaces.Dict({"x": UNIT, "y": UNIT}), {"x": np.zeros(2)}, "lacks 'y'"),
+        (spaces.Dict({"x": UNIT}), np.zeros(2), "lacks 'x'"),
     ],
 )
 def test_what_does_not_fit_its_space_is_told_with_entry_value_type_and_range(space, delivered, message):
@@ -249,16 +226,16 @@ def test_numbers_beyond_their_range_are_kept_if_one_insists_but_nothing_is_cast(
 
 def test_an_environment_that_tells_numpy_to_raise_what_casts_may_do_shows_the_same():
     with np.errstate(all="raise"):
-        assert shown(spaces.Box(-np.inf, np.inf, (1,)), np.array([1e-300])) == [0.0]
+        assert shown(ANY, np.array([1e-300])) == [0.0]
         assert shown(spaces.Box(-1e300, 1e300, (1,), np.float64), np.array([2.0])) == [2.0]
 
 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Discrete(10, start=2**24), "lie beyond 16777216, where float32 skips whole numbers"),
-        (bounds(low=np.nan, high=1.0), "number 0 of actions goes from nan to 1.0, which is no range"),
-        (bounds(low=1.0, high=-1.0), "number 0 of actions goes from 1.0 to -1.0, which is no range"),
+        (spaces.Discrete(10, start=2**24), "beyond 16777216"),
+        (bounds(low=np.nan, high=1.0), "from nan to 1.0"),
+        (bounds(low=1.0, high=-1.0), "from 1.0 to -1.0"),
     ],
 )
 def test_bounds_of_actions_that_are_no_range_are_refused(space, message):
@@ -275,9 +252,9 @@ def test_bounds_of_actions_beyond_float32_are_none():
 def test_an_answer_of_gyms_older_interface_is_told(answer):
     environment = Showing(UNIT, np.zeros(2))
     environment.reset = environment.step = lambda *_, **__: answer
-    with pytest.raises(ValueError, match="as Gymnasium has it"):
+    with pytest.raises(ValueError, match="Gymnasium"):
         EnvSlot(environment, ()).reset(0, pictures=True)
-    with pytest.raises(ValueError, match="as in Gymnasium"):
+    with pytest.raises(ValueError, match="Gymnasium"):
         EnvSlot(environment, ()).step(np.zeros(1, np.float32), pictures=True)
 
 
@@ -307,31 +284,29 @@ def checkout(tmp_path, monkeypatch):
     del sys.modules["checked_out"]
 
 
-def test_packages_are_told_with_their_versions():
-    found = versions_of(gymnasium.make("CartPole-v1"))
-    assert found["gymnasium"] == gymnasium.__version__
-    assert "engine" not in found
-
-
-def test_the_engine_is_the_one_that_the_environment_uses():
+def test_packages_and_the_engine_that_the_environment_uses_are_told_with_their_versions():
     assert versions_of(gymnasium.make("Ant-v5"))["engine"] == f"mujoco {mujoco.__version__}"
-    assert "engine" not in versions_of(gymnasium.make("Pendulum-v1"))
+    without = gymnasium.make("Pendulum-v1")
+    assert versions_of(without)["gymnasium"] == gymnasium.__version__
+    assert "engine" not in versions_of(without)
+    # One that was imported late counts where nothing else needs one.
+    assert f"mujoco {mujoco.__version__}" in versions_of(without, alone=True)["engine"].split(", ")
 
 
 @pytest.mark.parametrize(
-    ("head", "file", "line"),
+    ("head", "file", "line", "expected"),
     [
-        (COMMIT, None, ""),
-        ("ref: refs/heads/main", "refs/heads/main", COMMIT),
-        ("ref: refs/heads/main", "packed-refs", f"# pack-refs\n{COMMIT} refs/heads/main"),
+        (COMMIT, "unused", "", COMMIT),
+        ("ref: refs/heads/main", "refs/heads/main", COMMIT, COMMIT),
+        ("ref: refs/heads/main", "packed-refs", f"# pack-refs\n{COMMIT} refs/heads/main", COMMIT),
+        ("ref: refs/heads/main", "unused", "", None),
     ],
-    ids=["detached", "branch", "packed"],
+    ids=["detached", "branch", "packed", "without_commits"],
 )
-def test_a_checkout_is_told_with_its_commit(checkout, head, file, line):
+def test_a_checkout_is_told_with_its_commit(checkout, head, file, line, expected):
     (checkout / ".git" / "HEAD").write_text(f"{head}\n")
-    if file is not None:
-        (checkout / ".git" / file).write_text(f"{line}\n")
-    assert revision("checked_out") == COMMIT
+    (checkout / ".git" / file).write_text(f"{line}\n")
+    assert revision("checked_out") == expected
 
 
 @pytest.mark.parametrize("place", ["worktree", "submodule"])
@@ -348,17 +323,6 @@ def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_pa
     assert commit_at(tmp_path / "here") == COMMIT
     (tmp_path / "here" / ".git").write_text("gitdir: ../gone\n")
     assert commit_at(tmp_path / "here") is None
-
-
-def test_an_engine_that_is_imported_late_counts_where_nothing_else_needs_one():
-    environment = gymnasium.make("Pendulum-v1")
-    assert "engine" not in versions_of(environment)
-    assert f"mujoco {mujoco.__version__}" in versions_of(environment, alone=True)["engine"].split(", ")
-
-
-def test_a_branch_without_commits_has_no_revision(checkout):
-    (checkout / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    assert revision("checked_out") is None
 
 
 def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_path, monkeypatch):
@@ -389,12 +353,7 @@ def test_a_package_is_provided_by_what_declares_it_or_installed_its_files(tmp_pa
     importlib.invalidate_caches()
     importlib.import_module("from_wheel")
     assert origin("from_wheel")["versions"] == "another 2.5"
-    assert origin("os")["versions"] is None
     del sys.modules["from_wheel"]
-
-
-def test_the_origin_of_a_module_is_its_file_or_what_installed_it():
+    assert origin("os")["versions"] is None
     assert origin("gymnasium")["versions"] == f"gymnasium {gymnasium.__version__}"
-    module = DrawEnvironment.__module__
-    assert origin(module)["versions"] is None
-    assert str(origin(module)["file"]).endswith("gym_fakes.py")
+    assert origin(ID.partition(":")[0]) == {"file": gym_fakes.__file__, "versions": None}
