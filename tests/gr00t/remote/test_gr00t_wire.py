@@ -72,7 +72,7 @@ def test_an_answer_tells_how_its_server_writes_arrays():
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [("__ModalityConfig_class__", None), ("__ModalityConfig__", ArrayFormat.NUMPY_MAP)]
+    ("name", "form"), [("__ModalityConfig_class__", ArrayFormat.NPY), ("__ModalityConfig__", ArrayFormat.NUMPY_MAP)]
 )
 def test_a_servers_modality_is_known_by_its_name_without_what_only_training_needs(name, form):
     fields = {"delta_indices": [-15, 0], "modality_keys": ["arm"], "sin_cos_embedding_keys": None}
