@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.storage.episodes import list_episodes
@@ -94,9 +95,6 @@ def test_a_path_is_found_beside_the_file_first_and_then_from_the_working_directo
 def test_arenas_task_mode_of_droid_is_that_of_either_releases_robot(tmp_path, tag):
     path = write_yaml(tmp_path / "p.yaml", {"task_mode_name": "droid_manipulation", "embodiment_tag": tag})
     assert read_policy_config(path).embodiment_tag == tag
-
-
-
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,7 @@ def test_one_other_byte_is_another_content_and_the_run_does_not_go_on(tmp_path, 
     for name, (file, some, other) in changes.items():
         changed = tmp_path / file
         another_byte(changed if changed.is_file() else next(changed.rglob("*.parquet")), some, other)
-        after = resolve_jobs(load_jobs_file(path).jobs)[0].contents.policy
+        after = contents_of_jobs(resolve_jobs(load_jobs_file(path).jobs))["a"].policy
         assert [key for key, content in before.items() if after[key] != content] == [name]
         before = after
     capsys.readouterr()
@@ -261,4 +259,3 @@ def test_a_run_is_converted_and_back_from_the_command_line(tmp_path, capsys):
 def test_what_cannot_be_converted_is_told_with_an_exit_code(tmp_path, capsys, command, more, code, message):
     assert main(arguments(command, tmp_path / "nothing", tmp_path / "out", *more)) == code
     assert message in capsys.readouterr().err
-
