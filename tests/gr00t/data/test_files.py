@@ -31,9 +31,8 @@ from tests.gr00t.data.recordings import picture_series
 # Tables that unfold.
 
 
-def large_page(path: Path, named: str) -> Path:
-    """Write nine million zeros into one page of a small file."""
-    num_rows = 9_000_000
+def large_page(path: Path, named: str, num_rows: int) -> Path:
+    """Write millions of zeros into one page of a small file."""
     # Older releases of Arrow count no rows of a page.
     counted: dict[str, Any] = (
         {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
@@ -54,7 +53,7 @@ def large_page(path: Path, named: str) -> Path:
 
 
 def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "action.delta")
+    path = large_page(tmp_path / "table.parquet", "action.delta", 2_000_000)
     before = pa.total_allocated_bytes()
     with pytest.raises(StorageError, match="has more rows with index 0 than the 10 that are due"):
         read_columns(path, ["action"], TableExtent(key="index", value=0, num_rows=10, max_size=1))
@@ -64,7 +63,7 @@ def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_table_that_needs_more_memory_than_the_process_has_is_refused(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "zeros")
+    path = large_page(tmp_path / "table.parquet", "zeros", 9_000_000)
     message = {"reading": 0, "path": str(path), "shown": "table", "kind": "rows", "wanted": {"names": ["zeros"]}}
     with closing(WorkerProcess(Path(table_worker.__file__), sys.executable, {})) as worker:
         # What the libraries of the process take of the address space differs from machine to machine.

@@ -12,7 +12,7 @@ from isaaclab_arena_gr00t.data.features import Column, whole_arrays
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
-from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, record, record_run, recorded_episode
+from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
 from tests.gr00t.servers import plain
 from tests.layouts import LAYOUTS
 
@@ -182,6 +182,13 @@ def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory,
     assert asked.features["observation.environment_state"]["names"] == ["cube_pos_0", "cube_pos_1", "cube_pos_2"]
     back = brought_back(asked.root, tmp_path)
     assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
+
+
+def test_pictures_of_odd_size_come_back_in_their_own(tmp_path):
+    pictures = picture_series(0, 4, height=31, width=45)
+    dataset = converted(record(tmp_path / "job", "lift", [4], **{"camera_obs/wrist_cam_rgb": pictures}), tmp_path)
+    assert open_dataset(dataset).features["observation.images.wrist_cam_rgb"]["shape"] == [32, 46, 3]
+    assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
 
 
 def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
