@@ -12,7 +12,6 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation import policy_runner
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
@@ -174,16 +173,6 @@ def test_a_compiled_model_is_asked_for_as_many_env_slots_each_time(tmp_path, mon
 def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="compile_model"):
         with_model(SimpleNamespace, tmp_path, monkeypatch, compile_model=True)
-
-
-def test_the_device_can_be_typed_for_one_policy(tmp_path, machine):
-    machine(4, None)
-    Placed.places.clear()
-    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
-    arguments = ["--policy_type", PLACED, "--num_steps", "1", "--device", "cpu", "--output_dir", str(tmp_path / "out")]
-    typed = ["--policy_device_id", "2", "--policy_device", "cpu"]
-    assert policy_runner.main([*arguments, *typed, "reach", "--policy_config_yaml_path", yaml]) == 0
-    assert Placed.places == ["cuda:2"]
 
 
 @pytest.mark.parametrize(
