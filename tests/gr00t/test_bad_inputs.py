@@ -23,7 +23,6 @@ from tests.gr00t.servers import PONG, NetworkPolicy, answering, serving
 
 REMOTE = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
 SEEN = {"environment": "reach", "enable_cameras": True, "camera_size": 64}
-PATH = "policy_config_dict.policy_config_yaml_path: p.yaml"
 ARM = [f"panda_joint{number}" for number in range(1, 8)]
 
 
@@ -44,121 +43,86 @@ def evaluate(directory: Path, jobs: list[dict[str, Any]]) -> int:
     )
 
 
-def file_with(path: Path, text: str = "{}") -> None:
-    path.parent.mkdir(exist_ok=True)
-    # Weights without a tensor: the size of the header, and the header.
-    length = len(text).to_bytes(8, "little") if path.suffix == ".safetensors" else b""
-    path.write_bytes(length + text.encode())
+def files_in(directory: Path, *names: str) -> None:
+    directory.mkdir()
+    for name in names:
+        # Weights without a tensor: the size of the header, and the header.
+        (directory / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
 
 
-KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    # What the YAML file says instead, what the job says beside it, and what the user is told.
-    "no model": ({"model_path": "empty/lift"}, {}, f"{PATH}: model_path: 'empty/lift' does not exist, neither"),
-    "no model of the job": ({}, {"model_path": "empty/lift"}, "dict.model_path: 'empty/lift' does not exist, and is"),
-    "no model is named": ({"model_path": ""}, {}, f"{PATH}: model_path: is missing; the model's directory"),
-    "a file for a model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file; name the directory"),
-    "no checkpoint": ({"model_path": "empty"}, {}, f"{PATH}: model_path: 'empty' is no checkpoint: it has no config"),
-    "no weights": ({"model_path": "unfinished"}, {}, "model_path: 'unfinished' has no weights in a *.safetensors file"),
-    "pickled weights": ({"model_path": "pickled"}, {}, "but pytorch_model.bin, and loading that could run code;"),
-    "no such embodiment": ({"embodiment_tag": "GR2"}, {}, f"{PATH}: embodiment_tag: there is no embodiment 'GR2'; did"),
-    "chunk beyond the horizon": ({"action_horizon": 3}, {}, f"{PATH}: action_chunk_length: 5 steps of a chunk"),
-    "no such joint file": ({"policy_joints_config_path": "no.yaml"}, {}, "there is no file 'no.yaml', neither beside"),
-    "unknown key": ({"model_pth": "x"}, {}, f"{PATH}: model_pth: a GR00T policy has no such option; did you mean 'mo"),
-    "unknown device": ({"policy_device": "gpu"}, {}, f"{PATH}: policy_device: 'gpu' is no device; use cpu, cuda or"),
-    "no such device": ({"policy_device": "cuda:77"}, {}, f"{PATH}: policy_device: 'cuda:77' does not exist; "),
-    "no such device in the job": ({}, {"policy_device": "cuda:77"}, "policy_config_dict.policy_device: 'cuda:77' does"),
-    "no such device by its number": ({}, {"policy_device_id": 77}, "policy_config_dict.policy_device_id: 'cuda:77'"),
-    "no YAML file": ({}, {"policy_config_yaml_path": "no.yaml"}, "yaml_path: no.yaml: there is no such file"),
-    "no slot per query": ({}, {"rows_per_query": 0}, "policy_config_dict.rows_per_query: must be at least 1, got 0"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", KNOWN_BEFOREHAND)
-def test_what_the_files_say_is_refused_before_anything_starts(tmp_path, monkeypatch, capfd, mistake):
-    changes, options, message = KNOWN_BEFOREHAND[mistake]
-    monkeypatch.chdir(tmp_path)
-    file_with(tmp_path / "checkpoint" / "config.json")
-    file_with(tmp_path / "checkpoint" / "model.safetensors")
-    file_with(tmp_path / "empty" / "notes.txt")
-    file_with(tmp_path / "unfinished" / "config.json")
-    file_with(tmp_path / "pickled" / "config.json")
-    file_with(tmp_path / "pickled" / "pytorch_model.bin")
-    write_panda_yaml(tmp_path / "p.yaml", **changes)
-    assert evaluate(tmp_path, [job("lift", **options)]) == 2
-    shown = capfd.readouterr().err
-    assert shown.count("error: ") == 1
-    assert "jobs.json: job 'lift': policy_config_dict." in shown
-    assert message in shown
-    assert "Traceback" not in shown
-    assert not (tmp_path / "out").exists()
-
-
+CAMERAS = {"head": "robot_head_cam_rgb", "wrist": "wrist_cam_rgb"}
+# What the YAML file says instead, what the job asks of the environment, and what the user is told.
 KNOWN_TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    # What the YAML file says instead, what the job asks of the environment, and what is told.
-    "other-video-keys": ({"pov_cam_name_sim": {"front": "wrist_cam_rgb"}}, {}, "the model has no video key 'front'; "),
-    "other-camera": (
-        {"pov_cam_name_sim": {"head": "top_rgb", "wrist": "wrist_cam_rgb"}},
-        {},
-        "pov_cam_name_sim: the environment has no camera 'top_rgb'",
-    ),
-    "blind": ({}, {"enable_cameras": False}, "is to be seen, and the environment shows no pictures"),
-    "other-action": ({}, {"action_mode": "ee_delta"}, "action group 'arm': there is no joint 'panda_joint1'"),
+    "other-video-keys": ({"pov_cam_name_sim": {"front": "wrist_cam_rgb"}}, {}, "no video key 'front'"),
+    "other-camera": ({"pov_cam_name_sim": {**CAMERAS, "head": "top_rgb"}}, {}, "no camera 'top_rgb'"),
+    "blind": ({}, {"enable_cameras": False}, "shows no pictures"),
     "other-robot": ({}, {"embodiment": "so101"}, "state group 'arm': there is no joint 'panda_joint1'"),
-    "fewer-joints": (
-        {"policy_joints_config_path": "six_joints.yaml"},
-        {},
-        "policy_joints_config_path: the model's state 'arm' has 7 numbers, the environment has 6 for it; give the",
-    ),
-    "other-group": (
-        {"policy_joints_config_path": "leg.yaml"},
-        {},
-        "policy_joints_config_path: the environment observes no 'arm'; known are: ",
-    ),
-    "long-horizon": (
-        {"action_horizon": HORIZON + 1},
-        {},
-        f"action_horizon: is {HORIZON + 1}, but the model predicts {HORIZON} steps; make it {HORIZON} or less",
-    ),
+    "fewer-joints": ({"policy_joints_config_path": "six_joints.yaml"}, {}, "'arm' has 7 numbers"),
+    "long-horizon": ({"action_horizon": HORIZON + 1}, {}, f"predicts {HORIZON} steps"),
+}
+# What the YAML file says instead, what the job says beside it, and what the user is told.
+KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no-model": ({"model_path": "empty/lift"}, {}, "yaml: model_path: 'empty/lift'"),
+    "no-model-of-the-job": ({}, {"model_path": "empty/lift"}, "model_path: 'empty/lift'"),
+    "no-model-is-named": ({"model_path": ""}, {}, "yaml: model_path: is missing"),
+    "a-file-for-a-model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file"),
+    "no-checkpoint": ({"model_path": "empty"}, {}, "'empty' is no checkpoint"),
+    "no-weights": ({"model_path": "unfinished"}, {}, "'unfinished' has no weights"),
+    "pickled-weights": ({"model_path": "pickled"}, {}, "pytorch_model.bin"),
+    "no-such-embodiment": ({"embodiment_tag": "GR2"}, {}, "yaml: embodiment_tag: there is no embodiment 'GR2'"),
+    "unknown-embodiment": ({"embodiment_tag": "GR1"}, {}, "'checkpoint' knows no embodiment 'gr1'"),
+    "chunk-beyond-the-horizon": ({"action_horizon": 3}, {}, "yaml: action_chunk_length"),
+    "no-such-joint-file": ({"policy_joints_config_path": "no.yaml"}, {}, "there is no file 'no.yaml'"),
+    "unknown-key": ({"model_pth": "x"}, {}, "yaml: model_pth"),
+    "unknown-device": ({"policy_device": "gpu"}, {}, "yaml: policy_device: 'gpu'"),
+    "no-such-device": ({"policy_device": "cuda:77"}, {}, "yaml: policy_device: 'cuda:77'"),
+    "no-such-device-in-the-job": ({}, {"policy_device": "cuda:77"}, "policy_device: 'cuda:77'"),
+    "no-such-device-by-its-number": ({}, {"policy_device_id": 77}, "policy_device_id: 'cuda:77'"),
+    "no-YAML-file": ({}, {"policy_config_yaml_path": "no.yaml"}, "no.yaml: there is no such file"),
+    "no-slot-per-query": ({}, {"rows_per_query": 0}, "rows_per_query: must be at least 1"),
+    "no-decay": ({}, {"temporal_ensemble_coeff": -1.0}, "temporal_ensemble_coeff"),
 }
 
 
-def jobs_in(directory: Path, mistakes: dict[str, tuple[dict[str, Any], dict[str, Any], str]], policy: str) -> list[Any]:
-    """Write a checkpoint and the YAML files of some mistakes, and return a job for each."""
+def write_files(directory: Path, changes: dict[str, dict[str, Any]]) -> None:
+    """Write a checkpoint and a YAML file for each name."""
     save_panda_checkpoint(directory / "checkpoint")
-    six, leg = {"arm": ARM[:6], "gripper": ["panda_finger_joint1", "panda_finger_joint2"]}, {"leg": ARM}
+    six = {"arm": ARM[:6], "gripper": ["panda_finger_joint1", "panda_finger_joint2"]}
     write_yaml(directory / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
-    write_yaml(directory / "leg.yaml", {"state": leg, "action": leg})
-    jobs = []
-    for name, (changes, seen, _) in mistakes.items():
-        write_panda_yaml(directory / f"{name}.yaml", **changes)
-        jobs.append(job(name, policy, seen=seen, policy_config_yaml_path=f"{name}.yaml"))
-    write_panda_yaml(directory / "p.yaml")
-    return jobs
+    for name, each in {**changes, "p": {}}.items():
+        write_panda_yaml(directory / f"{name}.yaml", **each)
 
 
-def test_what_a_checkpoint_and_an_environment_show_together_is_refused_for_all_jobs_before_anything_starts(
-    tmp_path, monkeypatch, capfd
-):
+def test_what_is_wrong_is_told_for_all_jobs_before_anything_starts(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    lacking = (
-        {"embodiment_tag": "GR1"},
-        {},
-        "embodiment_tag: 'checkpoint' knows no embodiment 'gr1'; known are: new_e",
-    )
-    mistakes = {**KNOWN_TOGETHER, "other-embodiment": lacking}
-    jobs = [*jobs_in(tmp_path, mistakes, POLICY), job("good")]
-    assert evaluate(tmp_path, jobs) == 2
+    mistakes = {**KNOWN_TOGETHER, **KNOWN_BEFOREHAND}
+    write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
+    files_in(tmp_path / "empty", "notes.txt")
+    files_in(tmp_path / "unfinished", "config.json")
+    files_in(tmp_path / "pickled", "config.json", "pytorch_model.bin")
+    jobs = [
+        *(
+            job(name, seen=seen, policy_config_yaml_path=f"{name}.yaml")
+            for name, (_, seen, _) in KNOWN_TOGETHER.items()
+        ),
+        *(
+            job(name, **{"policy_config_yaml_path": f"{name}.yaml", **options})
+            for name, (_, options, _) in KNOWN_BEFOREHAND.items()
+        ),
+    ]
+    assert evaluate(tmp_path, [*jobs, job("good")]) == 2
     assert not (tmp_path / "out").exists()
     assert "Traceback" not in capfd.readouterr().err
     with pytest.raises(ConfigError) as refused:
         # The command shows the first 20 problems only.
-        resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs)
+        resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs, file="jobs.json")
+    assert {(problem.file, problem.job) for problem in refused.value.problems} == {
+        ("jobs.json", name) for name in mistakes
+    }
     for name, (_, _, message) in mistakes.items():
         told = [str(problem) for problem in refused.value.problems if problem.job == name]
-        start = f"job '{name}': policy_config_dict.policy_config_yaml_path: {name}.yaml: "
-        assert all(line.startswith(start) for line in told)
-        assert any(message in line for line in told), message
-    assert {problem.job for problem in refused.value.problems} == {*mistakes}
+        assert all(line.startswith(f"jobs.json: job '{name}': policy_config_dict.") for line in told)
+        assert any(message in line for line in told), told
 
 
 class Unasked(Gr00tClosedloopPolicy):
@@ -170,9 +134,13 @@ class Unasked(Gr00tClosedloopPolicy):
 
 def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift: no such directory")
-    mistakes = {**KNOWN_TOGETHER, "maybe-on-the-hub": on_the_hub}
-    jobs = jobs_in(tmp_path, mistakes, f"{__name__}.{Unasked.__qualname__}")
+    on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift")
+    mistakes = {"blind": KNOWN_TOGETHER["blind"], "maybe-on-the-hub": on_the_hub}
+    write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
+    policy = f"{__name__}.{Unasked.__qualname__}"
+    jobs = [
+        job(name, policy, seen=seen, policy_config_yaml_path=f"{name}.yaml") for name, (_, seen, _) in mistakes.items()
+    ]
     assert evaluate(tmp_path, [*jobs, job("good")]) == 1
     said = check_failed(tmp_path / "out", {name: message for name, (_, _, message) in mistakes.items()}, capfd)
     for name, text in said.items():
@@ -221,13 +189,13 @@ class OfSmallAnswers(Gr00tRemoteClosedloopPolicy):
 
 
 OF_SERVERS = {
-    "no-server": "ServerUnreachableError: no GR00T policy server answers at 127.0.0.1:1, after waiting 0.3 s for it",
-    "no-token": "ConfigError: remote_api_token_file: must name a file with the token of the GR00T policy server at",
-    "wrong-token": "which wants another token than the one given here; it says: Unauthorized",
-    "garbage": "sent something else than such a server does: the message is no msgpack",
-    "no-modalities": "does not say what its model takes and gives: video, state, action, language are due, it",
-    "huge-answer": f"than such a server does: the answer has more bytes than the {LIMIT} that are allowed",
-    "other-modalities": "p.yaml: pov_cam_name_sim.head: the model has no video key 'head'; known are: aside, ego",
+    "no-server": "ServerUnreachableError: no GR00T policy server answers at 127.0.0.1:1",
+    "no-token": "ConfigError: remote_api_token_file: must name a file",
+    "wrong-token": "Unauthorized",
+    "garbage": "the message is no msgpack",
+    "no-modalities": "does not say what its model takes",
+    "huge-answer": f"the {LIMIT} that are allowed",
+    "other-modalities": "p.yaml: pov_cam_name_sim.head: the model has no video key 'head'",
 }
 
 

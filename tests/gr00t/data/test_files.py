@@ -31,9 +31,8 @@ from tests.gr00t.data.recordings import picture_series
 # Tables that unfold.
 
 
-def large_page(path: Path, named: str) -> Path:
-    """Write nine million zeros into one page of a small file."""
-    num_rows = 9_000_000
+def large_page(path: Path, named: str, num_rows: int) -> Path:
+    """Write millions of zeros into one page of a small file."""
     # Older releases of Arrow count no rows of a page.
     counted: dict[str, Any] = (
         {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
@@ -54,7 +53,7 @@ def large_page(path: Path, named: str) -> Path:
 
 
 def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "action.delta")
+    path = large_page(tmp_path / "table.parquet", "action.delta", 2_000_000)
     before = pa.total_allocated_bytes()
     with pytest.raises(StorageError, match="has more rows with index 0 than the 10 that are due"):
         read_columns(path, ["action"], TableExtent(key="index", value=0, num_rows=10, max_size=1))
@@ -64,7 +63,7 @@ def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_table_that_needs_more_memory_than_the_process_has_is_refused(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "zeros")
+    path = large_page(tmp_path / "table.parquet", "zeros", 9_000_000)
     message = {"reading": 0, "path": str(path), "shown": "table", "kind": "rows", "wanted": {"names": ["zeros"]}}
     with closing(WorkerProcess(Path(table_worker.__file__), sys.executable, {})) as worker:
         # What the libraries of the process take of the address space differs from machine to machine.
@@ -105,7 +104,7 @@ def test_damaged_bytes_are_refused_or_read_and_the_next_table_is_read(tmp_path):
     good = tmp_path / "good.parquet"
     parquet.write_table(pa.table({"index": np.zeros(3000), "action": np.random.default_rng(0).random(3000)}), good)
     extent, random_ = TableExtent(key="index", value=0, num_rows=3000, max_size=1), random.Random(5)
-    for _ in range(100):
+    for _ in range(40):
         content = bytearray(good.read_bytes())
         for _ in range(random_.randrange(1, 20)):
             content[random_.randrange(len(content))] = random_.randrange(256)
@@ -151,9 +150,7 @@ def test_statistics_of_episodes_added_one_by_one_are_those_of_all(tmp_path):
     for place in range(3):
         for name, value in expected(together[:, place]).items():
             assert statistics[name][place] == pytest.approx(value, rel=1e-12)
-
-
-def test_large_values_lose_no_digits_of_the_spread():
+    # Large values lose no digits of the spread.
     values = 1e7 + np.arange(5, dtype=np.float64)[:, None]
     assert array_statistics(values)["std"][0] == pytest.approx(np.sqrt(2))
 
@@ -169,7 +166,7 @@ def video_written(path, episodes, *, lossless, fps=20):
 EPISODES = [picture_series(seed, length) for seed, length in ((0, 5), (9, 1), (4, 8))]
 
 
-@pytest.mark.parametrize("fps", [20, 30, 50, 67])
+@pytest.mark.parametrize("fps", [20, 67])
 def test_every_episode_of_a_lossless_video_comes_back_bit_by_bit(tmp_path, fps):
     path = video_written(tmp_path / "video.mp4", EPISODES, lossless=True, fps=fps)
     first = 0
@@ -205,21 +202,10 @@ def test_an_odd_size_is_filled_up_only_where_pairs_are_needed(tmp_path):
     assert np.array_equal(next(read_frames(lossless, fps=20, first=0, count=1)), frames[0])
 
 
-def test_a_missing_frame_is_named(tmp_path):
+def test_a_missing_frame_and_what_is_no_video_are_named(tmp_path):
     path = video_written(tmp_path / "video.mp4", EPISODES[:1], lossless=False)
-    with pytest.raises(StorageError, match="has no frame 5; frames 3 to 6 were wanted"):
+    with pytest.raises(StorageError, match="no frame 5"):
         list(read_frames(path, fps=20, first=3, count=4))
-
-
-def test_what_is_no_video_is_named(tmp_path):
-    (tmp_path / "video.mp4").write_bytes(b"not a video" * 50)
+    path.write_bytes(b"not a video" * 50)
     with pytest.raises(StorageError, match=r"cannot read .*video\.mp4"):
-        list(read_frames(tmp_path / "video.mp4", fps=20, first=0, count=1))
-
-
-def test_a_codec_that_nobody_knows_is_named(tmp_path):
-    path = tmp_path / "episode.mp4"
-    video_written(path, [picture_series(0, 3)], lossless=False)
-    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
-    with pytest.raises(StorageError, match="is of a codec that is not known here"):
-        list(read_frames(path, fps=20, first=0, count=3))
+        list(read_frames(path, fps=20, first=0, count=1))

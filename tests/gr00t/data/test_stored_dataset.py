@@ -4,19 +4,19 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.episodes import read_attributes, read_episode
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.episodes import read_episode
 from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
-from tests.gr00t.data.recordings import PANDA_YAML, picture_series, record, recorded_episode
-from tests.outsiders.lerobot_style import CAMERA, write_dataset
+from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
 
 VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
 
@@ -53,92 +53,72 @@ def test_a_dataset_of_others_becomes_a_recording_by_its_modality_file(dataset, t
     (recording,) = write_recordings(dataset, tmp_path / "back")
     assert recording == tmp_path / "back/somebodys/dataset_somebodys.hdf5"
     found, source = read_episode(recording, 1), recorded_episode(1, 6, "lift")
-    assert np.array_equal(found.arrays["obs/arm"], source.arrays["obs/robot_joint_pos"])
-    assert np.array_equal(found.arrays["obs/gripper"], source.arrays["obs/gripper_pos"])
-    assert np.array_equal(found.arrays["actions"], source.arrays["actions"])
-    assert np.array_equal(found.arrays["camera_obs/wrist"], source.arrays["camera_obs/wrist_cam_rgb"])
-    assert read_attributes(recording, 1)["language_instruction"] == "lift the cube"
-    assert read_attributes(recording, 1)["control_dt"] == 0.05
+    for name, expected in {
+        "obs/arm": "obs/robot_joint_pos",
+        "obs/gripper": "obs/gripper_pos",
+        "actions": "actions",
+        "camera_obs/wrist": "camera_obs/wrist_cam_rgb",
+    }.items():
+        assert np.array_equal(found.arrays[name], source.arrays[expected])
+    assert {"language_instruction": "lift the cube", "control_dt": 0.05}.items() <= found.attributes.items()
     assert found.arrays["dones"].tolist() == [0, 0, 0, 0, 0, 1]
 
 
 @VERSIONS
-def test_a_dataset_without_a_modality_file_is_taken_as_it_is(dataset, tmp_path):
+def test_a_dataset_without_a_modality_file_is_taken_as_it_is_also_with_actions_of_openpis_name(dataset, tmp_path):
     without_our_files(dataset)
     (dataset / "meta/modality.json").unlink()
-    (recording,) = write_recordings(dataset, tmp_path / "back")
-    found = read_episode(recording, 0).arrays
-    assert sorted(found) == ["actions", "camera_obs/head", "camera_obs/wrist", "dones", "obs/state", "rewards"]
-    assert found["obs/state"].shape == (4, 9)
-
-
-def in_the_plural(dataset):
     changed(dataset, "meta/info.json", lambda info: info["features"].update(actions=info["features"].pop("action")))
     for path in (dataset / "data").glob("*/*.parquet"):
         table = parquet.read_table(path)
         names = ["actions" if name == "action" else name for name in table.column_names]
         parquet.write_table(table.rename_columns(names), path)
-
-
-@VERSIONS
-def test_actions_in_a_column_of_openpis_name_are_the_actions(dataset, tmp_path):
-    without_our_files(dataset)
-    in_the_plural(dataset)
     (recording,) = write_recordings(dataset, tmp_path / "back")
-    assert np.array_equal(
-        read_episode(recording, 1).arrays["actions"], recorded_episode(1, 6, "lift").arrays["actions"]
-    )
+    found = read_episode(recording, 1).arrays
+    assert sorted(found) == ["actions", "camera_obs/head", "camera_obs/wrist", "dones", "obs/state", "rewards"]
+    assert found["obs/state"].shape == (6, 9)
+    assert np.array_equal(found["actions"], recorded_episode(1, 6, "lift").arrays["actions"])
 
 
 @pytest.mark.parametrize("version", [DatasetVersion.V21])
 def test_a_dataset_without_actions_is_refused_with_the_columns_that_it_has(dataset):
     without_our_files(dataset)
     changed(dataset, "meta/info.json", lambda info: info["features"].update(acts=info["features"].pop("action")))
-    with pytest.raises(StorageError, match=r"there is no column 'action'; .*acts"):
+    with pytest.raises(StorageError, match=r"'action'; .*acts"):
         write_recordings(dataset, dataset / "back")
 
 
+WRONG_INFO: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "'v1.6'": lambda info: info.update(codebase_version="v1.6"),
+    "version None": lambda info: info.pop("codebase_version"),
+    "fps: .*got 0": lambda info: info.update(fps=0),
+    "features: .*got nothing": lambda info: info.pop("features"),
+    "features: .*a list of 1": lambda info: info.update(features=[1]),
+    "data_path: .*got '{nothing}'": lambda info: info.update(data_path="{nothing}"),
+    r"data_path: .*got '\.\./": lambda info: info.update(data_path=f"../../{info['data_path']}"),
+    "odd: shape.*65536": lambda info: info["features"].update(odd={"dtype": "float32", "shape": [65_537]}),
+    "odd: shape.*65536 ": lambda info: info["features"].update(odd={"dtype": "float32", "shape": [9, 9999]}),
+}
+
+
 @pytest.mark.parametrize("version", [DatasetVersion.V21])
-def test_version_2_0_is_read_too(dataset):
-    changed(dataset, "meta/info.json", lambda info: info.update(codebase_version="v2.0"))
-    (dataset / "meta/episodes_stats.jsonl").unlink()
-    assert [episode.num_steps for episode in open_dataset(dataset).episodes.values()] == [4, 6]
-
-
-@VERSIONS
-@pytest.mark.parametrize("key", ["data_path", "video_path"])
-def test_a_path_that_leads_out_of_the_dataset_is_refused(dataset, key):
-    changed(dataset, "meta/info.json", lambda info: info.update({key: f"../../../{info[key]}"}))
-    with pytest.raises(StorageError, match=rf"info.json: {key}: must be a path inside the dataset, got '\.\./"):
-        open_dataset(dataset)
-
-
-@VERSIONS
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda info: info.update(codebase_version="v1.6"), "is of version 'v1.6'; known are: v2.0, v2.1, v3.0"),
-        (lambda info: info.pop("codebase_version"), "is of version None"),
-        (lambda info: info.update(fps=0), r"info\.json: fps: must be a number from 0\.001 to 1e\+06, got 0"),
-        (lambda info: info.pop("features"), r"info\.json: features: must be a mapping, got nothing"),
-        (
-            lambda info: info.update(data_path="{nothing}"),
-            r"info\.json: data_path: must be a path made of .*, got '{nothing}'",
-        ),
-        (lambda info: info.update(features=[1]), r"info\.json: features: must be a mapping, got a list of 1"),
-    ],
-)
-def test_an_info_file_that_makes_no_sense_is_named(dataset, change, message):
+@pytest.mark.parametrize(("says", "change"), WRONG_INFO.items())
+def test_an_info_file_that_makes_no_sense_is_named(dataset, says, change):
     changed(dataset, "meta/info.json", change)
-    with pytest.raises(StorageError, match=message):
+    with pytest.raises(StorageError, match=says.strip()):
         open_dataset(dataset)
 
 
-@VERSIONS
-def test_features_that_contradict_the_columns_are_refused(dataset, tmp_path):
-    changed(dataset, "meta/arena.json", lambda arena: arena["features"]["vectors"]["action"]["groups"].pop("gripper"))
-    with pytest.raises(StorageError, match=r"'action' has 8 numbers in meta/info\.json, 7 elsewhere"):
-        write_recordings(dataset, tmp_path / "back")
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+def test_what_is_within_the_limits_is_read(dataset):
+    changed(dataset, "meta/info.json", lambda info: info.update(codebase_version="v2.0"))
+    changed(
+        dataset, "meta/info.json", lambda info: info["features"].update(odd={"dtype": "float32", "shape": [65_536]})
+    )
+    (dataset / "meta/episodes_stats.jsonl").unlink()
+    opened = open_dataset(dataset)
+    assert [episode.num_steps for episode in opened.episodes.values()] == [4, 6]
+    assert opened.size("odd") == 65_536
 
 
 @VERSIONS
@@ -178,15 +158,6 @@ def test_a_job_name_that_is_no_directory_name_does_not_become_one(dataset, tmp_p
         "job/dataset_job.hdf5",
         "job-2/dataset_job-2.hdf5",
     ]
-
-
-@pytest.mark.parametrize("version", [DatasetVersion.V21])
-def test_what_is_no_dataset_is_named(dataset, tmp_path):
-    with pytest.raises(StorageError, match=r"no meta/info\.json in .*: there is no LeRobot dataset"):
-        open_dataset(tmp_path / "nowhere")
-    (dataset / "meta/info.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"info\.json"):
-        open_dataset(dataset)
 
 
 def in_hub_cache(dataset, repository):
@@ -232,29 +203,6 @@ def test_links_of_a_cache_lead_to_its_own_files_alone(dataset, tmp_path):
         open_dataset(revision)
 
 
-def test_a_table_that_lacks_pictures_is_named(tmp_path):
-    episode = {
-        "state": np.zeros((3, 7), np.float32),
-        "actions": np.zeros((3, 8), np.float32),
-        "rewards": np.zeros(3, np.float32),
-        "success": True,
-        "task": "push",
-        "pictures": picture_series(0, 3, 64, 64),
-    }
-    dataset = write_dataset(tmp_path / "theirs", [episode], version="v2.1", dtype="image")
-    path = dataset / "data/chunk-000/episode_000000.parquet"
-    table = parquet.read_table(path)
-    parquet.write_table(table.slice(0, 2), path)
-    with pytest.raises(StorageError, match=f"'{CAMERA}' has 2 pictures; 3 are due"):
-        list(open_dataset(dataset).frames(0, CAMERA))
-    parquet.write_table(pa.concat_tables([table, table]), path)
-    with pytest.raises(StorageError, match="more rows with episode_index 0 than the 3"):
-        list(open_dataset(dataset).frames(0, CAMERA))
-    parquet.write_table(table.drop_columns([CAMERA]), path)
-    with pytest.raises(StorageError, match=r"has no column 'observation.images.front' of pictures"):
-        list(open_dataset(dataset).frames(0, CAMERA))
-
-
 @pytest.mark.parametrize("version", [DatasetVersion.V21])
 @pytest.mark.parametrize(
     ("key", "value", "fits"),
@@ -267,7 +215,6 @@ def test_a_table_that_lacks_pictures_is_named(tmp_path):
         ("length", True, False),
         ("episode_index", 2**53, True),
         ("episode_index", 2**53 + 1, False),
-        ("episode_index", 0, True),
         ("episode_index", -1, False),
     ],
 )
@@ -279,30 +226,15 @@ def test_numbers_of_an_episode_have_limits(dataset, key, value, fits):
         (episode,) = open_dataset(dataset).episodes.values()
         assert value in (episode.num_steps, episode.episode_index)
     else:
-        with pytest.raises(StorageError, match=rf"episodes.jsonl, line 1: {key}: must be a whole number .*got {value}"):
+        with pytest.raises(StorageError, match=rf"line 1: {key}: .*got {value}"):
             open_dataset(dataset)
 
 
 @pytest.mark.parametrize("version", [DatasetVersion.V21])
-@pytest.mark.parametrize(("shape", "fits"), [([65_535], True), ([65_536], True), ([65_537], False), ([9, 9999], False)])
-def test_a_column_has_at_most_65536_numbers(dataset, shape, fits):
-    info = json.loads((dataset / "meta/info.json").read_text())
-    info["features"]["observation.odd"] = {"dtype": "float32", "shape": shape}
-    (dataset / "meta/info.json").write_text(json.dumps(info))
-    if fits:
-        assert open_dataset(dataset).size("observation.odd") == shape[0]
-    else:
-        with pytest.raises(StorageError, match=r"info.json: features: observation.odd: shape.*65536"):
-            open_dataset(dataset)
-
-
-@pytest.mark.parametrize("version", [DatasetVersion.V21])
-@pytest.mark.parametrize(("size", "fits"), [(1_048_575, True), (1_048_576, True), (1_048_577, False)])
-def test_a_line_has_at_most_a_mebibyte(dataset, size, fits):
-    line = json.dumps({"episode_index": 0, "tasks": ["a"], "length": 3})
-    (dataset / "meta/episodes.jsonl").write_text(line.ljust(size - 1) + "\n")
-    if fits:
-        assert len(open_dataset(dataset).episodes) == 1
-    else:
-        with pytest.raises(StorageError, match="line 1 has more than 1048576 bytes"):
-            open_dataset(dataset)
+def test_a_line_has_at_most_a_mebibyte(dataset):
+    path, line = dataset / "meta/episodes.jsonl", json.dumps({"episode_index": 0, "tasks": ["a"], "length": 3})
+    path.write_text(line.ljust(1_048_575) + "\n")
+    assert len(open_dataset(dataset).episodes) == 1
+    path.write_text(line.ljust(1_048_576) + "\n")
+    with pytest.raises(StorageError, match="1048576 bytes"):
+        open_dataset(dataset)

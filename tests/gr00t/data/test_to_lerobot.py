@@ -13,6 +13,7 @@ from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recording
 from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
+from tests.gr00t.servers import plain
 from tests.layouts import LAYOUTS
 
 # From a run to a dataset and back.
@@ -42,12 +43,12 @@ def brought_back(dataset, tmp_path):
 
 
 @VERSIONS
-@pytest.mark.parametrize(
-    ("kept", "with_yaml"), [("lossless", False), ("lossless", True), ("png", False), ("png", True)]
-)
+@pytest.mark.parametrize(("kept", "with_yaml"), [("lossless", True), ("png", False)])
 def test_a_lossless_dataset_gives_back_what_was_recorded(run_directory, tmp_path, version, kept, with_yaml):
     yaml = PANDA_YAML if with_yaml else None
+    # Files of version 3.0 are begun anew when they are large, which each is here.
     options = {"version": version, kept: True, "policy_config_yaml_path": yaml}
+    options["sizes"] = FileSizes(chunk=2, data_mb=0, video_mb=0)
     dataset = converted(run_directory, tmp_path, **options)
     assert any(dataset.glob("videos/**/*.mp4")) == (kept == "lossless")
     back = brought_back(dataset, tmp_path)
@@ -77,16 +78,10 @@ def test_pictures_are_in_colours_in_whichever_layout_they_were_recorded(tmp_path
     assert np.array_equal(first.arrays["camera_obs/wrist_cam_rgb"], np.stack([colours, colours]))
 
 
-def test_pictures_whose_layout_is_not_certain_are_refused_by_name_unless_they_are_left_out(tmp_path):
-    record(tmp_path / "lift", "lift", [2], **{"camera_obs/wrist_cam_rgb": np.zeros((2, 4, 6, 8), np.uint8)})
-    with pytest.raises(ConfigError, match=r"camera 'wrist_cam_rgb' has shape \(4, 6, 8\), .*or leave out videos with"):
-        converted(tmp_path / "lift", tmp_path)
-    assert converted(tmp_path / "lift", tmp_path, no_videos=True)
-
-
 @VERSIONS
-def test_lossy_pictures_are_close_and_everything_else_is_equal(run_directory, tmp_path, version):
-    back = brought_back(converted(run_directory, tmp_path, version=version), tmp_path)
+def test_of_a_lossy_dataset_pictures_are_close_and_everything_else_is_equal(run_directory, tmp_path, version):
+    dataset = converted(run_directory, tmp_path, version=version)
+    back = brought_back(dataset, tmp_path)
     for number, (job, index, length) in enumerate(ORDER):
         found, source = back[number], recorded_episode(index, length, job)
         for name, array in found.arrays.items():
@@ -95,26 +90,16 @@ def test_lossy_pictures_are_close_and_everything_else_is_equal(run_directory, tm
                 assert np.abs(array.astype(int) - source.arrays[name]).mean() < 4
             else:
                 assert np.array_equal(array, source.arrays[name]), name
-
-
-@VERSIONS
-def test_the_last_control_step_is_kept(run_directory, tmp_path, version):
-    dataset = open_dataset(converted(run_directory, tmp_path, version=version, no_videos=True))
-    assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 4, 7, 3, 6]
-    columns = dataset.columns(2, ["action", "next.done", "index", "timestamp", "episode_index"])
-    assert np.array_equal(columns["action"][-1], recorded_episode(2, 7, "lift").arrays["actions"][-1])
+    opened = open_dataset(dataset)
+    assert [episode.num_steps for episode in opened.episodes.values()] == [5, 4, 7, 3, 6]
+    columns = opened.columns(2, ["next.done", "index", "timestamp"])
     assert columns["next.done"][:, 0].tolist() == [False] * 6 + [True]
     assert columns["index"][:, 0].tolist() == [*range(9, 16)]
     assert np.array_equal(columns["timestamp"][:, 0], (np.arange(7) / 20).astype(np.float32))
-
-
-@VERSIONS
-def test_there_is_one_task_per_instruction(run_directory, tmp_path, version):
-    dataset = open_dataset(converted(run_directory, tmp_path, version=version, no_videos=True))
-    assert [episode.task for episode in dataset.episodes.values()] == ["lift the cube"] * 3 + ["push the cube"] * 2
-    names = ["task_index", "annotation.human.task_description"]
+    # One task for each instruction.
+    assert [episode.task for episode in opened.episodes.values()] == ["lift the cube"] * 3 + ["push the cube"] * 2
     for number, task in enumerate([0, 0, 0, 1, 1]):
-        for values in dataset.columns(number, names).values():
+        for values in opened.columns(number, ["task_index", "annotation.human.task_description"]).values():
             assert set(values[:, 0].tolist()) == {task}
 
 
@@ -189,19 +174,6 @@ def test_version_3_0_says_where_every_episode_is(run_directory, tmp_path):
     assert len(list(dataset.glob("videos/*/*/*.mp4"))) == 2
 
 
-def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_directory, tmp_path):
-    sizes = FileSizes(chunk=2, data_mb=0, video_mb=0)
-    dataset = converted(run_directory, tmp_path, version=DatasetVersion.V30, lossless=True, sizes=sizes)
-    assert len(list(dataset.glob("data/*/*.parquet"))) == 5
-    assert (dataset / "data/chunk-002/file-000.parquet").is_file()
-    back = brought_back(dataset, tmp_path)
-    for number, (job, index, length) in enumerate(ORDER):
-        found = back[number].arrays
-        source = recorded_episode(index, length, job).arrays
-        assert np.array_equal(found["camera_obs/wrist_cam_rgb"], source["camera_obs/wrist_cam_rgb"])
-        assert np.array_equal(found["actions"], source["actions"])
-
-
 def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory, tmp_path):
     plain = open_dataset(converted(run_directory, tmp_path, no_videos=True))
     assert plain.features["observation.state"]["shape"] == [9]
@@ -212,17 +184,10 @@ def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory,
     assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
 
 
-def test_only_successes_leaves_out_the_others(run_directory, tmp_path):
-    dataset = open_dataset(converted(run_directory, tmp_path, no_videos=True, only_successes=True))
-    assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 7, 3]
-
-
 def test_pictures_of_odd_size_come_back_in_their_own(tmp_path):
     pictures = picture_series(0, 4, height=31, width=45)
-    recording = record(tmp_path / "job", "lift", [4], **{"camera_obs/wrist_cam_rgb": pictures})
-    dataset = converted(recording, tmp_path)
-    feature = open_dataset(dataset).features["observation.images.wrist_cam_rgb"]
-    assert feature["shape"] == [32, 46, 3]
+    dataset = converted(record(tmp_path / "job", "lift", [4], **{"camera_obs/wrist_cam_rgb": pictures}), tmp_path)
+    assert open_dataset(dataset).features["observation.images.wrist_cam_rgb"]["shape"] == [32, 46, 3]
     assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
 
 
@@ -233,64 +198,55 @@ def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), stop)
-    with pytest.raises(StorageError, match="its conversion has not come to its end"):
+    with pytest.raises(StorageError, match="conversion"):
         open_dataset(tmp_path / "dataset")
 
 
 def test_a_directory_that_holds_something_is_left_alone(run_directory, tmp_path):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "mine.txt").write_text("keep")
-    with pytest.raises(ConfigError, match=r"--output_dir: .* is not empty"):
+    with pytest.raises(ConfigError, match="--output_dir"):
         converted(run_directory, tmp_path)
     assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["mine.txt"]
 
 
+ODD = np.zeros((4, 4, 6, 8), np.uint8)
+
+
 @pytest.mark.parametrize(
-    ("more", "options", "message"),
+    ("more", "options", "says"),
     [
-        ({"attributes": {"language_instruction": None}}, {}, "no instruction; give one with --language_instruction"),
-        ({"attributes": {"control_dt": 0.015}}, {}, r"66.6667 control steps per second.*give --fps"),
-        ({"attributes": {"control_dt": None}}, {}, "does not say how long a control step is; give --fps"),
-        ({"attributes": {"success": False}}, {"only_successes": True}, "none of its 1 episodes succeeded"),
-        ({}, {"state_names": ["robot_joint_pso"]}, "no observation 'robot_joint_pso'; did you mean 'robot_joint_pos'"),
-        (
-            {"camera_obs/wrist_cam_rgb": None},
-            {"policy_config_yaml_path": PANDA_YAML},
-            "no pictures of 'wrist_cam_rgb'.*--record_observations all",
-        ),
-        ({"obs/gripper_pos": None}, {"policy_config_yaml_path": PANDA_YAML}, "no observation 'gripper_pos'"),
-        (
-            {"obs/robot_joint_pos": np.ones((4, 6), np.float32)},
-            {"policy_config_yaml_path": PANDA_YAML},
-            "lists 9 joints, the environment has 8",
-        ),
+        ({"attributes": {"language_instruction": None}}, {}, "--language_instruction"),
+        ({"attributes": {"control_dt": 0.015}}, {}, r"66.6667.*--fps"),
+        ({"attributes": {"control_dt": None}}, {}, "--fps"),
+        ({"attributes": {"success": False}}, {"only_successes": True}, "none of its 1"),
+        ({}, {"state_names": ["robot_joint_pso"]}, "'robot_joint_pos'"),
+        ({"camera_obs/wrist_cam_rgb": None}, {"policy_config_yaml_path": PANDA_YAML}, "--record_observations all"),
+        ({"camera_obs/wrist_cam_rgb": ODD}, {}, r"'wrist_cam_rgb' has shape \(4, 6, 8\)"),
+        ({"obs/gripper_pos": None}, {"policy_config_yaml_path": PANDA_YAML}, "'gripper_pos'"),
+        ({"obs/robot_joint_pos": np.ones((4, 6), np.float32)}, {"policy_config_yaml_path": PANDA_YAML}, "lists 9"),
     ],
 )
-def test_a_recording_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, more, options, message):
+def test_a_recording_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, more, options, says):
     recording = record(tmp_path / "job", "lift", [4], **more)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=says):
         converted(recording, tmp_path, **options)
     assert not (tmp_path / "dataset").exists()
 
 
-def test_episodes_that_differ_in_shape_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize(
+    ("more", "error", "says"),
+    [
+        ({"actions": np.ones((3, 6), np.float32)}, ConfigError, r"dataset_b\.hdf5: demo_0: .*\(3, 6\); \(3, 8\)"),
+        ({"attributes": {"control_dt": 0.02}}, ConfigError, r"dataset_a.*0\.05 s, .*dataset_b.* of 0\.02 s"),
+        ({"rewards": np.array([0, np.nan, 1], np.float32)}, StorageError, r"demo_0: 'next\.reward'"),
+    ],
+)
+def test_episodes_that_do_not_fit_together_are_refused_by_name(tmp_path, more, error, says):
     record(tmp_path / "run/a", "a", [3])
-    record(tmp_path / "run/b", "b", [3], actions=np.ones((3, 6), np.float32))
-    with pytest.raises(ConfigError, match=r"dataset_b\.hdf5: demo_0: 'actions' has shape \(3, 6\); \(3, 8\) is due"):
+    record(tmp_path / "run/b", "b", [3], **more)
+    with pytest.raises(error, match=says):
         converted(tmp_path / "run", tmp_path)
-
-
-def test_episodes_of_different_rates_are_refused_by_name(tmp_path):
-    record(tmp_path / "run/a", "a", [3])
-    record(tmp_path / "run/b", "b", [3], attributes={"control_dt": 0.02})
-    with pytest.raises(ConfigError, match=r"dataset_a.*0\.05 s, .*dataset_b.* of 0\.02 s"):
-        converted(tmp_path / "run", tmp_path)
-
-
-def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
-    rewards = np.array([0, np.nan, 1], np.float32)
-    with pytest.raises(StorageError, match=r"demo_0: 'next\.reward' holds values that are no finite numbers"):
-        converted(record(tmp_path / "job", "lift", [3], rewards=rewards), tmp_path, no_videos=True)
 
 
 JOINTS = np.arange(14, dtype=np.float32).reshape(2, 7)
@@ -310,23 +266,14 @@ def test_a_column_holds_its_groups_side_by_side_in_their_own_order():
     assert column.size == 4
 
 
-def test_what_a_column_holds_whole_comes_back():
+def test_what_a_column_holds_whole_comes_back_and_else_its_group_is_named():
     column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1, 0))
-    arrays = column.unpacked(column.packed(ARRAYS))
-    assert {name: array.tolist() for name, array in arrays.items()} == {
-        name: array.tolist() for name, array in ARRAYS.items()
-    }
-
-
-def test_an_array_of_which_a_joint_is_missing_does_not_come_back_and_its_group_is_named():
+    assert plain(column.unpacked(column.packed(ARRAYS))) == plain(ARRAYS)
     column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1))
     arrays = column.unpacked(column.packed(ARRAYS))
     assert list(arrays) == ["obs/fingers", "obs/arm"]
     assert arrays["obs/arm"].tolist() == JOINTS[:, 6:0:-1].tolist()
-
-
-def test_whole_arrays_are_groups_of_their_own():
-    column = whole_arrays({"joints": ("obs/joints", 7), "fingers": ("obs/fingers", 2)})
-    assert column.spans() == {"joints": (0, 7), "fingers": (7, 9)}
-    assert column.names[6:8] == ("joints_6", "fingers_0")
-    assert column.packed(ARRAYS)[0].tolist() == [*range(7), 70, 71]
+    whole = whole_arrays({"joints": ("obs/joints", 7), "fingers": ("obs/fingers", 2)})
+    assert whole.spans() == {"joints": (0, 7), "fingers": (7, 9)}
+    assert whole.names[6:8] == ("joints_6", "fingers_0")
+    assert whole.packed(ARRAYS)[0].tolist() == [*range(7), 70, 71]

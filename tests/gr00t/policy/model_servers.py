@@ -68,7 +68,7 @@ class Model:
 
 
 @contextmanager
-def serving(talk: Callable[[ServerConnection], None], port: int = 0, **options: Any) -> Iterator[int]:
+def talking(talk: Callable[[ServerConnection], None], port: int = 0, **options: Any) -> Iterator[int]:
     with serve(talk, "127.0.0.1", port, compression=None, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

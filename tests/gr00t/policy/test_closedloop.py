@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
-from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import (
     ACTION,
@@ -86,6 +85,9 @@ def test_the_model_is_told_what_the_environment_shows_in_groups_and_pictures_of_
     observation = started(env, policy, [0, 1, 2])
     policy.get_action(env, observation)
     [query] = policy.queries
+    expected = [env.instruction(env.draw_conditions(each.conditions_generator())) for each in episodes(3)]
+    assert query.words == expected
+    assert len(set(expected)) > 1
     hip, knee, elbow, wrist = observation["policy"]["robot_joint_pos"].T
     left, right = observation["policy"]["fingers"].T
     for group, joints in (("arm", (wrist, elbow)), ("leg", (knee, hip)), ("hand", (right, left))):
@@ -113,23 +115,6 @@ def test_only_env_slots_that_need_a_chunk_are_asked_for(tmp_path):
     assert (policy.count.slots_needed, policy.count.slots_of_all) == (9, 5 * 4)
 
 
-def test_an_env_slot_that_begins_another_episode_drops_its_chunk_and_the_others_keep_theirs(tmp_path):
-    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
-    observation = started(env, policy, [0, 1])
-    policy.get_action(env, observation)
-    observation = started(env, policy, [1], first=5)
-    assert policy.get_action(env, observation)[:, 0].tolist() == [10.0, 100.0]
-
-
-def test_asking_slot_by_slot_saves_what_asking_for_all_would_cost_and_no_more_is_asked_than_is_needed(tmp_path):
-    env, policy, notebook = LimbEnvironment(4), made(tmp_path), Notebook()
-    rollout(env, policy, episodes(20), [notebook])
-    needed = sum(math.ceil(record.length / CHUNK) for record in notebook.records)
-    count = policy.count
-    assert count.slots_asked == count.slots_needed == needed
-    assert needed < 0.6 * count.slots_of_all
-
-
 def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
     env, policy = LimbEnvironment(2), made(tmp_path)
     observation = started(env, policy, [0, 1])
@@ -139,15 +124,6 @@ def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path)
     assert [query.batch_size for query in policy.queries] == [2, 1]
     assert not action[0].any()
     assert action[1].any()
-
-
-def test_every_env_slot_is_told_what_its_own_episode_asks_for(tmp_path):
-    env, policy = LimbEnvironment(3), made(tmp_path)
-    observation = started(env, policy, [0, 1, 2])
-    policy.get_action(env, observation)
-    expected = [env.instruction(env.draw_conditions(each.conditions_generator())) for each in episodes(3)]
-    assert len(set(expected)) > 1
-    assert policy.queries[0].words == expected
 
 
 def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path):
@@ -165,29 +141,8 @@ def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path
 
 def test_an_env_slot_that_nobody_told_anything_is_an_error(tmp_path):
     env, policy = LimbEnvironment(1), made(tmp_path)
-    with pytest.raises(PolicyError, match="env slot 0 has no instruction; give language_instruction in the job or in"):
+    with pytest.raises(PolicyError, match="language_instruction"):
         policy.get_action(env, env._observe())
-
-
-def test_every_query_of_an_episode_has_a_seed_of_its_own_and_no_other_episode_changes_it(tmp_path):
-    def seeds(num_envs: int, env_ids: list[int]) -> list[list[int]]:
-        """Return the seeds of three queries of episode 0, which runs in the first of the env slots."""
-        env, policy = LimbEnvironment(num_envs), made(tmp_path)
-        observation = started(env, policy, env_ids)
-        for step in range(3 * CHUNK):
-            if step % 5 == 4 and len(env_ids) > 1:
-                observation = started(env, policy, env_ids[1:], first=10 + step)
-            policy.get_action(env, observation)
-        # Episode 0 asks in steps 0, 4 and 8; other queries are for others.
-        return [query.noise_seeds for query in policy.queries]
-
-    alone = [seeds_of_query[0] for seeds_of_query in seeds(1, [0])]
-    among = seeds(5, [2, 3, 4])
-    assert len(set(alone)) == 3
-    assert all(0 <= seed < 2**63 for seed in alone)
-    drawn = [seed for seeds_of_query in among for seed in seeds_of_query]
-    assert [seed for seed in drawn if seed in alone] == alone
-    assert len(set(drawn)) == len(drawn)
 
 
 def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_path):
@@ -199,18 +154,6 @@ def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_pat
     streams = [np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, index))) for index in (1, 0)]
     expected = [[int(stream.integers(2**63)) for stream in streams] for _ in range(2)]
     assert [query.noise_seeds for query in policy.queries] == expected
-
-
-def test_with_queries_of_one_size_an_episode_is_the_same_bits_whoever_shares_them(tmp_path):
-    alone = played(tmp_path, 1, rows_per_query=4).actions
-    for num_envs in (3, 7):
-        together = played(tmp_path, num_envs, rows_per_query=4).actions
-        assert all(torch.equal(together[index], alone[index]) for index in alone)
-
-
-def test_without_it_an_episode_is_close_to_the_same(tmp_path):
-    alone, together = played(tmp_path, 1).actions, played(tmp_path, 7).actions
-    assert all(torch.allclose(together[index], alone[index], rtol=1e-4, atol=1e-4) for index in alone)
 
 
 def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
@@ -269,16 +212,6 @@ def test_a_loop_that_starts_no_episodes_by_name_plays_in_all_env_slots(tmp_path)
     assert len(set(again.queries[0].noise_seeds)) == 2
 
 
-def test_the_next_job_finds_nothing_of_the_last_one(tmp_path):
-    env, policy = LimbEnvironment(3), made(tmp_path, CountingPolicy)
-    started(env, policy, [0, 1, 2])
-    policy.get_action(env, env._observe())
-    policy.reset()
-    other = LimbEnvironment(2)
-    observation = started(other, policy, [0])
-    assert policy.get_action(other, observation)[:, 0].tolist() == [100.0, 0.0]
-
-
 class RememberingPolicy(LimbPolicy):
     """Has a model that looks back: at pictures of 5 steps ago, and at the state of the last three steps."""
 
@@ -333,82 +266,31 @@ def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_th
 def test_what_a_model_that_looks_back_does_depends_on_no_other_episode(tmp_path):
     alone = played(tmp_path, 1, policy_class=RememberingPolicy, rows_per_query=4).actions
     assert len({float(action) for actions in alone.values() for action in actions[:, 0]}) > 12
-    for num_envs, batch in ((3, None), (7, None), (3, 8)):
+    for num_envs, batch in ((7, None), (3, 8)):
         together = played(tmp_path, num_envs, policy_class=RememberingPolicy, batch=batch, rows_per_query=4).actions
         assert all(torch.equal(together[index], alone[index]) for index in alone)
 
 
-def test_the_next_job_of_a_model_that_looks_back_finds_nothing_of_the_last_one(tmp_path):
-    policy = made(tmp_path, RememberingPolicy)
-    logs = [ActionLog(), ActionLog()]
-    for log in logs:
-        policy.reset()
-        rollout(LimbEnvironment(2), policy, episodes(3), [log])
-    assert all(torch.equal(logs[0].actions[index], logs[1].actions[index]) for index in range(3))
+WRONG_ARMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    r"\(2, 3, 2\)": lambda arm: arm[:, :3],
+    r"\(1, 6, 2\)": lambda arm: arm[:-1],
+    "not finite": lambda arm: arm * np.nan,
+    r"1e\+300": lambda arm: arm + np.float64(1e300),
+    "complex64": lambda arm: arm.astype("complex64"),
+    "<U9": lambda arm: arm.astype("U9"),
+}
 
 
-def test_a_model_with_several_names_for_its_instruction_gets_the_words_under_each(tmp_path):
-    env, policy = LimbEnvironment(1), made(tmp_path)
-    keys = ["annotation.human.task_description", "annotation.human.task_description_2"]
-    policy.modalities = {**MODALITIES, "language": FakeModality(delta_indices=[0], modality_keys=keys)}
-    observation = started(env, policy, [0])
-    policy.get_action(env, observation)
-    told = policy.queries[0].observation["language"]
-    assert list(told) == keys
-    assert (
-        told[keys[0]]
-        == told[keys[1]]
-        == [[env.instruction(env.draw_conditions(episodes(1)[0].conditions_generator()))]]
-    )
+@pytest.mark.parametrize(("says", "spoilt"), [*WRONG_ARMS.items(), ("no action 'arm'", None)])
+def test_an_answer_that_does_not_fit_is_refused(tmp_path, says, spoilt):
+    class WrongPolicy(LimbPolicy):
+        def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+            answer = super().answer(observation, noise_seeds)
+            arm = answer.pop("arm")
+            return answer if spoilt is None else {**answer, "arm": spoilt(arm)}
 
-
-class WrongPolicy(LimbPolicy):
-    """Spoils its answers."""
-
-    spoil: str = ""
-
-    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
-        answer = super().answer(observation, noise_seeds)
-        if self.spoil == "key":
-            del answer["arm"]
-        if self.spoil == "short":
-            answer["arm"] = answer["arm"][:, :3]
-        if self.spoil == "batch":
-            answer["arm"] = answer["arm"][:-1]
-        if self.spoil == "nan":
-            answer["arm"][0, 0, 0] = np.nan
-        if self.spoil == "huge":
-            answer["arm"] = answer["arm"] + np.float64(1e300)
-        if self.spoil in ("complex64", "U9"):
-            answer["arm"] = answer["arm"].astype(self.spoil)
-        return answer
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        ("key", "the model's answer has no action 'arm', it has leg, hand"),
-        ("short", r"'arm' has shape \(2, 3, 2\); 2 env slots, at least 4 steps and 2 numbers are due"),
-        ("batch", r"'arm' has shape \(1, 6, 2\); 2 env slots"),
-        ("nan", "holds numbers that are not finite"),
-        ("huge", r"holds numbers that are not finite in float32, such as 1e\+300"),
-        ("complex64", "'arm' must be an array of real numbers, got ndarray of complex64"),
-        ("U9", "'arm' must be an array of real numbers, got ndarray of <U9"),
-    ],
-)
-def test_an_answer_that_does_not_fit_is_refused(tmp_path, spoil, message):
-    policy = made(tmp_path, WrongPolicy)
-    policy.spoil = spoil
-    with pytest.raises(PolicyError, match=message):
-        rollout(LimbEnvironment(2), policy, episodes(2), [])
-
-
-def test_an_environment_that_does_not_fit_is_refused_before_the_first_step(tmp_path):
-    policy = made(tmp_path)
-    policy.check_environment(LimbEnvironment(2))
-    assert policy.queries == []
-    with pytest.raises(ConfigError, match=r"policy.yaml: pov_cam_name_sim: the environment has no camera 'side'"):
-        policy.check_environment(LimbEnvironment(2, cameras=("front",)))
+    with pytest.raises(PolicyError, match=says):
+        rollout(LimbEnvironment(2), made(tmp_path, WrongPolicy), episodes(2), [])
 
 
 class TacitPolicy(LimbPolicy):
@@ -427,9 +309,7 @@ def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path
     assert [query.batch_size for query in policy.queries] == [1]
     groups = {**GROUPS, "state": {**GROUPS["state"], "hand": ["right_finger"]}}
     policy = made(tmp_path, TacitPolicy, groups=groups)
-    with pytest.raises(
-        ConfigError, match="does not take what this environment gives: AssertionError: hand has the wro"
-    ):
+    with pytest.raises(ConfigError, match="hand has"):
         policy.check_environment(LimbEnvironment(2))
 
 
@@ -442,8 +322,7 @@ class LooksFarBack(RememberingPolicy):
     }
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize(("num_envs", "batch"), [(1, None), (3, 4)])
 @pytest.mark.parametrize(
     ("policy_class", "args", "share"),
     [
@@ -455,11 +334,14 @@ class LooksFarBack(RememberingPolicy):
     ],
 )
 def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args, share, num_envs, batch):
+    class Actions(ActionLog):
+        sees_pictures = False
+
     told = []
     environments = LimbEnvironment(num_envs), DrawnOnDemand(LimbEnvironment(num_envs))
     for environment in environments:
         log, policy = Actions(), made(tmp_path, policy_class, rows_per_query=4, **args)
-        rollout(environment, on_fixed_batch(policy, batch), episodes(12), [log])
+        rollout(environment, on_fixed_batch(policy, batch), episodes(6), [log])
         told.append((log.actions, policy.queries))
     (expected, queries), (found, others) = told
     assert all(torch.equal(found[index], expected[index]) for index in expected)
@@ -468,11 +350,7 @@ def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args,
             np.testing.assert_array_equal(video, other.observation["video"][name])
     # One picture at the start of each episode and one after each step, by two cameras.
     always = sum(len(actions) + 1 for actions in expected.values()) * 2
-    assert environments[1].pictures_drawn <= share * always + 12 * 2
-
-
-class Actions(ActionLog):
-    sees_pictures = False
+    assert environments[1].pictures_drawn <= share * always + 6 * 2
 
 
 class ContinuingPolicy(LimbPolicy):

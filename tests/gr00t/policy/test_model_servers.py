@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,7 +15,6 @@ import torch
 
 from isaaclab_arena import PolicyLostError
 from isaaclab_arena.config.schema import Delays, Meanwhile
-from isaaclab_arena.environments import Episode
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.policy_server import Batcher
@@ -40,13 +40,10 @@ from tests.gr00t.fakes import (
     network_answer,
     write_policy_yaml,
 )
-from tests.gr00t.policy import model_servers, test_openpi_remote_policy, test_vla_eval_remote_policy
-from tests.gr00t.policy.model_servers import Model, array, packed
-from tests.gr00t.policy.model_servers import serving as hostile_serving
+from tests.gr00t.policy.model_servers import Model, array, packed, talking
 from tests.gr00t.policy.test_gr00t_remote_closedloop_policy import remote_policy
-from tests.gr00t.policy.test_openpi_remote_policy import Pi, conversation, policy_at, talking
-from tests.gr00t.policy.test_vla_eval_remote_policy import episodes as hostile_episodes
-from tests.gr00t.policy.test_vla_eval_remote_policy import policy_at as hostile_policy_at
+from tests.gr00t.policy.test_openpi_remote_policy import Pi, PiWithoutMemory, conversation, policy_at
+from tests.gr00t.policy.test_vla_eval_remote_policy import policy_at as vla_eval_policy_at
 from tests.gr00t.servers import NetworkPolicy, serving
 from tests.outsiders.cables import Cable, cable
 from tests.pretend_gpu import GPU, PretendGpu
@@ -57,9 +54,8 @@ from tests.pretend_gpu import GPU, PretendGpu
 class RandomModel:
     """A model package's policy, whose last digits change with the size of a call."""
 
-    honoured_options = ("noise_seeds",)
-
-    def __init__(self) -> None:
+    def __init__(self, *honoured: str) -> None:
+        self.honoured_options = honoured
         self.sizes: list[int] = []
 
     def get_modality_config(self):
@@ -76,8 +72,6 @@ class RandomModel:
 class ContinuingModel(RandomModel):
     """Its chunks lie between what they go on from and what they would be without."""
 
-    honoured_options = ("noise_seeds", "continued")
-
     def get_action(self, observation: dict[str, Any], options: dict[str, Any]):
         actions, _ = super().get_action(observation, options)
         going_on = options["continued"]
@@ -85,15 +79,26 @@ class ContinuingModel(RandomModel):
         return {key: own + weights * (going_on["actions"][key] - own) for key, own in actions.items()}, {}
 
 
-class NoisyModel(RandomModel):
-    """Draws its noise without being told from which seeds."""
+@dataclass
+class Made:
+    """Policies of one file, with a model of their own or a shared one."""
 
-    honoured_options = ()
+    options: dict[str, Any]
+
+    def own(self, model: RandomModel) -> Gr00tClosedloopPolicy:
+        return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**self.options), model=model)
+
+    @contextmanager
+    def sharing(self, model: RandomModel, num_ranks: int) -> Iterator[list[Gr00tClosedloopPolicy]]:
+        network = self.own(model).network()
+        batcher = Batcher(network, max_batch=64, max_wait_s=0.02)
+        yield [Gr00tClosedloopPolicy.asking(self.options, Desk(batcher, network)) for _ in range(num_ranks)]
+        batcher.close()
 
 
 @pytest.fixture
-def options(tmp_path) -> dict[str, str]:
-    return {"policy_config_yaml_path": str(write_policy_yaml(tmp_path)), "policy_device": "cpu"}
+def made(tmp_path) -> Made:
+    return Made({"policy_config_yaml_path": write_policy_yaml(tmp_path), "policy_device": "cpu"})
 
 
 def played(policy: PolicyBase, indices, num_envs: int) -> dict[int, bytes]:
@@ -105,62 +110,40 @@ def played(policy: PolicyBase, indices, num_envs: int) -> dict[int, bytes]:
     return {index: actions.numpy().tobytes() for index, actions in log.actions.items()}
 
 
-def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(options):
-    own = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=RandomModel())
-    alone = played(own, range(6), num_envs=3)
-
-    model = RandomModel()
-    network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=model).network()
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.02)
-    ranks = [Gr00tClosedloopPolicy.asking(options, Desk(batcher, network)) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
+def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(made):
+    alone, model = played(made.own(RandomModel("noise_seeds")), range(6), num_envs=3), RandomModel("noise_seeds")
+    with made.sharing(model, 3) as ranks, ThreadPoolExecutor(3) as pool:
         parts = list(pool.map(played, ranks, [(0, 3), (1, 4), (2, 5)], [2, 1, 2]))
-    batcher.close()
     assert {index: actions for part in parts for index, actions in part.items()} == alone
     assert set(model.sizes) == {4}
 
 
-def test_late_chunks_go_on_from_each_other_as_well_when_the_model_is_shared(options):
+def test_late_chunks_go_on_from_each_other_as_well_when_the_model_is_shared(made):
     def late(policy: Gr00tClosedloopPolicy) -> LatePolicy:
         assert policy.chunk_traits().can_continue
         return LatePolicy(policy, Delays(steps=((1, 1), (2, 1)), control_dt=0.1), Meanwhile.RTC, QueryTimes())
 
-    own = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=ContinuingModel())
-    alone = played(late(own), range(6), num_envs=3)
-    network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=ContinuingModel()).network()
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.02)
-    ranks = [late(Gr00tClosedloopPolicy.asking(options, Desk(batcher, network))) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        parts = list(pool.map(played, ranks, [(0, 2, 4), (1, 3, 5)], [1, 2]))
-    batcher.close()
+    def model() -> ContinuingModel:
+        return ContinuingModel("noise_seeds", "continued")
+
+    alone = played(late(made.own(model())), range(6), num_envs=3)
+    with made.sharing(model(), 2) as ranks, ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(played, map(late, ranks), [(0, 2, 4), (1, 3, 5)], [1, 2]))
     assert parts[0] | parts[1] == alone
 
 
-def test_a_shared_model_that_cannot_go_on_from_actions_says_so(options):
-    network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=RandomModel()).network()
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    assert not Gr00tClosedloopPolicy.asking(options, Desk(batcher, network)).chunk_traits().can_continue
-    batcher.close()
-
-
-def test_a_model_whose_noise_depends_on_its_neighbours_promises_the_plan_alone(options):
-    network = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=NoisyModel()).network()
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    policy = Gr00tClosedloopPolicy.asking(options, Desk(batcher, network))
-    assert not policy.traits.reproducible
-    assert "depends on the rows that share its query" in str(policy.traits.plan_because)
-    batcher.close()
+def test_a_shared_model_says_what_it_does_not_honour(made):
+    with made.sharing(RandomModel("noise_seeds"), 1) as (policy,):
+        assert not policy.chunk_traits().can_continue
+    with made.sharing(RandomModel(), 1) as (policy,):
+        assert not policy.traits.reproducible
+        assert policy.traits.plan_because is not None
 
 
 # How often the CPU waits for a GPU when a GR00T model is asked, counted with a pretended one.
 
 
 NUM_ENVS, CHUNK = 3, 4
-LOOKS_BACK: Mapping[str, Modality] = {
-    **MODALITIES,
-    "video": FakeModality(delta_indices=[-2, 0], modality_keys=["ego", "aside"]),
-    "state": FakeModality(delta_indices=[-1, 0], modality_keys=["arm", "leg", "hand"]),
-}
 
 
 class LimbsOnGpu(LimbEnvironment):
@@ -175,7 +158,7 @@ class LimbsOnGpu(LimbEnvironment):
 
 
 class TakesTensors(LimbPolicy):
-    """Notes where what it is asked about is, and answers with zeros."""
+    """Remembers what it is asked about, on the GPU, and answers with zeros."""
 
     _takes_tensors = True
 
@@ -185,22 +168,24 @@ class TakesTensors(LimbPolicy):
         }
 
 
+class LooksBack(TakesTensors):
+    """Is shown earlier steps too."""
+
+    modalities: Mapping[str, Modality] = {
+        **MODALITIES,
+        "video": FakeModality(delta_indices=[-2, 0], modality_keys=["ego", "aside"]),
+        "state": FakeModality(delta_indices=[-1, 0], modality_keys=["arm", "leg", "hand"]),
+    }
+
+
 class TakesArrays(TakesTensors):
     """As a model of another package, which knows arrays alone."""
 
     _takes_tensors = False
 
 
-class LooksBack(TakesTensors):
-    """Is shown earlier steps too."""
-
-    modalities = LOOKS_BACK
-
-
-def waits_of_calls(gpu: PretendGpu, directory: Path, policy_class: type[LimbPolicy]) -> tuple[list[int], LimbPolicy]:
-    """Number of CPU waits in each call of a policy from the second chunk on, and the policy."""
-    policy = policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory)))
-    return waits_of(gpu, policy), policy
+def made_of(directory: Path, policy_class: type[LimbPolicy]) -> LimbPolicy:
+    return policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory)))
 
 
 def waits_of(gpu: PretendGpu, policy: ClosedloopPolicy[Any] | OpenpiRemotePolicy) -> list[int]:
@@ -221,17 +206,22 @@ def waits_of(gpu: PretendGpu, policy: ClosedloopPolicy[Any] | OpenpiRemotePolicy
 
 @pytest.mark.parametrize("policy_class", [TakesTensors, LooksBack])
 def test_nothing_waits_until_a_model_on_the_gpu_has_answered(gpu, tmp_path, policy_class):
-    waits, policy = waits_of_calls(gpu, tmp_path, policy_class)
-    assert waits == [0] * 2 * CHUNK
+    policy = made_of(tmp_path, policy_class)
+    assert waits_of(gpu, policy) == [0] * 2 * CHUNK
     asked = policy.queries[-1].observation
     assert {part.device for group in ("video", "state") for part in asked[group].values()} == {GPU}
 
 
-def test_a_model_that_knows_arrays_alone_waits_once_for_all_of_them_when_it_is_asked(gpu, tmp_path):
-    waits, policy = waits_of_calls(gpu, tmp_path, TakesArrays)
-    asked = policy.queries[-1].observation
-    num_arrays = sum(isinstance(part, np.ndarray) for group in ("video", "state") for part in asked[group].values())
-    assert (num_arrays, waits) == (5, 2 * [1, *[0] * (CHUNK - 1)])
+def test_a_model_that_knows_arrays_alone_is_asked_the_same_and_waits_once_for_all_of_it(gpu, tmp_path):
+    arrays, tensors = made_of(tmp_path, TakesArrays), made_of(tmp_path, TakesTensors)
+    assert waits_of(gpu, arrays) == 2 * [1, *[0] * (CHUNK - 1)]
+    waits_of(gpu, tensors)
+    for one, other in zip(arrays.queries, tensors.queries, strict=True):
+        for group, num_parts in (("video", 2), ("state", 3)):
+            assert len(one.observation[group]) == num_parts
+            for key, part in one.observation[group].items():
+                assert isinstance(part, np.ndarray)
+                np.testing.assert_array_equal(part, other.observation[group][key].cpu().numpy())
 
 
 def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_chunk_is_used_up(gpu):
@@ -240,14 +230,6 @@ def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_ch
         waits = waits_of(gpu, policy)
         policy.close()
     assert waits == 2 * [NUM_ENVS, *[0] * (CHUNK - 1)]
-
-
-def test_arrays_and_tensors_hold_the_same_bits(gpu, tmp_path):
-    (_, arrays), (_, tensors) = (waits_of_calls(gpu, tmp_path, each) for each in (TakesArrays, TakesTensors))
-    for one, other in zip(arrays.queries, tensors.queries, strict=True):
-        for group in ("video", "state"):
-            for key, part in one.observation[group].items():
-                np.testing.assert_array_equal(part, other.observation[group][key].cpu().numpy())
 
 
 # Servers that are lost at the worst moments: an episode goes on exactly, or is an error, and never something else.
@@ -271,7 +253,7 @@ class Gr00tServer(NetworkPolicy):
         return super().get_action(observation, options)
 
 
-class OpenpiServer(test_openpi_remote_policy.PiWithoutMemory):
+class OpenpiServer(PiWithoutMemory):
     """Answers by what it is shown."""
 
     def __init__(self, asked: Hook) -> None:
@@ -283,7 +265,7 @@ class OpenpiServer(test_openpi_remote_policy.PiWithoutMemory):
         return super().infer(request)
 
 
-class VlaEvalServer(model_servers.Model):
+class VlaEvalServer(Model):
     """Answers by what it is shown, and by how often the session was asked in the episode: it remembers."""
 
     def __init__(self, asked: Hook) -> None:
@@ -298,8 +280,7 @@ class VlaEvalServer(model_servers.Model):
         since_start = 100
         for each in heard:
             since_start = 0 if each["type"] == "episode_start" else since_start + (each["type"] == "observation")
-        action = self.action(message["payload"]) + since_start
-        return [model_servers.packed("action", {"actions": model_servers.array(action)}, message["seq"])]
+        return [packed("action", {"actions": array(self.action(message["payload"]) + since_start)}, message["seq"])]
 
 
 @contextmanager
@@ -309,12 +290,11 @@ def served(wire: str, asked: Hook, directory: Path) -> Iterator[tuple[Cable, Pol
         with serving(Gr00tServer(asked)) as server, cable(server.port) as line:
             yield line, remote_policy(write_policy_yaml(directory), line.port)
     elif wire == "openpi":
-        talk = test_openpi_remote_policy.conversation(OpenpiServer(asked))
-        with test_openpi_remote_policy.talking(talk) as port, cable(port) as line:
-            yield line, test_openpi_remote_policy.policy_at(line.port)
+        with talking(conversation(OpenpiServer(asked))) as port, cable(port) as line:
+            yield line, policy_at(line.port)
     else:
-        with model_servers.serving(VlaEvalServer(asked).talk) as port, cable(port) as line:
-            yield line, test_vla_eval_remote_policy.policy_at(line.port)
+        with talking(VlaEvalServer(asked).talk) as port, cable(port) as line:
+            yield line, vla_eval_policy_at(line.port)
 
 
 class Played(Observer):
@@ -340,13 +320,20 @@ class Played(Observer):
         self._at_end()
 
 
-def lost_episodes(indices: Any) -> list[Episode]:
-    return [Episode(job="limb", episode_index=index, seed=7) for index in indices]
+@pytest.fixture(scope="module", params=["gr00t", "openpi", "vla_eval"])
+def undisturbed(request, tmp_path_factory) -> tuple[str, dict[int, Played]]:
+    """A protocol, and what is played with 1 and 2 env slots while its server is not lost."""
+    found = {1: Played(), 2: Played()}
+    with served(request.param, lambda: None, tmp_path_factory.mktemp("undisturbed")) as (_, policy):
+        for num_envs, played in found.items():
+            rollout(LimbEnvironment(num_envs), policy, episodes(3), [played])
+        policy.close()
+    return request.param, found
 
 
-@pytest.mark.parametrize("wire", ["gr00t", "openpi", "vla_eval"])
 @pytest.mark.parametrize("moment", ["first question", "question", "answer", "between episodes"])
-def test_what_is_played_is_exact_whenever_a_server_is_lost(tmp_path, wire, moment):
+def test_what_is_played_is_exact_whenever_a_server_is_lost(tmp_path, undisturbed, moment):
+    wire, expected = undisturbed
     lines: list[Cable] = []
     num_asked = num_cut = 0
 
@@ -368,10 +355,6 @@ def test_what_is_played_is_exact_whenever_a_server_is_lost(tmp_path, wire, momen
 
     # The other env slot would be in the middle of an episode.
     num_envs = 1 if moment == "between episodes" else 2
-    with served(wire, lambda: None, tmp_path) as (_, policy):
-        undisturbed = Played()
-        rollout(LimbEnvironment(num_envs), policy, lost_episodes(range(3)), [undisturbed])
-        policy.close()
     played = Played(
         at_step=lambda step: cut() if (step, moment) == (2, "answer") else None,
         at_end=lambda: cut() if moment == "between episodes" else None,
@@ -379,17 +362,16 @@ def test_what_is_played_is_exact_whenever_a_server_is_lost(tmp_path, wire, momen
     goes_on = wire != "vla_eval" or moment in ("first question", "between episodes")
     with served(wire, asked, tmp_path) as (line, policy):
         lines.append(line)
-        lost_for_good = pytest.raises(PolicyLostError, match="it remembers what it was shown")
-        with nullcontext() if goes_on else lost_for_good:
-            rollout(LimbEnvironment(num_envs), policy, lost_episodes(range(3)), [played])
+        with nullcontext() if goes_on else pytest.raises(PolicyLostError, match="remembers"):
+            rollout(LimbEnvironment(num_envs), policy, episodes(3), [played])
         lost = {index for index, (termination, _) in played.episodes.items() if termination == "policy_lost"}
         assert bool(lost) != goes_on
         left = sorted({*range(3)} - (played.episodes.keys() - lost))
-        rollout(LimbEnvironment(num_envs), policy, lost_episodes(left), [played])
+        rollout(LimbEnvironment(num_envs), policy, [episodes(3)[index] for index in left], [played])
         policy.close()
     assert num_cut >= 1
     assert line.num_dialled > (1 if wire == "gr00t" else num_envs)
-    assert played.episodes == undisturbed.episodes
+    assert played.episodes == expected[num_envs].episodes
 
 
 # Servers that take the place of a model server of vla-eval, and answer with what no such server does.
@@ -408,21 +390,22 @@ def acting(actions: Any) -> Answer:
 ANSWERS: dict[str, tuple[Answer, str]] = {
     "an error": (lambda number: [packed("error", {"error": "OSError: too dark"}, number)], "failed: OSError: too dark"),
     "an error that steers": (lambda number: [packed("error", {"error": STEERING * 999}, number)], "failed: "),
-    "doubled": (lambda number: [packed("action", {"actions": FIVE}, number)] * 2, "it repeats or skips one"),
-    "late": (lambda number: [packed("action", {"actions": FIVE}, number - 1)], "it repeats or skips one"),
-    "another kind": (lambda number: [packed("hello", {}, number)], "answered an observation with 'hello'"),
+    "doubled": (lambda number: [packed("action", {"actions": FIVE}, number)] * 2, "repeats or skips"),
+    "late": (lambda number: [packed("action", {"actions": FIVE}, number - 1)], "repeats or skips"),
+    "another kind": (lambda number: [packed("hello", {}, number)], "with 'hello'"),
     "text": (lambda number: ["Traceback\x1b"], "sent text: Traceback"),
-    "no msgpack": (lambda number: [b"\xc1"], "sent something else than such a server does"),
-    "nothing": (lambda number: [packed("action", {}, number)], "'actions' of at least 1 steps, got NoneType"),
+    "no msgpack": (lambda number: [b"\xc1"], "something else"),
+    "too large": (lambda number: [bytes(ANSWER_LIMITS.max_message_bytes + 1)], "33554432"),
+    "nothing": (lambda number: [packed("action", {}, number)], "got NoneType"),
     "a list": (acting([0.0] * 5), "got list"),
-    "too few numbers": (acting(array(np.zeros(4))), "has 4 numbers, the"),
+    "too few numbers": (acting(array(np.zeros(4))), "has 4 numbers"),
     "three dimensions": (acting(array(np.zeros((1, 1, 5)))), "got (1, 1, 5)"),
     "NaN": (acting(array([np.nan] * 5)), "not finite"),
-    "beyond float32": (acting(array([1e300] * 5, "<f8")), "not finite in float32, such as 1e+300"),
-    "objects": (acting(FIVE | {"dtype": "|O"}), "sent something else"),
-    "declared huge": (acting(FIVE | {"shape": [2**40]}), "sent something"),
-    "a map without a type": (lambda number: [bytes(msgpack.packb({"actions": 1}) or b"")], "a message has a type"),
-    "payload of text": (lambda number: [packed("action", "go", number)], "a message has text, a map"),
+    "beyond float32": (acting(array([1e300] * 5, "<f8")), "such as 1e+300"),
+    "objects": (acting(FIVE | {"dtype": "|O"}), "something else"),
+    "declared huge": (acting(FIVE | {"shape": [2**40]}), "something else"),
+    "a map without a type": (lambda number: [bytes(msgpack.packb({"actions": 1}) or b"")], "has a type"),
+    "payload of text": (lambda number: [packed("action", "go", number)], "a map"),
     "deeply nested": (lambda number: [b"\x91" * 100 + b"\xc0"], "nested deeper"),
 }  # fmt: skip
 
@@ -431,46 +414,28 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 def test_what_is_no_action_is_an_error_of_the_policy(answer, message):
     model: Any = Model()
     model.answers = lambda heard, asked: answer(heard["seq"])
-    with hostile_serving(model.talk) as port:
-        policy = hostile_policy_at(port)
+    with talking(model.talk) as port:
+        policy = vla_eval_policy_at(port)
         with pytest.raises(PolicyError, match="vla-eval") as caught:
-            rollout(LimbEnvironment(1), policy, hostile_episodes(1), [])
+            rollout(LimbEnvironment(1), policy, episodes(1), [])
         policy.close()
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
 
 
-def test_an_answer_that_is_too_large_is_not_taken():
-    model: Any = Model()
-    model.answers = lambda heard, asked: [bytes(ANSWER_LIMITS.max_message_bytes + 1)]
-    with hostile_serving(model.talk) as port:
-        policy = hostile_policy_at(port)
-        with pytest.raises(PolicyError, match="the answer has more bytes than the 33554432 that are allowed"):
-            rollout(LimbEnvironment(1), policy, hostile_episodes(1), [])
-        policy.close()
+FIRST_ANSWERS: dict[str, tuple[bytes | str, str]] = {
+    "a later version": (packed("hello", {"protocol_version": 2}, 1), "the int '2'"),
+    "no version": (packed("hello", {}, 1), "the NoneType"),
+    "an action": (packed("action", {}, 1), "with 'action'"),
+    "an error": (packed("error", {"error": "no"}, 1), "failed: no"),
+    "text": ("hello", "sent text: hello"),
+}
 
 
-@pytest.mark.parametrize(
-    ("first", "message"),
-    [
-        (
-            bytes(msgpack.packb({"policy": "pi"}) or b""),
-            "of another kind (openpi policy server)",
-        ),
-        (
-            packed("hello", {"protocol_version": 2}, 1),
-            "speaks version the int '2' of the protocol, and 1 is known here",
-        ),
-        (packed("hello", {}, 1), "speaks version the NoneType"),
-        (packed("action", {}, 1), "answered hello with 'action'"),
-        (packed("error", {"error": "no"}, 1), "failed: no"),
-        ("hello", "sent text: hello"),
-    ],
-    # The messages hold the time, which would be another in each process of the tests.
-    ids=["openpi", "a later version", "no version", "an action", "an error", "text"],
-)
+# The messages hold the time, which would be another in each process of the tests.
+@pytest.mark.parametrize(("first", "message"), FIRST_ANSWERS.values(), ids=FIRST_ANSWERS)
 def test_a_server_of_another_protocol_is_known_by_its_first_answer(first, message):
-    with hostile_serving(lambda connection: connection.send(first)) as port, pytest.raises(PolicyError) as caught:
-        hostile_policy_at(port)
+    with talking(lambda connection: connection.send(first)) as port, pytest.raises(PolicyError) as caught:
+        vla_eval_policy_at(port)
     assert message in str(caught.value)

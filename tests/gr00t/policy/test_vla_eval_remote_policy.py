@@ -9,14 +9,14 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
+from tests.fakes_environment import episodes
 from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.policy.model_servers import Model, array, packed, serving
+from tests.gr00t.policy.model_servers import Model, array, packed, talking
 
 PICTURE = {"name": "image", "dims": 0, "format": "rgb_hwc_uint8"}
 
@@ -30,17 +30,13 @@ def policy_at(port: int, **options: Any) -> VlaEvalRemotePolicy:
     return VlaEvalRemotePolicy.from_dict(options_for(port, **options))
 
 
-def episodes(count: int) -> list[Episode]:
-    return [Episode(job="limb", episode_index=index, seed=7) for index in range(count)]
-
-
 class TestConformance(PolicyConformance):
     policy_class = VlaEvalRemotePolicy
     answers_alike = True
 
     @pytest.fixture(autouse=True)
     def serve(self):
-        with serving(Model().talk) as port:
+        with talking(Model().talk) as port:
             self.options = options_for(port)
             yield
 
@@ -57,7 +53,7 @@ def test_each_env_slot_has_a_session_and_all_are_in_flight_at_once():
         return model.acting(message, asked)
 
     model.answers = answers
-    with serving(model.talk) as port:
+    with talking(model.talk) as port:
         policy = policy_at(
             port,
             task={"suite": "limbs"},
@@ -91,7 +87,7 @@ def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
     depth = {"depth": ArraySpec(shape=(6, 8, 1))}
     cameras: Any = environment.observation_spec["camera_obs"]
     environment.observation_spec = {**environment.observation_spec, "camera_obs": {**cameras, **depth}}
-    with serving(model.talk) as port:
+    with talking(model.talk) as port:
         policy = policy_at(port)
         policy.check_environment(environment)
         rollout(environment, policy, episodes(1), [])
@@ -102,51 +98,38 @@ def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
     assert torch.allclose(environment.actions[0][0], torch.from_numpy(model.action(shown)).float())
 
 
-def test_a_chunk_is_played_as_far_as_the_job_says():
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"action_chunk_length": 2, "action_columns": [7, 0, 1, 2, 3]}, [107.0, 117.0, 207.0, 217.0]),
+        ({"execute": "all", "action_columns": [0, 1, 2, 3, 4]}, [100.0, 110.0, 200.0, 210.0]),
+    ],
+)
+def test_a_chunk_is_played_as_far_as_the_job_says(options, expected):
     model, environment = Model(), LimbEnvironment(1)
-    steps = 10 * np.arange(6)[:, None] + np.arange(8)
+    steps = 10 * np.arange(2)[:, None] + np.arange(8)
     model.answers = lambda message, asked: [packed("action", {"actions": array(steps + 100 * asked)}, message["seq"])]
-    with serving(model.talk) as port:
-        policy = policy_at(port, action_chunk_length=2, action_columns=[7, 0, 1, 2, 3])
+    with talking(model.talk) as port:
+        policy = policy_at(port, **options)
         rollout(environment, policy, episodes(1), [])
         policy.close()
-    assert [actions[0, 0].item() for actions in environment.actions[:4]] == [107.0, 117.0, 207.0, 217.0]
-
-
-def test_every_action_of_an_answer_is_played_where_the_job_says_all():
-    model, environment = Model(), LimbEnvironment(1)
-
-    def answers(message, asked):
-        steps = 100 * asked + np.arange(asked)[:, None] + np.zeros(5)
-        return [packed("action", {"actions": array(steps)}, message["seq"])]
-
-    model.answers = answers
-    with serving(model.talk) as port:
-        policy = policy_at(port, execute="all")
-        rollout(environment, policy, episodes(1), [])
-        policy.close()
-    assert [actions[0, 0].item() for actions in environment.actions[:4]] == [100.0, 200.0, 201.0, 300.0]
-
-
-SIX_NUMBERS = {"action_spec": {"a": {"dims": 3}, "b": {"dims": 3}}}
-THREE_PICTURES = {"observation_spec": dict.fromkeys("abc", PICTURE)}
-STATE = {"observation_spec": {"state": {"dims": 8, "format": "raw"}}}
+    assert [actions[0, 0].item() for actions in environment.actions[:4]] == expected
 
 
 @pytest.mark.parametrize(
-    ("hello", "options", "message"),
+    ("hello", "options", "key"),
     [
-        (SIX_NUMBERS, {}, "action_columns: the server's action has 6 numbers ('a', 'b'), the environment's 5"),
-        (THREE_PICTURES, {}, "images: the server wants 3 pictures ('a', 'b', 'c'), and is shown 2"),
-        (STATE, {"states": {}}, "states: the server wants 'state', and is shown pictures alone"),
-        ({}, {"images": {"a": "frnt"}}, "images.a: the environment has no camera 'frnt'; did you mean 'front'?"),
-        ({}, {"action_columns": [1]}, "action_columns: names 1 numbers, the environment's action has 5"),
+        ({"action_spec": {"a": {"dims": 3}, "b": {"dims": 3}}}, {}, "action_columns"),
+        ({"observation_spec": dict.fromkeys("abc", PICTURE)}, {}, "images"),
+        ({"observation_spec": {"state": {"dims": 8, "format": "raw"}}}, {"states": {}}, "states"),
+        ({}, {"images": {"a": "frnt"}}, "images.a"),
+        ({}, {"action_columns": [1]}, "action_columns"),
     ],
 )
-def test_what_the_server_declares_is_compared_with_the_environment(hello, options, message):
-    with serving(Model(**hello).talk) as port, pytest.raises(ConfigError) as caught:
+def test_what_the_server_declares_is_compared_with_the_environment(hello, options, key):
+    with talking(Model(**hello).talk) as port, pytest.raises(ConfigError) as caught:
         policy_at(port, **options).check_environment(LimbEnvironment(1))
-    assert message in str(caught.value)
+    assert caught.value.problems[0].key == key
 
 
 @pytest.mark.parametrize(
@@ -158,25 +141,26 @@ def test_what_the_server_declares_is_compared_with_the_environment(hello, option
     ],
 )
 def test_a_server_that_declares_a_part_or_nothing_is_taken(hello):
-    with serving(Model(**hello).talk) as port:
+    with talking(Model(**hello).talk) as port:
         policy_at(port).check_environment(LimbEnvironment(1))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("key", "value"),
     [
-        ({"address": "wss://here:8000"}, "address: must be like ws://localhost:8000, got 'wss://here:8000'"),
-        ({"address": "here:8000"}, "address"),
-        ({"address": "ws://here:99999"}, "address"),
-        ({"action_chunk_length": 0}, "action_chunk_length: must be at least 1"),
-        ({"image_size": [0, 3]}, "image_size: must be height and width"),
-        ({"action_columns": [-1]}, "action_columns: must be numbers from 0"),
-        ({"timeout_s": 0.0}, "timeout_s: must be more than 0 s"),
+        ("address", "wss://here:8000"),
+        ("address", "here:8000"),
+        ("address", "ws://here:99999"),
+        ("action_chunk_length", 0),
+        ("image_size", [0, 3]),
+        ("action_columns", [-1]),
+        ("timeout_s", 0.0),
     ],
 )
-def test_options_that_cannot_work_are_refused_without_a_server(options, message):
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        VlaEvalRemotePolicy.from_dict(options)
+def test_options_that_cannot_work_are_refused_without_a_server(key, value):
+    with pytest.raises(ConfigError) as caught:
+        VlaEvalRemotePolicy.from_dict({key: value})
+    assert caught.value.problems[0].key == key
 
 
 def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
@@ -184,7 +168,7 @@ def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
     assert str(VlaEvalRemotePolicy.check_fit(VlaEvalRemotePolicyCfg(states={"state": ["fingers"]}), environment)) == (
         "front <- front; side <- side; state <- fingers; action -> action (wrist to knee)"
     )
-    with pytest.raises(ConfigError, match=r"states.state: the environment has no observation 'finger'"):
+    with pytest.raises(ConfigError, match=r"states.state: .*'finger'"):
         VlaEvalRemotePolicy.check_fit(VlaEvalRemotePolicyCfg(states={"state": ["finger"]}), environment)
 
 
@@ -197,9 +181,9 @@ def test_a_lost_session_makes_an_error_of_its_episode_although_the_server_is_the
         return model.acting(message, asked)
 
     model.answers = answers
-    with serving(model.talk) as port:
+    with talking(model.talk) as port:
         policy = policy_at(port, timeout_s=2.0)
-        with pytest.raises(ServerUnreachableError, match="the episode cannot go on"):
+        with pytest.raises(ServerUnreachableError, match="remembers"):
             rollout(environment, policy, episodes(4), [notebook])
         model.answers = model.acting
         rollout(environment, policy, episodes(2), [])
@@ -217,7 +201,7 @@ def test_what_a_failed_question_left_unanswered_is_not_taken_for_the_answer_to_a
         return model.acting(message, asked)
 
     model.answers = answers
-    with serving(model.talk) as port:
+    with talking(model.talk) as port:
         policy = policy_at(port)
         with pytest.raises(PolicyError, match="failed: too dark"):
             rollout(environment, policy, episodes(2), [])
@@ -226,34 +210,17 @@ def test_what_a_failed_question_left_unanswered_is_not_taken_for_the_answer_to_a
         policy.close()
 
 
-def test_a_server_that_hangs_is_told_with_its_limit():
-    model = Model()
-    model.answers = lambda message, asked: []
-    with serving(model.talk) as port:
-        policy = policy_at(port, timeout_s=0.3)
-        with pytest.raises(ServerUnreachableError, match=r"did not answer within 0\.3 s"):
-            rollout(LimbEnvironment(1), policy, episodes(1), [])
-        policy.close()
-
-
 def test_a_server_may_come_back_between_episodes_but_not_as_another_model():
     environment = LimbEnvironment(1)
-    with serving(Model().talk) as port:
+    with talking(Model().talk) as port:
         policy = policy_at(port)
         rollout(environment, policy, episodes(1), [])
         assert '"model_server": "Pusher"' in policy.stated_model()
-    with serving(Model().talk, port):
+    with talking(Model().talk, port):
         rollout(environment, policy, episodes(1), [])
     with (
-        serving(Model(model_server="Puller").talk, port),
-        pytest.raises(PolicyLostError, match="came back as another one"),
+        talking(Model(model_server="Puller").talk, port),
+        pytest.raises(PolicyLostError, match="Puller"),
     ):
         rollout(environment, policy, episodes(1), [])
     policy.close()
-
-
-def test_no_server_is_told_with_the_address():
-    with serving(Model().talk) as port:
-        pass
-    with pytest.raises(ServerUnreachableError, match=f"no vla-eval model server answers at ws://127.0.0.1:{port}"):
-        policy_at(port, wait_for_server_s=0.2)

@@ -5,7 +5,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 
 @contextmanager
 def connected(port: int, **options) -> Iterator[PolicyServerConnection]:
-    address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 5.0, "wait_for_server_s": 5.0, **options})
+    given = {"host": "127.0.0.1", "timeout_s": 5.0, "wait_for_server_s": 5.0, **options}
+    address = ServerAddress(port=port, **given)
     connection = PolicyServerConnection(address, Gr00tCodec(address.api_token))
     try:
         yield connection
@@ -44,25 +45,15 @@ def test_a_server_that_is_there_answers():
         assert connection.ask("reset", {"options": None}) == {}
         assert policy.resets == 1
         assert connection.ask("get_modality_config")["action"].modality_keys == ["leg", "arm", "hand"]
+        # As NVIDIA's, it states nothing of its model.
+        assert connection.stated == UNKNOWN
 
 
-def test_no_server_is_an_error_within_the_time_that_is_given():
-    with sockets.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with (
-        connected(port, wait_for_server_s=0.8) as connection,
-        pytest.raises(ServerUnreachableError, match=f"no GR00T policy server answers at 127.0.0.1:{port}.*0.8 s"),
-    ):
+@pytest.mark.parametrize(("host", "says"), [("127.0.0.1", "127.0.0.1:1.*0.2 s"), ("no.such.machine.invalid", "name")])
+def test_no_server_is_an_error_within_the_time_that_is_given(host, says):
+    unreachable = pytest.raises(ServerUnreachableError, match=says)
+    with connected(1, host=host, wait_for_server_s=0.2) as connection, unreachable:
         connection.wait_until_ready()
-
-
-def test_a_name_that_means_nothing_is_said_to():
-    address = ServerAddress(host="no.such.machine.invalid", wait_for_server_s=0.3)
-    connection = PolicyServerConnection(address, Gr00tCodec())
-    with pytest.raises(ServerUnreachableError, match=r"the name 'no.such.machine.invalid' means nothing here"):
-        connection.wait_until_ready()
-    connection.close()
 
 
 def test_something_else_that_listens_is_said_to():
@@ -95,32 +86,20 @@ def test_a_server_that_starts_later_is_waited_for():
     with connected(port, wait_for_server_s=120.0) as connection:
         waiting = threading.Thread(target=connection.wait_until_ready)
         waiting.start()
-        time.sleep(0.5)
+        time.sleep(0.1)
         with serving(NetworkPolicy(), port=port):
             waiting.join(timeout=120)
             assert not waiting.is_alive()
 
 
-def test_a_server_that_was_killed_and_came_back_is_asked_again():
-    with ServerProcess() as first, connected(first.port, timeout_s=600.0, wait_for_server_s=120.0) as connection:
-        connection.wait_until_ready()
-        first.kill()
-        second: list[ServerProcess] = []
-        starting = threading.Timer(0.3, lambda: second.append(ServerProcess(first.port)))
-        starting.start()
-        try:
-            # Noticed long before the time-out of the answer: the connection is gone.
-            assert connection.ask("reset", {"options": None}) == {}
-        finally:
-            starting.join()
-            second[0].kill()
-
-
-def test_a_server_that_was_killed_and_stays_away_is_an_error_in_time():
-    with ServerProcess() as server, connected(server.port, timeout_s=600.0, wait_for_server_s=0.5) as connection:
+def test_a_server_that_was_killed_and_came_back_is_asked_again_and_one_that_stays_away_is_an_error_in_time():
+    with ServerProcess() as server, connected(server.port, timeout_s=600.0, wait_for_server_s=1.0) as connection:
         connection.wait_until_ready()
         server.kill()
-        with pytest.raises(ServerUnreachableError, match="no GR00T policy server answers"):
+        # Noticed long before the time-out of the answer: the connection is gone.
+        with serving(NetworkPolicy(), port=server.port):
+            assert connection.ask("reset", {"options": None}) == {}
+        with pytest.raises(ServerUnreachableError):
             connection.ask("reset", {"options": None})
 
 
@@ -131,25 +110,22 @@ def test_a_server_that_ends_while_it_is_asked_is_waited_for():
 
 
 def test_a_model_that_takes_too_long_is_an_error_that_says_so():
-    with serving(NetworkPolicy()) as server, connected(server.port, timeout_s=1.0) as connection:
-        server.register_endpoint("reset", lambda options: time.sleep(1.5))
-        with pytest.raises(
-            ServerUnreachableError,
-            match=r"answers nothing: it did not answer within 1 s, twice",
-        ):
+    with serving(NetworkPolicy()) as server, connected(server.port, timeout_s=0.3) as connection:
+        server.register_endpoint("reset", lambda options: time.sleep(0.5))
+        with pytest.raises(ServerUnreachableError, match=r"0\.3 s, twice"):
             connection.ask("reset", {"options": None})
         # What it gave up waiting for is not taken for the answer to the next request.
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert set(connection.ask("get_modality_config")) == {"video", "state", "action", "language"}
 
 
 def test_a_model_that_takes_too_long_is_lost_before_the_process_would_be_ended(caplog):
     with serving(NetworkPolicy()) as server, connected(server.port, timeout_s=600.0) as connection:
         connection.wait_until_ready()
-        server.register_endpoint("reset", lambda options: time.sleep(2.0))
-        with ended_in(lambda: 0.6), pytest.raises(ServerUnreachableError):
+        server.register_endpoint("reset", lambda options: time.sleep(1.0))
+        with ended_in(lambda: 0.4), pytest.raises(ServerUnreachableError):
             connection.ask("reset", {"options": None})
-        assert "it did not answer within 0.3 s; waiting for it" in caplog.text
+        assert "within 0.2 s" in caplog.text
 
 
 def test_a_wrong_token_is_a_mistake_of_the_users():
@@ -164,7 +140,7 @@ def test_a_wrong_token_is_a_mistake_of_the_users():
 
 def test_the_error_of_a_server_is_passed_on():
     with serving(NetworkPolicy()) as server, connected(server.port) as connection:
-        with pytest.raises(PolicyError, match=r"could not answer 'get_action': .*noise_seeds"):
+        with pytest.raises(PolicyError, match=r"'get_action': .*noise_seeds"):
             connection.ask("get_action", {"observation": {}, "options": None})
         connection.wait_until_ready()
 
@@ -174,17 +150,11 @@ def test_the_error_of_a_server_is_passed_on():
     [
         (b"garbage", "no msgpack"),
         (b"", "no msgpack"),
-        (b"\x91" * 40 + b"\xc0", "nested"),
-        (msgpack.packb({"a": {"__ndarray_class__": True, "as_npy": b"PK"}}), "damaged"),
         (msgpack.packb({"a": {"__ModalityConfig_class__": True, "as_json": None}}), "modality"),
     ],
 )
 def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
-    with (
-        answering(answer) as port,
-        connected(port) as connection,
-        pytest.raises(PolicyError, match=f"127.0.0.1:{port} sent something else than such a server does.*{says}"),
-    ):
+    with answering(answer) as port, connected(port) as connection, pytest.raises(PolicyError, match=f"{port} .*{says}"):
         connection.ask("get_action", {})
 
 
@@ -203,53 +173,25 @@ def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
         while read_answer(other):
             other.sendall((DELIMITER + frame(PONG)) * 2)
 
-    with (
-        pretending(twice) as port,
-        connected(port) as connection,
-        pytest.raises(PolicyError, match="it answered twice, or what it was not asked"),
-    ):
+    with pretending(twice) as port, connected(port) as connection, pytest.raises(PolicyError, match="answered twice"):
         connection.ask("get_action", {})
 
 
 def test_what_cannot_travel_is_refused_before_it_is_sent():
-    with (
-        answering(PONG) as port,
-        connected(port) as connection,
-        pytest.raises(PolicyError, match="a set may not travel"),
-    ):
+    with answering(PONG) as port, connected(port) as connection, pytest.raises(PolicyError, match="a set may not"):
         connection.ask("get_action", {"observation": {1, 2}})
 
 
-def test_the_server_that_comes_along_states_its_model_and_nvidias_nothing():
-    stated = {"model": "checkpoint-300", "model_sha256": "1" * 64, "package": "gr00t-small 0.1.0"}
-    for serves, expected in ((stated, json.dumps(stated)), (None, UNKNOWN)):
-        with serving(NetworkPolicy(), serves=serves) as server:
-            connection = PolicyServerConnection(
-                ServerAddress(host="127.0.0.1", port=server.port, timeout_s=60.0), Gr00tCodec()
-            )
-            connection.wait_until_ready()
-            assert connection.stated == expected
-            connection.close()
-
-
 def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
-    first = {"model": "first"}
-    connection = None
-    try:
-        with serving(NetworkPolicy(), serves=first) as server:
-            port = server.port
-            connection = PolicyServerConnection(
-                ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0), Gr00tCodec()
-            )
+    stated = {"model": "first", "model_sha256": "1" * 64, "package": "gr00t-small 0.1.0"}
+    with ExitStack() as stack:
+        with serving(NetworkPolicy(), serves=stated) as server:
+            connection = stack.enter_context(connected(server.port))
             connection.wait_until_ready()
-        with (
-            serving(NetworkPolicy(), serves={"model": "other"}, port=port),
-            pytest.raises(PolicyLostError, match=r"came back as another one: it stated .*first.* and states .*other"),
-        ):
+            assert connection.stated == json.dumps(stated)
+        stack.enter_context(serving(NetworkPolicy(), serves={"model": "other"}, port=server.port))
+        with pytest.raises(PolicyLostError, match=r"first.* and states .*other"):
             connection.ask("get_modality_config")
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 # Where a policy server is, from the options of a job; both policies that ask one are told the same.
@@ -264,26 +206,22 @@ def changed(options: Any, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["gr00t", "openpi"])
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value", "says"),
     [
-        ("remote_port", 0, "must be between 1 and 65535, got 0"),
-        ("remote_port", 70000, "must be between 1 and 65535, got 70000"),
-        ("remote_host", "", "must be the name of a machine, got ''"),
-        ("remote_host", "two words", "must be the name of a machine, got 'two words'"),
-        ("timeout_s", 0.0, "must be more than 0 s, got 0"),
-        ("wait_for_server_s", float("inf"), "must be more than 0 s, got inf"),
-        ("remote_api_token", "sesame", "is refused, since a run writes the options of its jobs into its output"),
-        ("remote_api_token_file", "none.txt", "cannot read 'none.txt': No such file or directory"),
-        (
-            "remote_api_token_file",
-            "empty.txt",
-            "'empty.txt' must hold the server's token on one line, it holds nothing",
-        ),
-        ("remote_api_token_file", "two.txt", "on one line, it holds several lines"),
-        ("remote_api_token_file", "picture.png", "'picture.png' is no text"),
+        ("remote_port", 0, "got 0"),
+        ("remote_port", 70000, "got 70000"),
+        ("remote_host", "", "got ''"),
+        ("remote_host", "two words", "got 'two words'"),
+        ("timeout_s", 0.0, "got 0"),
+        ("wait_for_server_s", float("inf"), "got inf"),
+        ("remote_api_token", "sesame", "is refused"),
+        ("remote_api_token_file", "none.txt", "No such file"),
+        ("remote_api_token_file", "empty.txt", "holds nothing"),
+        ("remote_api_token_file", "two.txt", "several lines"),
+        ("remote_api_token_file", "picture.png", "is no text"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_its_key(tmp_path, monkeypatch, options, key, value, message):
+def test_an_option_that_cannot_be_is_refused_by_its_key(tmp_path, monkeypatch, options, key, value, says):
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").write_text("\n")
     Path("two.txt").write_text("open\nsesame\n")
@@ -292,15 +230,10 @@ def test_an_option_that_cannot_be_is_refused_by_its_key(tmp_path, monkeypatch, o
         server_address(changed(options, **{key: value}))
     [problem] = refused.value.problems
     assert problem.key == key
-    assert message in problem.message
+    assert says in problem.message
     assert "sesame" not in str(refused.value)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=["gr00t", "openpi"])
-def test_the_token_comes_from_its_file_and_is_not_shown(tmp_path, options):
-    file = tmp_path / "token"
-    file.write_text("sesame\n")
-    address = server_address(changed(options, remote_api_token_file=str(file)))
+    Path("token").write_text("sesame\n")
+    address = server_address(changed(options, remote_api_token_file="token"))
     assert address.api_token == "sesame"
     assert "sesame" not in repr(address)
 
@@ -320,19 +253,26 @@ def test_what_a_server_states_is_kept_short_harmless_and_in_order():
 # All env slots are asked at once, and their answers have one time-out together.
 
 
-class SlowServer:
-    """Answers a question in its own time; of the questions that are under way, one after the other.
+class SlowServer(Codec):
+    """Answers each question in its own time, one after the other, and remembers what it was asked."""
 
-    Args:
-        times_s: How long each answer takes, in the order in which they are waited for [s].
-    """
+    server, policy_type = "slow server", "slow"
 
-    def __init__(self, *times_s: float) -> None:
-        self.times_s = list(times_s)
+    def __init__(self, *times_s: float, remembers: bool = False) -> None:
+        super().__init__(DEFAULT_LIMITS)
+        self.times_s, self.remembers = list(times_s), remembers
         self.asked: list[str] = []
 
-    def codec(self, *, remembers: bool) -> "SlowCodec":
-        return SlowCodec(self, remembers=remembers)
+    def dial(self, address: ServerAddress, timeout_s: float) -> Any:
+        return SlowChannel(self)
+
+    def introduced(self, said: object) -> None: ...
+
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+        return f"{kind} {(payload or {})['slot']}".encode()
+
+    def decode(self, said: Any) -> str:
+        return said.decode()
 
 
 class SlowChannel:
@@ -355,48 +295,27 @@ class SlowChannel:
     def close(self) -> None: ...
 
 
-class SlowCodec(Codec):
-    server, policy_type = "slow server", "slow"
-
-    def __init__(self, server: SlowServer, *, remembers: bool) -> None:
-        super().__init__(DEFAULT_LIMITS)
-        self._server, self.remembers = server, remembers
-
-    def dial(self, address: ServerAddress, timeout_s: float) -> Any:
-        return SlowChannel(self._server)
-
-    def introduced(self, said: object) -> None: ...
-
-    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
-        return f"{kind} {(payload or {})['slot']}".encode()
-
-    def decode(self, said: Any) -> str:
-        return said.decode()
-
-
-def connections(server: SlowServer, *, remembers: bool = False) -> SlotConnections[SlowCodec]:
-    address = ServerAddress(host="127.0.0.1", timeout_s=0.5, wait_for_server_s=1.0)
-    return SlotConnections(address, lambda: server.codec(remembers=remembers))
-
-
-def asked(made: SlotConnections[SlowCodec], num_slots: int) -> list[str]:
-    return made.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
+def asked(server: SlowServer, *numbers: int) -> list[str]:
+    """Ask for so many env slots, once for each number, and return the last answers."""
+    address = ServerAddress(host="127.0.0.1", timeout_s=0.25, wait_for_server_s=1.0)
+    connections, answers = SlotConnections(address, lambda: server), []
+    for num_slots in numbers:
+        answers = connections.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
+    return answers
 
 
 def test_answers_that_together_come_in_time_are_waited_for():
-    assert asked(connections(SlowServer(0.05, 0.05, 0.05)), 3) == ["done"] * 3
+    assert asked(SlowServer(0.03, 0.03, 0.03), 3) == ["done"] * 3
 
 
 def test_the_last_answer_has_to_come_no_later_than_the_first():
-    server = SlowServer(*[0.01] * 2, *[0.3] * 6)
-    made = connections(server, remembers=True)
-    asked(made, 2)
-    with pytest.raises(ServerUnreachableError, match=r"it did not answer within 0.5 s"):
-        asked(made, 6)
+    server = SlowServer(*[0.01] * 2, *[0.15] * 6, remembers=True)
+    with pytest.raises(ServerUnreachableError, match=r"0.25 s"):
+        asked(server, 2, 6)
     assert len(server.times_s) >= 4, "at most two of the six were waited for"
 
 
 def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
-    server = SlowServer(0.3, 0.3, 0.3, 0.1, 0.1)
-    assert asked(connections(server), 3) == ["done"] * 3
+    server = SlowServer(0.15, 0.15, 0.15, 0.05, 0.05)
+    assert asked(server, 3) == ["done"] * 3
     assert server.asked == ["look 0", "look 1", "look 2", "look 1", "look 2"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,16 @@ import pytest
 import torch
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
-from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import PolicyServer
 from gr00t.policy.server_client import PolicyClient
 
-from isaaclab_arena.environments import Episode
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
+from tests.fakes_environment import episodes
 from tests.gr00t.fakes import MODALITIES, LimbEnvironment, LimbPolicy, network_answer, write_policy_yaml
-from tests.gr00t.servers import PONG, answering, serving
+from tests.gr00t.servers import PONG, NetworkPolicy, answering, plain, serving
 from tests.outsiders.gr00t_peers import (
     N1_6,
     N1_7,
@@ -35,16 +35,6 @@ WORDS = "annotation.human.task_description"
 each_release = pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 
 
-def test_the_releases_here_write_what_theirs_do():
-    """np.save's bytes, and those of msgpack_numpy 0.4.8 with msgpack 1.2.4."""
-    array = np.array([[1, 2]], np.float32)
-    assert N1_6.pack(array)[:29] == b"\x82\xb1__ndarray_class__\xc3\xa6as_npy\xc4\x88"
-    assert N1_7.pack(array) == (
-        b"\x85\xc4\x02nd\xc3\xc4\x04type\xa3<f4\xc4\x04kind\xc4\x00\xc4\x05shape\x92\x01\x02"
-        b"\xc4\x04data\xc4\x08\x00\x00\x80\x3f\x00\x00\x00\x40"
-    )
-
-
 # Their servers, asked by the policy of this project.
 
 
@@ -53,10 +43,6 @@ def remote_policy(directory, port: int) -> Gr00tRemoteClosedloopPolicy:
     return Gr00tRemoteClosedloopPolicy.from_dict(
         {"policy_config_yaml_path": write_policy_yaml(directory), "rows_per_query": 2, **options}
     )
-
-
-def episodes() -> list[Episode]:
-    return [Episode(job="limb", episode_index=index, seed=7) for index in range(4)]
 
 
 def server_of(changes: Mapping[str, tuple[list[int], list[str]]] = {}, **options: Any) -> ReleasedServer:
@@ -77,7 +63,7 @@ def actions_here(directory, modalities: Mapping[str, Any]) -> torch.Tensor:
     environment = LimbEnvironment(2)
     policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory), rows_per_query=2))
     policy.modalities = modalities
-    rollout(environment, policy, episodes(), [])
+    rollout(environment, policy, episodes(4), [])
     return torch.stack(environment.actions)
 
 
@@ -85,7 +71,7 @@ def actions_there(directory, port: int) -> torch.Tensor:
     environment, policy = LimbEnvironment(2), remote_policy(directory, port)
     policy.reset()
     policy.check_environment(environment)
-    result = rollout(environment, policy, episodes(), [])
+    result = rollout(environment, policy, episodes(4), [])
     policy.close()
     assert result.finished_episodes == 4
     return torch.stack(environment.actions)
@@ -97,6 +83,12 @@ def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release,
     server = server_of(wrapped_for_simulation=wrapped)
     with released_server(release, server) as port:
         assert torch.equal(actions_there(tmp_path, port), actions_here(tmp_path, server.modalities))
+        if not wrapped:
+            # The model package's own client speaks as the server does, too.
+            with closing(PolicyClient("127.0.0.1", port, timeout_ms=20_000)) as client:
+                assert client.get_modality_config()["video"].modality_keys == ["ego", "aside"]
+                action, _ = client.get_action(observed(1), {"noise_seeds": [3]})
+            assert plain(action) == plain(network_answer(observed(1), [3]))
 
 
 def test_a_released_servers_model_that_looks_back_and_has_two_names_for_its_instruction_acts_as_here(tmp_path):
@@ -119,7 +111,7 @@ def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_
     with released_server(N1_7, server) as port:
         policy = remote_policy(tmp_path, port)
         with pytest.raises(PolicyError, match="the gripper is missing"):
-            rollout(LimbEnvironment(2), policy, episodes(), [])
+            rollout(LimbEnvironment(2), policy, episodes(4), [])
         policy.close()
 
 
@@ -130,38 +122,18 @@ def test_a_server_of_n1_5_is_refused_by_that_name(tmp_path):
         remote_policy(tmp_path, port)
 
 
-@each_release
-def test_the_model_packages_own_client_speaks_as_the_server_does(release):
-    server = server_of()
-    with released_server(release, server) as port:
-        client = PolicyClient("127.0.0.1", port, timeout_ms=20_000)
-        assert client.get_modality_config()["video"].modality_keys == ["ego", "aside"]
-        action, _ = client.get_action(observed(1), {"noise_seeds": [3]})
-        client.close()
-    expected = network_answer(observed(1), [3])
-    assert {key: values.tolist() for key, values in action.items()} == {
-        key: values.tolist() for key, values in expected.items()
-    }
-
-
 # Their clients, answered by the server of this project.
 
 
-class Arms(BasePolicy):
+class Arms:
     """Answers each batch entry with the first number of its state."""
 
+    strict = False
+
     def __init__(self) -> None:
-        super().__init__(strict=False)
         self.batch_sizes: list[int] = []
 
-    def check_observation(self, observation: dict[str, Any]) -> None:
-        del observation
-
-    def check_action(self, action: dict[str, Any]) -> None:
-        del action
-
-    def _get_action(self, observation: dict[str, Any], options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        del options
+    def get_action(self, observation: dict[str, Any], options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         assert set(observation) == {"video", "state", "language"}
         assert observation["video"]["ego"].dtype == np.uint8
         assert observation["language"][WORDS] == [["lift"]] * len(observation["state"]["arm"])
@@ -169,13 +141,9 @@ class Arms(BasePolicy):
         return {"arm": observation["state"]["arm"][:, :, :1].repeat(6, axis=1)}, {}
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        return {
-            name: ModalityConfig(delta_indices=list(each.delta_indices), modality_keys=list(each.modality_keys))
-            for name, each in MODALITIES.items()
-        }
+        return NetworkPolicy().get_modality_config()
 
     def reset(self, options: Any = None) -> dict[str, Any]:
-        del options
         return {}
 
 

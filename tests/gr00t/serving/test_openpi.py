@@ -128,14 +128,14 @@ def test_nothing_is_left_of_what_was_shown_before(port):
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ({key: each for key, each in shown().items() if key != "nameless"}, "has no state 'nameless'"),
-        (shown(**{"observation/state": np.zeros(5)}), "'observation/state' has 5 numbers, 6 are due"),
-        (shown(**{"observation/image": None}), "has no picture 'observation/image'; did you mean"),
-        (shown(nameless=np.array([0, np.inf, 0])), "'policy.nameless' holds NaN or infinity"),
-        (shown(prompt=None), "'prompt' is missing; the policy reads an instruction"),
-        (shown(prompt=" "), "'prompt' must be a text that says something, it is the str ' '"),
-        (shown(prompt=3), "'prompt' must be a text that says something, it is the int '3'"),
-        (["observation"], "an observation is a map, this is a list of length 1"),
+        (shown(nameless=None), "no state 'nameless'"),
+        (shown(**{"observation/state": np.zeros(5)}), "has 5 numbers, 6 are due"),
+        (shown(**{"observation/image": None}), "no picture 'observation/image'"),
+        (shown(nameless=np.array([0, np.inf, 0])), "NaN or infinity"),
+        (shown(prompt=None), "'prompt' is missing"),
+        (shown(prompt=" "), "the str ' '"),
+        (shown(prompt=3), "the int '3'"),
+        (["observation"], "a list of length 1"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answered(port, request_, words):
@@ -143,19 +143,17 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answer
         connection.send(OpenpiCodec.pack(request_))
         answer = connection.recv(20.0)
         assert isinstance(answer, str)
-        assert f"observation refused: {words}" in answer.replace("the observation ", "", 1) or words in answer
+        assert answer.startswith("observation refused: ")
+        assert words in answer
         connection.send(OpenpiCodec.pack(shown()))
         assert "actions" in OpenpiCodec.unpack(connection.recv(20.0, decode=False))
 
 
-class DeafPolicy(LookPolicy):
-    """Reads no instruction."""
-
-    def start_episodes(self, env, starts):
-        self.words.update({start.env_id: "" for start in starts})
-
-
 def test_a_policy_that_reads_no_instruction_needs_none():
+    class DeafPolicy(LookPolicy):
+        def start_episodes(self, env, starts):
+            self.words.update({start.env_id: "" for start in starts})
+
     with serving(DeafPolicy) as other, connected(other) as (connection, _):
         connection.send(OpenpiCodec.pack(shown(prompt=None)))
         assert "actions" in OpenpiCodec.unpack(connection.recv(60.0, decode=False))
@@ -182,29 +180,25 @@ def text_array(text: str, shape: list[int]) -> dict[bytes, Any]:
     return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape}
 
 
+ARROW = "move \N{RIGHTWARDS ARROW}"
+
+
 @pytest.mark.parametrize(
-    "prompt",
+    ("prompt", "is_text"),
     [
-        text_array("move \N{RIGHTWARDS ARROW}", []),
-        text_array("move \N{RIGHTWARDS ARROW}", [1]),
-        {b"__npgeneric__": True, b"data": "move \N{RIGHTWARDS ARROW}", b"dtype": "<U6"},
+        (text_array(ARROW, []), True),
+        (text_array(ARROW, [1]), True),
+        ({b"__npgeneric__": True, b"data": ARROW, b"dtype": "<U6"}, True),
+        (text_array("move", [2]), False),
+        (text_array("move", []) | {b"data": b"x"}, False),
+        (text_array("move", []) | {b"data": b"\xff" * 16}, False),
+        (text_array("move", []) | {b"dtype": "<U100000"}, False),
     ],
-    ids=["array", "array of one", "number's form"],
 )
-def test_words_that_went_through_numpy_are_words(prompt):
+def test_words_that_went_through_numpy_are_words(prompt, is_text):
     data = msgpack.packb({"prompt": prompt}) or b""
-    assert OpenpiCodec.unpack(data) == {"prompt": "move \N{RIGHTWARDS ARROW}"}
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        text_array("move", [2]),
-        text_array("move", []) | {b"data": b"x"},
-        text_array("move", []) | {b"data": b"\xff" * 16},
-        text_array("move", []) | {b"dtype": "<U100000"},
-    ],
-)
-def test_words_that_are_none_are_refused(prompt):
-    with pytest.raises(WireError, match="an array of text"):
-        OpenpiCodec.unpack(msgpack.packb({"prompt": prompt}) or b"")
+    if is_text:
+        assert OpenpiCodec.unpack(data) == {"prompt": ARROW}
+    else:
+        with pytest.raises(WireError, match="array of text"):
+            OpenpiCodec.unpack(data)

@@ -42,13 +42,15 @@ def test_only_what_succeeded_is_learned_unless_told_otherwise(directory):
     files = sorted(directory.glob("*.h5"))
     assert [each.episode_index for each in find_demonstrations(files)] == [0, 1, 2]
     assert [each.episode_index for each in find_demonstrations(files, only_successes=False)] == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="there is no demonstration in these recordings; 1 did not succeed"):
+    with pytest.raises(ConfigError, match="1 did not succeed"):
         find_demonstrations(files[3:])
 
 
 def test_every_control_step_is_one_sample_in_order(directory):
     data = steps_of(directory)
     assert len(data) == 6 + 7 + 8
+    assert data.states()["arm"].shape == (21, 7)
+    np.testing.assert_array_equal(data.actions()["arm"][6:13], recording(1).arrays["actions"][:, :7])
     batch = data.batch([0, 5, 6, 20])
     second = recording(1).arrays
     np.testing.assert_array_equal(batch.observation["state"]["arm"][2, 0], second["obs/robot_joint_pos"][0])
@@ -67,18 +69,12 @@ def test_an_action_chunk_holds_what_followed_and_marks_what_lies_behind_the_end(
     assert batch.is_padding.tolist() == [[False] * 4, [False, False, True, True]]
 
 
-def test_statistics_see_every_step_of_every_demonstration(directory):
-    data = steps_of(directory)
-    assert data.states()["arm"].shape == (21, 7)
-    np.testing.assert_array_equal(data.actions()["arm"][6:13], recording(1).arrays["actions"][:, :7])
-
-
 def test_what_a_recording_lacks_is_said(tmp_path):
     blind = recording(0)
     arrays = {name: array for name, array in blind.arrays.items() if not name.startswith("camera_obs")}
     directory = write_recordings(tmp_path, type(blind)(**{**vars(blind), "arrays": arrays}))
     (demonstration,) = find_demonstrations(directory.glob("*.h5"))
-    with pytest.raises(ConfigError, match="holds no pictures; record with isaaclab-arena collect"):
+    with pytest.raises(ConfigError, match="no pictures"):
         recorded_spaces(demonstration, RecordedSteps())
 
 
@@ -107,17 +103,11 @@ def check_damaged_recording(original: Path, directory: Path, seed: int) -> None:
         raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
-@pytest.mark.parametrize("seed", [0, 100])
-def test_whatever_a_recording_says_of_itself_it_is_learned_or_refused(tmp_path, seed):
-    original = record(tmp_path / "lift", "lift", [3, 4])
-    for each in range(seed, seed + 12):
-        check_damaged_recording(original, tmp_path, each)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(1000, 3000, 100))
-def test_whatever_a_recording_says_of_itself_it_is_learned_or_refused_at_length(tmp_path, seed):
+@pytest.mark.parametrize(
+    "seeds", [range(12), *(pytest.param(range(first, first + 400), marks=pytest.mark.slow) for first in (1000, 2000))]
+)
+def test_whatever_a_recording_says_of_itself_it_is_learned_or_refused(tmp_path, seeds):
     original = record(tmp_path / "lift", "lift", [3, 4])
-    for each in range(seed, seed + 100):
-        check_damaged_recording(original, tmp_path, each)
+    for seed in seeds:
+        check_damaged_recording(original, tmp_path, seed)

@@ -36,15 +36,9 @@ def trainer(directory: Path, **changes):
 
 
 def test_a_model_learns_what_is_shown(directory):
-    learner = trainer(directory, learning_rate=5e-3, max_steps=100, noise_draws=4)
-    losses = [learner.step() for _ in range(100)]
-    assert sum(losses[-10:]) < sum(losses[:10]) / 3
-
-
-def test_the_same_settings_give_the_same_bits(directory):
-    first, second = trainer(directory), trainer(directory)
-    assert [first.step() for _ in range(2)] == [second.step() for _ in range(2)]
-    assert fingerprint(first) == fingerprint(second)
+    learner = trainer(directory, learning_rate=5e-3, max_steps=60, noise_draws=4)
+    losses = [learner.step() for _ in range(60)]
+    assert sum(losses[-6:]) < sum(losses[:6]) / 2
 
 
 def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(directory, tmp_path):
@@ -60,6 +54,7 @@ def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(di
     assert fingerprint(resumed) == fingerprint(undisturbed)
 
 
+# Takes seconds: the only test with two processes that train together.
 def test_ranks_are_the_same_bits_after_every_step(directory):
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
     module = ["-m", "tests.gr00t.training.training_rank"]
@@ -102,16 +97,13 @@ def test_every_sample_is_seen_once_in_each_pass():
     stream = np.concatenate([numbers(step) for step in range(5)])
     assert sorted(stream[:10]) == sorted(stream[10:]) == list(range(10))
     assert stream[:10].tolist() != stream[10:].tolist()
+    assert numbers(0, seed=1).tolist() != numbers(0).tolist()
 
 
 def test_two_ranks_see_together_what_one_process_with_twice_the_batch_sees():
     for step in range(7):
         ranks = [numbers(step, rank=rank, world_size=2) for rank in range(2)]
         np.testing.assert_array_equal(np.concatenate(ranks), numbers(step, batch_size=8))
-
-
-def test_another_seed_gives_another_order():
-    assert numbers(0, seed=1).tolist() != numbers(0).tolist()
 
 
 @pytest.mark.parametrize("purpose", [NOISE, AUGMENTATION])
