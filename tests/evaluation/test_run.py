@@ -401,3 +401,9 @@ def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, m
         "attempt_1.json",
         "attempt_2.json",
     ]
+
+
+def test_a_job_limited_by_steps_ends_after_equal_errors_too(tmp_path):
+    broken = coin_job(environment=CoinConfig(diverge_every=1), num_steps=10_000)
+    assert run(broken, tmp_path, max_equal_errors=5) == 1
+    assert table(tmp_path)["episodes"] < 10

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Background
@@ -350,3 +350,10 @@ def test_env_slots_that_may_be_used_are_shared_among_the_groups():
     slots, groups = Slots(), coin_groups(4, 4)
     pipelined_rollout(groups, episodes(20), [slots], limits=RolloutLimits(max_envs=3))
     assert slots.used == {(groups[0].environment, 0), (groups[0].environment, 1), (groups[1].environment, 0)}
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "num_groups", "sizes"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 2, [1, 0]), (5, 1, [5])]
+)
+def test_env_slots_are_divided_as_equally_as_can_be(num_envs, num_groups, sizes):
+    assert group_sizes(num_envs, num_groups) == sizes

@@ -238,3 +238,10 @@ def test_a_line_has_at_most_a_mebibyte(dataset):
     path.write_text(line.ljust(1_048_576) + "\n")
     with pytest.raises(StorageError, match="1048576 bytes"):
         open_dataset(dataset)
+
+
+@VERSIONS
+def test_features_that_contradict_the_columns_are_refused(dataset, tmp_path):
+    changed(dataset, "meta/arena.json", lambda arena: arena["features"]["vectors"]["action"]["groups"].pop("gripper"))
+    with pytest.raises(StorageError, match=r"'action' has 8 numbers in meta/info\.json, 7 elsewhere"):
+        write_recordings(dataset, tmp_path / "back")

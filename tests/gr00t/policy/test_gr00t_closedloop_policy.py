@@ -1,5 +1,6 @@
 """The policy whose model is in this process: its device, its checkpoint, and what is refused before simulation."""
 
+import gc
 import sys
 from enum import Enum
 from pathlib import Path
@@ -273,3 +274,20 @@ class TestConformance(PolicyConformance):
 
     def make_environment(self, num_envs: int) -> LimbEnvironment:
         return LimbEnvironment(num_envs)
+
+
+def test_python_looks_for_no_garbage_while_the_model_package_is_imported(tmp_path, monkeypatch):
+    looked = []
+
+    class Package:
+        def __getattr__(self, name: str) -> type:
+            if name != "Gr00tPolicy":
+                raise AttributeError(name)
+            looked.append(gc.isenabled())
+            return FakeModel
+
+    policy = with_model(FakeModel, tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "gr00t.policy.gr00t_policy", Package())
+    policy.load_policy()
+    assert looked == [False]
+    assert gc.isenabled()

@@ -217,6 +217,14 @@ class TestHeldAgainstTheJob:
         told, _ = self.job(lifted).doubts
         assert told == f"{lifted} has the rows of episodes 0 to 1 in another order than frame_index"
 
+    def test_two_rows_of_one_step_are_refused(self, lifted):
+        table = next(lifted.glob("data/*/*.parquet"))
+        rows = parquet.read_table(table)
+        place = rows.column_names.index("frame_index")
+        parquet.write_table(rows.set_column(place, "frame_index", pa.array([0] * rows.num_rows)), table)
+        with pytest.raises(ConfigError, match="episode 0 has a frame_index twice"):
+            self.job(lifted)
+
     def test_an_episode_that_is_in_another_table_than_the_dataset_says_is_found_there_and_told(self, lifted):
         table = next(lifted.glob("data/*/*.parquet"))
         rows = parquet.read_table(table)
