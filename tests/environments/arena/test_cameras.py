@@ -185,14 +185,15 @@ def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, 
     return env.step(hold_still(env)).observation["camera_obs"]
 
 
-@pytest.mark.parametrize("backend", ["mujoco", "warp"])
-def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
-    every, some = (seeing(num_envs=3, camera_depth=True, camera_segmentation=True, backend=backend) for _ in range(2))
+def test_pictures_on_demand_of_warp_are_those_that_are_always_drawn():
+    """Conformance asks MuJoCo. Compiling a kernel or loading it takes most of the time."""
+    options = {"camera_size": 16, "camera_depth": True, "camera_segmentation": True, "backend": "warp"}
+    every, some = (seeing(num_envs=3, **options) for _ in range(2))
     start(every)
     some.draw_pictures_of([])
     start(some)
     assert some.pictures_drawn == 0
-    for draws in ([], [2], [0, 2], [], [0, 1, 2], [1]):
+    for draws in ([], [0, 2], [0, 1, 2], [1]):
         expected, found = step(every), step(some, draws=draws)
         for term, pictures in expected.items():
             assert all(torch.equal(found[term][env_id], pictures[env_id]) for env_id in draws)
@@ -200,7 +201,7 @@ def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
         for env_id in {0, 1, 2} - {*draws}:
             with pytest.raises(UnannouncedPictureError):
                 found[RGB[0]][env_id]
-    assert some.pictures_drawn == 7 * 6
+    assert some.pictures_drawn == 6 * 6
 
 
 def test_an_announcement_holds_once_and_without_one_everything_is_drawn():
@@ -245,17 +246,6 @@ def test_pictures_that_are_shown_late_are_all_drawn():
     env.draw_pictures_of([])
     begin(env)
     assert isinstance(step(env, draws=[])[RGB[0]], torch.Tensor)
-
-
-def test_a_few_of_many_worlds_on_warp_are_rendered_to_the_same_bits():
-    every, some = (seeing("reach", num_envs=18, camera_size=16, backend="warp") for _ in range(2))
-    start(every)
-    some.draw_pictures_of([])
-    start(some)
-    for draws in ([17], [0, 5, 16], list(range(1, 18))):
-        expected, found = step(every), step(some, draws=draws)
-        assert all(torch.equal(found[term][draws], expected[term][draws]) for term in RGB)
-    assert some.pictures_drawn == (1 + 3 + 17) * len(RGB)
 
 
 # Films of worlds whose pictures are drawn later, on another thread.

@@ -13,20 +13,14 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment, Step
-from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     CPU,
     FLOOR_ENVIRONMENTS,
     build,
-    episode,
     start,
 )
 from tests.environments.variations.varying import begin, build_varied, everything
@@ -165,39 +159,3 @@ def assert_pictures_are_there(env: ArenaEnvironment) -> None:
     assert {tensor.device for tensor in seen.values()} == {GPU}
     assert any(tensor.ndim == 4 for tensor in seen.values())
     assert env.film([1], env.filmable)["viewport"].shape[0] == 1
-
-
-class WaitsOfSteps(Observer):
-    """Counts where the CPU waits from one control step to the next.
-
-    Attributes:
-        places: For each control step but the first, the files and functions.
-    """
-
-    def __init__(self, gpu: PretendGpu) -> None:
-        self._gpu = gpu
-        self.places: list[set[str]] = []
-        self._is_first = True
-
-    def on_step(self, environment: Environment, transition: Transition) -> None:
-        del environment, transition
-        if not self._is_first:
-            self.places.append({wait.where.partition(" in ")[2] for wait in self._gpu.waits})
-            assert len(self._gpu.waits) == len(self.places[-1])
-        self._is_first = False
-        self._gpu.waits.clear()
-
-
-VARIED = ("cube.mass", "action.noise", "observation.delay", "table.height")
-
-
-@pytest.mark.parametrize("varied", [(), VARIED], ids=["plain", "varied"])
-@pytest.mark.parametrize("policy", [ZeroActionPolicy, ScriptedPolicy])
-def test_a_control_step_of_a_job_makes_the_cpu_wait_once(gpu, monkeypatch, policy, varied):
-    simulate_with_warp(monkeypatch)
-    overrides = {f"{key}.enabled": True for key in varied}
-    env = build_varied("lift_object", overrides, num_envs=NUM_ENVS, device=GPU, backend="warp")
-    waits = WaitsOfSteps(gpu)
-    rollout(env, policy(), map(episode, range(NUM_ENVS)), [waits], limits=RolloutLimits(max_steps=5))
-    # Whether all contacts had room, and which episodes are over.
-    assert waits.places == [{"RunningEpisodes.over"}] * 4
