@@ -44,11 +44,7 @@ def test_clipping_keeps_direction_and_leaves_short_vectors_alone():
     vectors = torch.tensor([[3.0, 0.0, 4.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]])
     expected = torch.tensor([[0.6, 0.0, 0.8], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(rotation.clip_length(vectors, 1.0), expected)
-
-
-def test_lengths_are_euclidean():
-    vector = torch.tensor([[2.0, 3.0, 6.0]])
-    assert rotation.norm(vector).item() == 7.0
+    assert rotation.norm(torch.tensor([[2.0, 3.0, 6.0]])).item() == 7.0
 
 
 def random_jacobians(count: int) -> torch.Tensor:
@@ -61,20 +57,6 @@ def test_the_solver_agrees_with_lapack():
     turned = jacobian.transpose(0, 2, 1)
     expected = turned @ np.linalg.solve(jacobian @ turned + 0.01 * np.eye(6), twist[..., None])
     np.testing.assert_allclose(step.numpy(), expected[..., 0], rtol=1e-9)
-
-
-def test_a_step_with_little_damping_causes_the_wanted_twist():
-    jacobian = random_jacobians(10)
-    twist = torch.from_numpy(np.random.default_rng(2).normal(size=(10, 6)))
-    step = damped_least_squares(jacobian, twist, damping=1e-6)
-    torch.testing.assert_close(apply_jacobian(jacobian, step), twist)
-
-
-def test_damping_keeps_steps_small_at_a_singular_pose():
-    jacobian = random_jacobians(4)
-    jacobian[:, 5] = jacobian[:, 4]
-    step = damped_least_squares(jacobian, torch.tensor([[0.0, 0, 0, 0, 1.0, -1.0]]).double().expand(4, 6), damping=0.1)
-    assert bool((step.abs() < 1.0).all())
 
 
 def test_a_batch_entry_has_the_same_bits_in_every_batch():

@@ -20,15 +20,10 @@ from tests.sim.arm_and_cube import PARTS, start_of
 CUBE = ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025))
 
 
-def test_parts_keep_their_place_and_get_their_prefix():
+def test_parts_keep_their_place_get_their_prefix_and_the_options_of_the_scene():
     model = compose_scene("scenes/table.xml", [CUBE])
-    backend = MujocoBackend(model, num_envs=1)
-    assert backend.names.joint_qpos["object/free"] == slice(0, 7)
+    assert MujocoBackend(model, num_envs=1).names.joint_qpos["object/free"] == slice(0, 7)
     assert model.body("object/body").pos.tolist() == [0.5, 0.0, 0.025]
-
-
-def test_the_options_of_the_scene_hold_for_the_whole():
-    model = compose_scene("scenes/table.xml", [CUBE])
     assert model.opt.timestep == 0.002
     assert int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_IMPLICITFAST)
 
@@ -68,27 +63,22 @@ def test_a_contact_sensor_tells_whether_two_bodies_touch():
     assert data.sensor("cube_on_table").data[0] == 0
 
 
-@pytest.mark.parametrize("path", sorted(ASSETS.rglob("*.xml")), ids=lambda path: path.stem)
-def test_every_asset_compiles_and_needs_no_file_but_itself(path: Path):
-    mujoco.MjModel.from_xml_path(str(path))
-    text = path.read_text(encoding="utf-8")
-    assert "file=" not in text
-    assert "<mesh" not in text
+def test_every_asset_compiles_and_needs_no_file_but_itself():
+    for path in ASSETS.rglob("*.xml"):
+        mujoco.MjModel.from_xml_path(str(path))
+        text = path.read_text(encoding="utf-8")
+        assert "file=" not in text, path
+        assert "<mesh" not in text, path
 
 
-def test_every_name_that_the_file_of_a_floor_robot_lacks_is_told_at_once():
+def test_every_name_that_the_file_of_a_floor_robot_lacks_is_told_at_once_and_so_are_numbers_that_do_not_pair_up():
     with pytest.raises(ConfigError) as caught:
         replace(CART, root_body="robot/rial", joints=("robot/slider", "hinge"), free_joint="robot/free")
-    assert [problem.message for problem in caught.value.problems] == [
-        "'cartpole': no body called 'robot/rial'; did you mean 'robot/rail'?",
-        "'cartpole': no free joint called 'robot/free'",
-        "'cartpole': no joint called 'hinge'; did you mean 'robot/hinge'?",
-    ]
+    told = [problem.message for problem in caught.value.problems]
+    wrong = ("'robot/rial'", "'robot/rail'"), ("'robot/free'",), ("'hinge'", "'robot/hinge'")
+    assert all(name in each for each, names in zip(told, wrong, strict=True) for name in names)
     assert {problem.file.rpartition("/")[2] for problem in caught.value.problems if problem.file} == {"cartpole.xml"}
-
-
-def test_its_numbers_pair_up_with_its_joints_and_actuators():
-    with pytest.raises(ConfigError, match="action_scale has 2 entries for 1 actuators"):
+    with pytest.raises(ConfigError, match="action_scale has 2"):
         replace(CART, action_scale=(1.0, 2.0))
 
 
@@ -119,12 +109,12 @@ def test_what_compiles_within_the_limits_is_let_in(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (nested(2, 15), "compiles to 32768 geoms (at most 20000)"),
-        (f"<worldbody>{'<body/>' * 2001}</worldbody>", "compiles to 2002 bodies (at most 2000)"),
+        (nested(2, 15), "32768 geoms"),
+        (f"<worldbody>{'<body/>' * 2001}</worldbody>", "2002 bodies"),
         (f"<worldbody>{'<body>' * 200_000}{'</body>' * 200_000}</worldbody>", "nest"),
-        (textured(14_000), "bytes (at most 536870912)"),
-        (textured(60_000), "Could not allocate memory"),
-        ("<worldbdy/>", "is refused by MuJoCo: XML Error"),
+        (textured(14_000), "536870912"),
+        (textured(60_000), "allocate"),
+        ("<worldbdy/>", "XML Error"),
     ],
 )
 def test_what_asks_for_too_much_is_refused_with_the_limit(tmp_path, content, message):
@@ -134,8 +124,7 @@ def test_what_asks_for_too_much_is_refused_with_the_limit(tmp_path, content, mes
 def test_a_file_that_multiplies_for_ever_is_refused_in_time(tmp_path):
     said = str(verdict(tmp_path, nested(2, 40), max_seconds=5))
     # On a machine that is busy with other work the wall clock runs out first.
-    within = "cannot be compiled within 5 s of processor time and 4 GiB of memory"
-    assert within in said or "takes MuJoCo more than 10 s to compile" in said
+    assert "within 5 s" in said or "more than 10 s" in said
 
 
 @pytest.fixture(scope="module")
@@ -181,15 +170,12 @@ def test_worlds_together_get_the_bits_that_they_get_one_by_one(model, dtype):
         assert (written[name][[1, 6]] == 0.5).all(), "other worlds stay as they are"
 
 
-def test_another_number_of_values_than_a_joint_has_is_refused_by_name(model):
+def test_another_number_of_values_than_a_joint_has_or_of_starts_than_worlds_is_refused(model):
     # Together they are as many numbers as they should be.
     start = StartState(joint_positions={"robot/panda_joint1": (1.0, 2.0), "object/free": (0.1, 0.2, 0.3, 1, 0, 0)})
-    with pytest.raises(ValueError, match="'robot/panda_joint1' is given another number of values than the 1 that it"):
+    with pytest.raises(ValueError, match="'robot/panda_joint1'"):
         write_starts([start], model_names(model), fields(model, 1, np.float64), np.arange(1))
-
-
-def test_starts_and_worlds_have_to_be_as_many(model):
-    with pytest.raises(ValueError, match="1 start states for 2 worlds"):
+    with pytest.raises(ValueError, match="1 start states for 2"):
         write_starts([StartState()], model_names(model), fields(model, 2, np.float64), np.arange(2))
 
 
@@ -197,16 +183,10 @@ def mass(entry: int, value: float) -> ModelChange:
     return ModelChange(field="body_mass", entry=entry, value=(value,))
 
 
-def test_each_world_gets_its_own_changes_and_no_other():
+def test_each_world_gets_its_own_changes_and_no_other_and_the_later_of_two_wins():
     colour = ModelChange(field="geom_rgba", entry=4, value=(1.0, 0.0, 0.0, 1.0))
     fields = {"body_mass": np.zeros((4, 3)), "geom_rgba": np.zeros((4, 5, 4))}
-    write_changes([[mass(1, 0.1), colour], [], [mass(1, 0.3), mass(2, 0.4)]], fields, np.array([3, 0, 1]))
+    write_changes([[mass(1, 0.2), mass(1, 0.1), colour], [], [mass(1, 0.3), mass(2, 0.4)]], fields, np.array([3, 0, 1]))
     assert fields["body_mass"].tolist() == [[0, 0, 0], [0, 0.3, 0.4], [0, 0, 0], [0, 0.1, 0]]
     assert fields["geom_rgba"][3, 4].tolist() == [1.0, 0.0, 0.0, 1.0]
     assert fields["geom_rgba"].sum() == 2
-
-
-def test_the_later_of_two_changes_of_an_entry_wins():
-    fields = {"body_mass": np.zeros((1, 2))}
-    write_changes([[mass(1, 0.1), mass(1, 0.2)]], fields, np.arange(1))
-    assert fields["body_mass"].tolist() == [[0, 0.2]]

@@ -42,29 +42,21 @@ def test_a_side_of_a_square_goes_before_a_width_and_a_height():
 
 
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_policies_see_what_the_spec_promises(name):
-    env = seeing(name, camera_width=40, camera_height=24, camera_size=None, camera_depth=True, camera_segmentation=True)
+def test_policies_see_what_the_spec_and_a_sample_that_never_looks_promise(name):
+    options = {"camera_width": 40, "camera_height": 24, "camera_depth": True, "camera_segmentation": True}
+    builder, env = ENVIRONMENTS.get(name), seeing(name, camera_size=None, **options)
+    sample = builder.sample(builder.config_class(enable_cameras=True, **options))
+    assert sample.render_s == env.render_s == 0.0
+    assert sample.observation_spec == env.observation_spec
     seen, group = start(env)["camera_obs"], env.observation_spec["camera_obs"]
+    assert env.render_s > 0.0
     assert isinstance(group, dict)
     assert list(seen) == list(group)
-    assert {RGB[0], RGB[1], "wrist_cam_depth", "robot_head_cam_segmentation"} <= set(seen)
+    assert {*RGB, "wrist_cam_depth", "robot_head_cam_segmentation"} <= set(seen)
     for term, spec in group.items():
         assert isinstance(spec, ArraySpec)
-        assert tuple(seen[term].shape) == (1, *spec.shape)
-        assert seen[term].dtype == spec.dtype
+        assert (tuple(seen[term].shape), seen[term].dtype) == ((1, *spec.shape), spec.dtype)
     assert seen[RGB[0]].shape == (1, 24, 40, 3)
-
-
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_a_sample_says_what_policies_would_see_and_never_looks(name):
-    builder = ENVIRONMENTS.get(name)
-    config = builder.config_class(enable_cameras=True, camera_size=32, camera_depth=True)
-    sample = builder.sample(config)
-    assert sample.render_s == 0.0
-    looking = seeing(name, camera_depth=True)
-    assert sample.observation_spec == looking.observation_spec
-    start(looking)
-    assert looking.render_s > 0.0
 
 
 @pytest.mark.parametrize("embodiment", ["panda", "so101"])
@@ -82,22 +74,20 @@ def test_without_cameras_policies_see_no_pictures():
     assert set(env.observation_spec) == {"policy"}
 
 
-def test_an_env_slot_looks_the_same_to_the_last_bit_in_any_batch():
-    alone, together = seeing(), seeing(num_envs=4)
-    one, four = pictures_after(alone, 5), pictures_after(together, 5)
-    for term in RGB:
-        assert torch.equal(one[term][0], four[term][0])
-        assert not torch.equal(four[term][0], four[term][1])
-
-
-def test_an_env_slot_looks_the_same_to_the_last_bit_on_any_number_of_threads():
-    one, many = (pictures_after(seeing(num_envs=5, num_threads=threads), 3) for threads in (1, 3))
-    assert all(torch.equal(one[term], many[term]) for term in RGB)
-
-
 def pictures_after(env: TableEnvironment, num_steps: int) -> dict[str, torch.Tensor]:
     start(env)
     return steps_of(env, hold_still(env), num_steps)[-1].observation["camera_obs"]
+
+
+def test_an_env_slot_looks_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads():
+    alone, *together = (
+        pictures_after(seeing(num_envs=num_envs, num_threads=threads), 3)
+        for num_envs, threads in ((1, 1), (4, 1), (4, 3))
+    )
+    for term in RGB:
+        assert all(torch.equal(alone[term][0], each[term][0]) for each in together)
+        assert torch.equal(together[0][term], together[1][term])
+        assert not torch.equal(together[0][term][0], together[0][term][1])
 
 
 def test_env_slots_that_rest_are_not_rendered_again():
@@ -145,59 +135,48 @@ def move_camera(model: mujoco.MjModel) -> ModelChange:
     return ModelChange(field="cam_pos", entry=camera.id, value=tuple(np.add(camera.pos, (0.05, 0.0, 0.0))))
 
 
-@pytest.mark.parametrize("change", [paint, dim, move_camera])
-def test_what_varies_in_one_world_shows_in_its_picture_alone(change):
+def test_what_varies_in_one_world_shows_in_its_picture_alone():
     env = build("lift_object", num_envs=2, camera_size=64)
     start(env)
     before = env.film([0, 1], [RGB[0]])[RGB[0]]
-    env.backend.vary(torch.tensor([1]), [[change(env.backend.model)]])
-    after = env.film([0, 1], [RGB[0]])[RGB[0]]
-    assert (before[0] == after[0]).all()
-    assert (before[1] != after[1]).any()
+    for change in (paint, dim, move_camera):
+        env.backend.vary(torch.tensor([1]), [[change(env.backend.model)]])
+        after = env.film([0, 1], [RGB[0]])[RGB[0]]
+        assert (before[0] == after[0]).all()
+        assert (before[1] != after[1]).any()
 
 
-def test_films_show_what_policies_would_see():
+def test_films_show_what_policies_would_see_the_viewport_in_its_own_size_and_tell_their_time():
     seen = start(seeing())["camera_obs"]
-    env = build("lift_object", camera_size=32)
-    start(env)
-    filmed = env.film([0], RGB)
-    assert all((filmed[term] == seen[term].numpy()).all() for term in RGB)
-
-
-def test_the_viewport_shows_the_scene_in_its_own_size():
-    env = build("reach", viewport_width=48, viewport_height=32)
-    start(env)
-    picture = env.film([0], [VIEWPORT])[VIEWPORT]
-    assert picture.shape == (1, 32, 48, 3)
-    assert picture.std() > 20
-
-
-def test_time_spent_on_rendering_is_told():
-    env = build("reach", camera_size=32)
+    env = build("lift_object", camera_size=32, viewport_width=48, viewport_height=32)
     start(env)
     assert env.render_s == 0
-    env.film([0], RGB)
+    filmed = env.film([0], [*RGB, VIEWPORT])
     assert env.render_s > 0
+    assert all((filmed[term] == seen[term].numpy()).all() for term in RGB)
+    assert filmed[VIEWPORT].shape == (1, 32, 48, 3)
+    assert filmed[VIEWPORT].std() > 20
 
 
-@pytest.mark.parametrize("key", ["camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height"])
-@pytest.mark.parametrize("pixels", [0, 100_000])
-def test_pictures_of_absurd_sizes_are_refused(key, pixels):
-    with pytest.raises(ConfigError, match="must be 16 to 2048 pixels") as refused:
-        build("reach", **{key: pixels})
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        *(({side: pixels}, side) for pixels in (0, 100_000) for side in ("camera_width", "viewport_height")),
+        ({"camera_height": 0}, "camera_height"),
+        ({"camera_size": 100_000}, "camera_size"),
+        ({"viewport_width": 0}, "viewport_width"),
+        ({"camera_size": 32, "camera_width": 64}, "camera_size"),
+    ],
+)
+def test_pictures_of_absurd_sizes_and_two_ways_to_say_a_size_are_refused(options, key):
+    with pytest.raises(ConfigError) as refused:
+        build("reach", **options)
     assert refused.value.problems[0].key == key
 
 
-def test_two_ways_to_say_the_size_are_refused():
-    with pytest.raises(ConfigError, match="leave out camera_width and camera_height") as refused:
-        build("reach", camera_size=32, camera_width=64)
-    assert refused.value.problems[0].key == "camera_size"
-
-
 def test_a_camera_that_is_not_there_is_refused():
-    env = build("reach")
-    with pytest.raises(ConfigError, match="no camera called 'nose_cam'; there are robot_head_cam_rgb"):
-        env.film([0], ["nose_cam"])
+    with pytest.raises(ConfigError, match=r"'nose_cam'.*robot_head_cam_rgb"):
+        build("reach").film([0], ["nose_cam"])
 
 
 def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | Pictures]:
@@ -206,14 +185,15 @@ def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, 
     return env.step(hold_still(env)).observation["camera_obs"]
 
 
-@pytest.mark.parametrize("backend", ["mujoco", "warp"])
-def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
-    every, some = (seeing(num_envs=3, camera_depth=True, camera_segmentation=True, backend=backend) for _ in range(2))
+def test_pictures_on_demand_of_warp_are_those_that_are_always_drawn():
+    """Conformance asks MuJoCo. Compiling a kernel or loading it takes most of the time."""
+    options = {"camera_size": 16, "camera_depth": True, "camera_segmentation": True, "backend": "warp"}
+    every, some = (seeing(num_envs=3, **options) for _ in range(2))
     start(every)
     some.draw_pictures_of([])
     start(some)
     assert some.pictures_drawn == 0
-    for draws in ([], [2], [0, 2], [], [0, 1, 2], [1]):
+    for draws in ([], [0, 2], [0, 1, 2], [1]):
         expected, found = step(every), step(some, draws=draws)
         for term, pictures in expected.items():
             assert all(torch.equal(found[term][env_id], pictures[env_id]) for env_id in draws)
@@ -221,15 +201,14 @@ def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
         for env_id in {0, 1, 2} - {*draws}:
             with pytest.raises(UnannouncedPictureError):
                 found[RGB[0]][env_id]
-    assert some.pictures_drawn == 7 * 6
+    assert some.pictures_drawn == 6 * 6
 
 
 def test_an_announcement_holds_once_and_without_one_everything_is_drawn():
     env = seeing(num_envs=2)
     start(env)
     step(env, draws=[1])
-    shown = env.step(hold_still(env)).observation["camera_obs"]
-    assert isinstance(shown[RGB[0]], torch.Tensor)
+    assert isinstance(env.step(hold_still(env)).observation["camera_obs"][RGB[0]], torch.Tensor)
 
 
 def test_a_picture_lasts_until_its_env_slot_moves():
@@ -269,17 +248,6 @@ def test_pictures_that_are_shown_late_are_all_drawn():
     assert isinstance(step(env, draws=[])[RGB[0]], torch.Tensor)
 
 
-def test_a_few_of_many_worlds_on_warp_are_rendered_to_the_same_bits():
-    every, some = (seeing("reach", num_envs=18, camera_size=16, backend="warp") for _ in range(2))
-    start(every)
-    some.draw_pictures_of([])
-    start(some)
-    for draws in ([17], [0, 5, 16], list(range(1, 18))):
-        expected, found = step(every), step(some, draws=draws)
-        assert all(torch.equal(found[term][draws], expected[term][draws]) for term in RGB)
-    assert some.pictures_drawn == (1 + 3 + 17) * len(RGB)
-
-
 # Films of worlds whose pictures are drawn later, on another thread.
 
 
@@ -292,10 +260,10 @@ def small(**options) -> TableEnvironment:
 
 @pytest.mark.parametrize("cameras", [CAMERAS, CAMERAS[:1], CAMERAS[1:]])
 def test_what_is_drawn_later_on_any_thread_is_what_was_to_be_seen(cameras):
-    env = small(num_envs=2)
+    env = small(num_envs=2, enable_cameras=True)
     start(env)
     moments = []
-    for _ in range(3):
+    for _ in range(2):
         moments.append((env.film([0, 1], cameras), env.film_later([0, 1], cameras)))
         steps_of(env, hold_still(env) + 0.4, 2)
     with ThreadPoolExecutor(3) as threads:
@@ -305,14 +273,6 @@ def test_what_is_drawn_later_on_any_thread_is_what_was_to_be_seen(cameras):
             pictures = np.stack([each.result()[camera] for each in found])
             np.testing.assert_array_equal(pictures, expected[camera])
     assert (moments[0][0][cameras[0]] != moments[-1][0][cameras[0]]).any()
-
-
-def test_what_policies_see_is_copied_when_it_is_filmed():
-    env = small(num_envs=2, enable_cameras=True)
-    seen = start(env)["camera_obs"]["wrist_cam_rgb"].numpy().copy()
-    drawing = env.film_later([1], CAMERAS)
-    steps_of(env, hold_still(env), 5)
-    assert (drawing[0]()["wrist_cam_rgb"] == seen[1]).all()
 
 
 def test_drawing_later_is_no_time_of_the_loop():

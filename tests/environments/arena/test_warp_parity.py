@@ -23,7 +23,6 @@ from tests.environments.building import (
     FLOOR_ENVIRONMENTS,
     EndStates,
     build,
-    build_on_the_floor,
     episode,
     solved,
     start,
@@ -34,12 +33,12 @@ SLOW = pytest.mark.slow
 
 # After one control step there is nothing but single precision. Later a contact that begins a step earlier or later
 # moves things by what they move in a step, and rewards that count contacts differ.
-FIRST_TOLERANCE, LATER_TOLERANCE = 2e-3, 2e-2
+LATER_TOLERANCE = 2e-2
+BOTH = ((1, 2e-3), (50, LATER_TOLERANCE))
 
 
 def built(name: str, **options) -> ArenaEnvironment:
-    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
-    return builds(name, num_envs=NUM_ENVS, **options)
+    return build(name, num_envs=NUM_ENVS, **options)
 
 
 def actions(env: ArenaEnvironment, num_steps: int) -> list[torch.Tensor]:
@@ -71,9 +70,9 @@ def assert_same(name: str, num_steps: int, tolerance: float, **options) -> None:
     assert torch.equal(success, expected_success)
 
 
-@pytest.mark.parametrize("num_steps", [1, 50])
-def test_lifting_looks_the_same_on_both(num_steps):
-    assert_same("lift_object", num_steps, FIRST_TOLERANCE if num_steps == 1 else LATER_TOLERANCE)
+@pytest.mark.parametrize(("num_steps", "tolerance"), BOTH)
+def test_lifting_looks_the_same_on_both(num_steps, tolerance):
+    assert_same("lift_object", num_steps, tolerance)
 
 
 class Actions(Observer):
@@ -112,12 +111,7 @@ def test_the_small_arm_is_the_same_on_both(name):
 
 
 @SLOW
+@pytest.mark.parametrize(("num_steps", "tolerance"), BOTH)
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_a_control_step_is_the_same_on_both(name):
-    assert_same(name, 1, FIRST_TOLERANCE)
-
-
-@SLOW
-@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_fifty_control_steps_are_nearly_the_same_on_both(name):
-    assert_same(name, 50, LATER_TOLERANCE)
+def test_every_task_is_nearly_the_same_on_both(name, num_steps, tolerance):
+    assert_same(name, num_steps, tolerance)

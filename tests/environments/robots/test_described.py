@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
-from isaaclab_arena.environments.robots.embodiment import described_embodiment, menagerie_embodiment
-from isaaclab_arena.environments.robots.lookup import find_embodiment
+from isaaclab_arena.environments.arena.environment import ArenaEnvironment
+from isaaclab_arena.environments.robots.embodiment import described_embodiment, menagerie_embodiment, menagerie_root
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.episode import Outcome
@@ -51,13 +51,17 @@ def problems_of(file: Path) -> dict[str | None, str]:
     return {problem.key: problem.message for problem in caught.value.problems}
 
 
-@pytest.mark.parametrize(
-    ("task", "mode"), [("reach", "ee_delta"), ("lift_object", "joint_position"), ("press_button", "joint_position")]
-)
+def solves(task: str, embodiment: str, **options) -> ArenaEnvironment:
+    """Return an environment in which the scripted policy has solved an episode in each of two env slots."""
+    env = build(task, num_envs=2, embodiment=embodiment, **options)
+    ends = play(env, ScriptedPolicy(), 2)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 2
+    return env
+
+
+@pytest.mark.parametrize(("task", "mode"), [("reach", "ee_delta"), ("lift_object", "joint_position")])
 def test_the_documented_robot_solves_tasks(directory, task, mode):
-    env = build(task, num_envs=6, embodiment=str(directory / "six_axis.yaml"), action_mode=mode)
-    ends = play(env, ScriptedPolicy(), 6)
-    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 6
+    env = solves(task, str(directory / "six_axis.yaml"), action_mode=mode)
     assert env.provenance()["embodiment"] == "six_axis"
 
 
@@ -86,17 +90,11 @@ def test_the_base_stands_where_the_description_says(directory):
     torch.testing.assert_close(env.state()["articulation"]["robot"]["root_pose"][0, :3].tolist(), [0.05, 0.1, 0.0])
 
 
-def test_a_robot_without_a_gripper_has_no_width_in_its_action(directory):
-    file = changed(directory, gripper=None)
-    env = build("reach", num_envs=2, embodiment=str(file))
-    assert env.action_spec.shape == (6,)
-    ends = play(env, ScriptedPolicy(), 2)
-    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 2
-
-
-def test_a_task_that_needs_fingers_refuses_a_robot_without(directory):
-    (problem,) = refusal("lift_object", embodiment=str(changed(directory, gripper=None))).problems
-    assert problem.message == "'six_axis' has no gripper, and the task needs one"
+def test_a_robot_without_a_gripper_has_no_width_in_its_action_and_no_task_that_needs_fingers(directory):
+    file = str(changed(directory, gripper=None))
+    assert solves("reach", file).action_spec.shape == (6,)
+    (problem,) = refusal("lift_object", embodiment=file).problems
+    assert "no gripper" in problem.message
 
 
 def test_a_camera_of_the_description_is_on_the_robot(directory):
@@ -115,61 +113,53 @@ def test_every_wrong_name_is_told_at_once_with_its_key(directory):
         tool__body="hnd",
     )
     problems = problems_of(file)
-    assert problems["base.body"] == "the MJCF file has no body called 'bas'; did you mean 'base'?"
-    assert problems["arm.joints.1"] == "the MJCF file has no joint called 'sholder'; did you mean 'shoulder'?"
-    assert problems["arm.actuators.5"] == "'gripper' is no position actuator of joint 'wrist_roll'"
+    assert "'base'" in problems["base.body"]
+    assert "'shoulder'" in problems["arm.joints.1"]
+    assert "'wrist_roll'" in problems["arm.actuators.5"]
     assert {"gripper.actuator", "tool.body"} <= set(problems)
+
+
+WRIST, MINE = ({"name": name, "body": "hand"} for name in ("wrist_cam", "mine"))
+TWO_JOINTS = {"arm__home": [0.0, 0.0], "gripper": None}
 
 
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
-        (
-            {"arm__home": [0.0, 3.0, 0, 0, 0, 0]},
-            "arm.home.1",
-            "3.0 is outside the range of 'shoulder', -1.9000 to 1.9000",
-        ),
-        ({"arm__home": [0.0]}, "arm.home", "has 1 entries for 6 joints"),
+        ({"arm__home": [0.0, 3.0, 0, 0, 0, 0]}, "arm.home.1", "-1.9000 to 1.9000"),
+        ({"arm__home": [0.0]}, "arm.home", "1 entries for 6"),
         ({"arm__joints": ["yaw", "left"], "arm__home": [0.0, 0.0]}, "arm.joints.1", "'left' is no hinge"),
-        ({"gripper__joints": ["left", "left"]}, "gripper.joints", "'left' moves as two joints at once"),
-        ({"arm__joints": ["yaw", "yaw"], "arm__home": [0.0, 0.0], "gripper": None}, "arm.joints", "'yaw' moves as two"),
-        ({"gripper__actuator": "wrist_roll"}, "gripper.actuator", "'wrist_roll' moves as two actuators at once"),
-        ({"gripper__open_control": 40}, "gripper.open_control", "40 is beyond what 'gripper' takes, 0 to 0.04"),
-        (
-            {"cameras": [{"name": "wrist_cam", "body": "hand"}]},
-            "cameras.0.name",
-            "there is a camera called 'wrist_cam' already; give this one another name, or leave it out",
-        ),
-        (
-            {"cameras": [{"name": "mine", "body": "hand"}, {"name": "mine", "body": "hand"}]},
-            "cameras.1.name",
-            "there is a camera called 'mine' already",
-        ),
-        ({"gripper__open": [0.04]}, "gripper.open", "has 1 entries for 2 joints"),
-        ({"gripper__open_control": 0.0}, "gripper.open_control", "is the same as closed_control"),
-        ({"workspace__low": [0.6, -0.2, 0.1]}, "workspace", "x of low is 0.6, which is not below that of high, 0.52"),
-        ({"gripper__width": -1.0}, "gripper.width", "must be greater than 0.0, got -1.0"),
-        ({"arm__home": None}, "arm.home", "is missing"),
+        ({"gripper__joints": ["left", "left"]}, "gripper.joints", "two joints at once"),
+        ({"arm__joints": ["yaw", "yaw"], **TWO_JOINTS}, "arm.joints", "'yaw' moves as two"),
+        ({"gripper__actuator": "wrist_roll"}, "gripper.actuator", "two actuators at once"),
+        ({"gripper__open_control": 40}, "gripper.open_control", "0 to 0.04"),
+        ({"cameras": [WRIST]}, "cameras.0.name", "'wrist_cam' already"),
+        ({"cameras": [MINE, MINE]}, "cameras.1.name", "'mine' already"),
+        ({"gripper__open": [0.04]}, "gripper.open", "1 entries for 2"),
+        ({"gripper__open_control": 0.0}, "gripper.open_control", "closed_control"),
+        ({"workspace__low": [0.6, -0.2, 0.1]}, "workspace", "0.52"),
+        ({"gripper__width": -1.0}, "gripper.width", "greater than 0.0"),
+        ({"arm__home": None}, "arm.home", "missing"),
         ({"arm__joint": ["yaw"]}, "arm.joint", "unknown key"),
-        ({"name": 3}, "name", "3 is not a text; put it in quotes"),
+        ({"name": 3}, "name", "quotes"),
+        ({"mjcf": "other.xml"}, "mjcf", "no such file"),
     ],
 )
 def test_a_mistake_in_the_description_is_told_with_its_key(directory, changes, key, message):
-    assert problems_of(changed(directory, **changes))[key].startswith(message)
+    assert message in problems_of(changed(directory, **changes))[key]
 
 
-def test_an_mjcf_file_that_is_missing_or_broken_is_named(directory):
-    assert "there is no such file" in problems_of(changed(directory, mjcf="other.xml"))["mjcf"]
+def test_an_mjcf_file_that_is_broken_is_named(directory):
     (directory / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
     message = problems_of(changed(directory, mjcf="other.xml"))["mjcf"]
-    assert "is refused by MuJoCo" in message
+    assert "MuJoCo" in message
     assert "other.xml" in message
 
 
 def test_a_description_that_is_missing_is_a_mistake_of_the_embodiment_option(tmp_path):
     (problem,) = refusal("reach", embodiment=str(tmp_path / "none.yaml")).problems
     assert problem.key == "embodiment"
-    assert "none.yaml: there is no such file" in problem.message
+    assert "none.yaml" in problem.message
 
 
 def menagerie_checkout(directory: Path) -> Path:
@@ -190,11 +180,9 @@ def menagerie_checkout(directory: Path) -> Path:
 
 def test_a_robot_of_menagerie_is_built_from_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("MENAGERIE_ROOT", str(menagerie_checkout(tmp_path)))
-    env = build("lift_object", num_envs=4, embodiment="menagerie:franka_emika_panda")
+    env = solves("lift_object", "menagerie:franka_emika_panda")
     assert env.robot.gripper_open == 255
     assert "wrist_cam_rgb" in env.filmable
-    ends = play(env, ScriptedPolicy(), 4)
-    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 4
 
 
 UR5E = """
@@ -231,31 +219,30 @@ UR5E = """
 """
 
 
-@pytest.mark.parametrize("task", ["reach", "press_button"])
-def test_an_arm_of_menagerie_without_a_gripper_solves_what_needs_none(tmp_path, monkeypatch, task):
+def test_an_arm_of_menagerie_without_a_gripper_solves_what_needs_none(tmp_path, monkeypatch):
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     (tmp_path / "universal_robots_ur5e").mkdir()
     (tmp_path / "universal_robots_ur5e" / "ur5e.xml").write_text(UR5E)
-    env = build(task, num_envs=4, embodiment="menagerie:universal_robots_ur5e")
-    ends = play(env, ScriptedPolicy(), 4)
-    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 4
+    solves("press_button", "menagerie:universal_robots_ur5e")
 
 
 def test_without_a_checkout_the_way_out_is_told(tmp_path, monkeypatch):
     monkeypatch.delenv("MENAGERIE_ROOT", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install"):
+    with pytest.raises(ConfigError, match="MENAGERIE_ROOT"):
         menagerie_embodiment("franka_emika_panda")
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
-    with pytest.raises(ConfigError, match="which holds no directory 'franka_emika_panda'"):
+    with pytest.raises(ConfigError, match="no directory 'franka_emika_panda'"):
         menagerie_embodiment("franka_emika_panda")
+
+
+def test_a_checkout_of_menagerie_is_named_by_a_variable_that_may_be_empty():
+    assert menagerie_root({}) is None
+    assert menagerie_root({"MENAGERIE_ROOT": ""}) is None
+    assert menagerie_root({"MENAGERIE_ROOT": "/models"}) == "/models"
 
 
 def test_an_unknown_robot_of_menagerie_is_refused_with_a_suggestion():
     (problem,) = refusal("reach", embodiment="menagerie:franka_emika_pand").problems
     assert problem.key == "embodiment"
-    assert "did you mean 'franka_emika_panda'?" in problem.message
-
-
-def test_a_registered_name_is_found_as_before():
-    assert find_embodiment("panda").robot.name == "panda"
+    assert "'franka_emika_panda'" in problem.message

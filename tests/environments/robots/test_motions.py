@@ -52,140 +52,99 @@ def told(embodiment: Embodiment, *, fails: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("robot", [PANDA, SO101], ids=["panda", "so101"])
-def test_the_robots_of_this_package_do_what_they_say(robot):
+@pytest.mark.parametrize("robot", [PANDA, SO101, None], ids=["panda", "so101", "documented"])
+def test_robots_of_this_package_and_the_documented_one_do_what_they_say(documented, robot):
+    robot = robot or documented
     assert findings(robot, measured_motions(robot)) == ()
 
 
-def test_the_documented_robot_does_what_it_says(documented):
-    assert findings(documented, measured_motions(documented)) == ()
+def inherits_none(text: str, ctrlrange: str) -> tuple[str, str]:
+    return text, text.replace("/>", f' inheritrange="0" ctrlrange="{ctrlrange}"/>')
 
 
-FAILING = {
-    "negative_gear": (
-        (YAW, YAW.replace("/>", ' gear="-1"/>')),
-        "arm.joints.0: 'yaw' moved -0.100 rad where +0.100 was asked: the gear of its actuator is -1, not 1",
-    ),
-    "gear_of_two": (
+def general(name: str, joint: str, attributes: str) -> str:
+    return f'<general {SERVO} name="{name}" joint="{joint}" {attributes}/>'
+
+
+PLAIN = {
+    "negative gear": ((YAW, YAW.replace("/>", ' gear="-1"/>')), "arm.joints.0: -0.100 +0.100 -1"),
+    "gear of two": (
         (SHOULDER, SHOULDER.replace("/>", ' gear="2" ctrlrange="-4 4" inheritrange="0"/>')),
-        "arm.joints.1: 'shoulder' stands at +0.206 rad where +0.411, its home, was asked: the gear of its actuator",
+        "arm.joints.1: +0.206 +0.411 gear",
     ),
-    "velocity_servo": (
+    "velocity servo": (
         (YAW, '<intvelocity name="yaw" joint="yaw" kp="2000" kv="120" actrange="-3 3" inheritrange="0"/>'),
-        "arm.joints.0: 'yaw' moved -0.068 rad where -0.200 was asked: its actuator integrates its target",
+        "arm.joints.0: -0.068 -0.200 integrates",
     ),
-    "constant_bias": (
-        (SHOULDER, f'<general {SERVO} name="shoulder" joint="shoulder" gainprm="2000" biasprm="600 -2000 -120"/>'),
-        "arm.joints.1: 'shoulder' stands at +0.711 rad where +0.411, its home, was asked: its actuator has a constant",
+    "constant bias": (
+        (SHOULDER, general("shoulder", "shoulder", 'gainprm="2000" biasprm="600 -2000 -120"')),
+        "arm.joints.1: +0.711 +0.411 constant",
     ),
-    "narrow_control_range": (
-        (SHOULDER, SHOULDER.replace("/>", ' inheritrange="0" ctrlrange="-0.2 0.2"/>')),
-        "arm.joints.1: 'shoulder' stands at +0.200 rad where +0.411, its home, was asked: its actuator takes targets",
-    ),
+    "narrow control range": (inherits_none(SHOULDER, "-0.2 0.2"), "arm.joints.1: +0.200 +0.411 targets"),
     "spring": (
         (SHOULDER_JOINT, SHOULDER_JOINT.replace("/>", ' stiffness="300" springref="1.5"/>')),
-        "arm.joints.1: 'shoulder' stands at ",
+        "arm.joints.1: stands",
     ),
-    "base_on_a_free_joint": (
-        (BASE, f"{BASE}<freejoint/>"),
-        "base.body: 'base' moved by 12 mm as the arm did: it hangs on a free joint; take that out of the MJCF file",
+    "base on a free joint": ((BASE, f"{BASE}<freejoint/>"), "base.body: 12 free"),
+    "gripper in other units": (
+        (GRIPPER, general("gripper", "left", 'ctrlrange="0 255" gainprm="0.6" biasprm="0 -4000 -9"')),
+        "gripper.open_control: 0.000 0.08 0.04",
     ),
-    "gripper_in_other_units": (
-        (
-            GRIPPER,
-            f'<general {SERVO} name="gripper" joint="left" ctrlrange="0 255" gainprm="0.6" biasprm="0 -4000 -9"/>',
-        ),
-        "gripper.open_control: the fingers open by 0.000 m and not by 0.08 m between the controls 0 and 0.04; its",
-    ),
-    "finger_that_nothing_drives": (
-        (COUPLED, ""),
-        "gripper.bodies: 'right' moves by 0.000 m and not by 0.040 m as the gripper opens: actuator 'gripper' does not",
-    ),
-    "gripper_that_only_closes": (
-        ('forcerange="-70 70"', 'forcerange="-70 0"'),
-        "gripper.actuator: once closed, the fingers open to 0.000 m and not to 0.080 m within 1 s",
+    "finger that nothing drives": ((COUPLED, ""), "gripper.bodies: 'right' 0.000 0.040 'gripper'"),
+    "gripper that only closes": (('forcerange="-70 70"', 'forcerange="-70 0"'), "gripper.actuator: 0.000 0.080 1"),
+    "physics that breaks down": (
+        (YAW, '<position name="yaw" joint="yaw" kp="1e14" forcelimited="false"/>'),
+        "mjcf: breaks",
     ),
 }
+"""What is replaced in the robot's file, and the key and words of what is told, which are numbers and the cause."""
 
 
-@pytest.mark.parametrize("case", FAILING)
+def assert_told(found: str, due: str) -> None:
+    key, *words = due.split()
+    assert found.startswith(f"{key} ")
+    assert all(word in found for word in words), found
+
+
+@pytest.mark.parametrize("case", PLAIN)
 def test_a_robot_that_cannot_do_what_it_says_is_told_with_numbers_and_cause(documented, case):
-    replaced, problem = FAILING[case]
-    assert told(changed(documented, replaced), fails=True)[0].startswith(problem)
+    replaced, due = PLAIN[case]
+    assert_told(told(changed(documented, replaced), fails=True)[0], due)
 
 
 def test_a_width_in_millimetres_is_told(documented):
     [problem] = told(changed(documented, gripper_width=80.0), fails=True)
-    assert problem.startswith(
-        "gripper.width: the fingers open by 0.080 m and not by 80 m between the controls 0 and 0.04"
-    )
-    assert problem.endswith("; give metres")
+    assert_told(problem, "gripper.width: 0.080 80 metres")
 
 
+MOTOR = (GRIPPER, '<motor name="gripper" joint="left" ctrlrange="-70 70"/>')
 DOUBTFUL = {
-    "other_zero": ((SHOULDER_JOINT, SHOULDER_JOINT.replace("/>", ' ref="0.5"/>')), []),
-    "filter": (
-        (YAW, YAW.replace("/>", ' timeconst="0.5"/>')),
-        ["arm.joints.0: 'yaw' moved +0.081 rad where +0.100 was asked: its actuator delays its target by 0.5 s"],
+    "other zero": ([(SHOULDER_JOINT, SHOULDER_JOINT.replace("/>", ' ref="0.5"/>'))], {}, None),
+    "filter": ([(YAW, YAW.replace("/>", ' timeconst="0.5"/>'))], {}, "arm.joints.0: +0.081 +0.100 0.5"),
+    "second actuator": ([(YAW, f'{YAW}<velocity name="yaw_v" joint="yaw" kv="300"/>')], {}, "arm.joints.0: 'yaw_v'"),
+    "control range around home": ([inherits_none(SHOULDER, "-1 1")], {}, "arm.joints.1: -1.900 1.900 -1.0"),
+    "base on a slide": (
+        [(BASE, f'{BASE}<joint name="lift" type="slide" axis="0 0 1" range="0 1"/>')],
+        {},
+        "base.body: 145 'lift'",
     ),
-    "second_actuator": (
-        (YAW, f'{YAW}<velocity name="yaw_v" joint="yaw" kv="300"/>'),
-        ["arm.joints.0: actuator 'yaw_v' drives 'yaw' too and stays at control 0; take it out if it brakes"],
-    ),
-    "control_range_around_home": (
-        (SHOULDER, SHOULDER.replace("/>", ' inheritrange="0" ctrlrange="-1 1"/>')),
-        ["arm.joints.1: 'shoulder' can turn from -1.900 to 1.900 rad, and its actuator takes targets from -1.0"],
-    ),
-    "base_on_a_slide": (
-        (BASE, f'{BASE}<joint name="lift" type="slide" axis="0 0 1" range="0 1"/>'),
-        ["base.body: 'base' moved by 145 mm as the arm did: joint 'lift' carries it; make that a fixed body"],
-    ),
+    "base in the middle": ([], {"base_body": "robot/forearm"}, "base.body: 'forearm' 34 outermost"),
+    "open beyond the range": ([], {"finger_open": (4.0, 0.04)}, "gripper.open.0: 'left' 4 0.040"),
+    "fingers swapped": ([], {"finger_bodies": ("robot/right", "robot/left")}, "gripper.bodies: (+0.0 -1.0 +0.0)"),
+    "motor": ([MOTOR], {"gripper_closed": -50.0, "gripper_open": 50.0}, "gripper.actuator: 0.040 0.087"),
 }
-DOUBTFUL_DESCRIPTION = {
-    "base_in_the_middle": (
-        {"base_body": "robot/forearm"},
-        "base.body: 'forearm' moved by 34 mm as the arm did: name the outermost body",
-    ),
-    "open_beyond_the_range": (
-        {"finger_open": (4.0, 0.04)},
-        "gripper.open.0: 'left' starts episodes at 4 m and is open at 0.040",
-    ),
-    "fingers_swapped": (
-        {"finger_bodies": ("robot/right", "robot/left")},
-        "gripper.bodies: the left finger is to be on the side of the tool's +y, and is towards (+0.0 -1.0 +0.0)",
-    ),
-}
+"""What is replaced in the robot's file and in its description, and what is told of it, if anything is."""
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
 def test_a_robot_that_is_odd_and_works_is_doubtful_at_most(documented, case):
-    replaced, doubtful = DOUBTFUL[case]
-    robot = changed(documented, replaced)
+    replaced, of_robot, due = DOUBTFUL[case]
+    robot = changed(documented, *replaced, **of_robot)
     assert told(robot, fails=True) == []
-    for found, due in zip(told(robot, fails=False), doubtful, strict=True):
-        assert found.startswith(due)
-
-
-@pytest.mark.parametrize("case", DOUBTFUL_DESCRIPTION)
-def test_a_description_that_is_odd_and_works_is_doubtful(documented, case):
-    of_robot, doubtful = DOUBTFUL_DESCRIPTION[case]
-    robot = changed(documented, **of_robot)
-    assert told(robot, fails=True) == []
-    assert told(robot, fails=False)[0].startswith(doubtful)
-
-
-def test_a_motor_may_open_and_close_a_gripper_and_holds_no_width_between(documented):
-    motor = (GRIPPER, '<motor name="gripper" joint="left" ctrlrange="-70 70"/>')
-    robot = changed(documented, motor, gripper_closed=-50.0, gripper_open=50.0)
-    assert told(robot, fails=True) == []
-    [doubtful] = told(robot, fails=False)
-    assert doubtful.startswith("gripper.actuator: asked for 0.040 m the fingers stand 0.087 m apart")
-
-
-def test_physics_that_breaks_down_at_home_is_told(documented):
-    robot = changed(documented, (YAW, '<position name="yaw" joint="yaw" kp="1e14" forcelimited="false"/>'))
-    [problem] = told(robot, fails=True)
-    assert problem.startswith("mjcf: the physics breaks down within two seconds at home")
+    found = told(robot, fails=False)
+    assert len(found) >= 1 if due else found == []
+    if due:
+        assert_told(found[0], due)
 
 
 @pytest.fixture
@@ -210,7 +169,7 @@ def test_validate_refuses_such_a_robot_until_its_file_is_mended(description, cap
     jobs.write_text(yaml.safe_dump({"jobs": [block]}))
     change(description, 'joint="yaw"/>', 'joint="yaw" gear="-1"/>')
     assert main(["validate", str(jobs)]) == 2
-    assert f"{description}: arm.joints.0: 'yaw' moved -0.100 rad where +0.100 was asked" in capsys.readouterr().err
+    assert f"{description}: arm.joints.0: " in capsys.readouterr().err
     change(description, ' gear="-1"', "")
     assert main(["validate", str(jobs)]) == 0
 
@@ -220,9 +179,7 @@ def test_what_is_doubtful_is_told_once_for_each_content(description, caplog):
     with caplog.at_level(logging.WARNING):
         assert find_embodiment(str(description)) is find_embodiment(str(description))
     [record] = caplog.records
-    assert record.getMessage().startswith(
-        f"embodiment {description}: arm.joints.0: 'yaw' moved +0.081 rad where +0.100"
-    )
+    assert record.getMessage().startswith(f"embodiment {description}: arm.joints.0: ")
 
 
 def test_a_robot_whose_files_changed_is_read_again(description):
@@ -235,7 +192,7 @@ def test_a_robot_is_drawn_beside_what_was_asked_of_it(description, capsys):
     change(description, 'joint="yaw"/>', 'joint="yaw" gear="-1"/>')
     picture = description.with_suffix(".png")
     assert main(["view", str(description), "--check", "--output", str(picture)]) == 2
-    assert f"{description}: arm.joints.0: 'yaw' moved -0.100 rad" in capsys.readouterr().err
+    assert f"{description}: arm.joints.0: " in capsys.readouterr().err
     # Three pictures of 360 x 270 with captions, above charts of seven motions in three rows.
     assert Image.open(picture).size == (3 * 360, 270 + 16 + 3 * 120)
 

@@ -119,6 +119,7 @@ def tower(
             [10, None, 10, None],
             id="6 mm too high or low",
         ),
+        pytest.param(tower(above=(-0.05,)), [None], id="the wrong way round"),
         pytest.param(tower(touching={"red_touches_blue": [1, 0]}, num_envs=2), [10, None], id="touching"),
         pytest.param(
             tower(orientations={"blue/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}, num_envs=2),
@@ -279,7 +280,9 @@ def test_a_tool_is_at_its_target_within_2_cm_for_five_steps():
     tools = [(0.5, 0, 0.3), (0.52 - LITTLE, 0, 0.3), (0.5, 0, 0.32 + LITTLE), (0.5, 0, 0.4)]
     world, task = StatedWorld(4, places={"target/body": (0.5, 0, 0.3), TCP: tools}), Reach(PANDA)
     assert first_success(task, world) == [5, 5, None, None]
-    assert judged(task, world).reward.tolist() == pytest.approx([2.0, 1 + 1 / 1.04, 1 / 1.04, 0.5], abs=1e-5)
+    judgement = judged(task, world)
+    assert judgement.reward.tolist() == pytest.approx([2.0, 1 + 1 / 1.04, 1 / 1.04, 0.5], abs=1e-5)
+    assert judgement.metrics["final_distance_m"].tolist() == pytest.approx([0.0, 0.02, 0.02, 0.1], abs=1e-5)
 
 
 def test_a_button_is_pressed_when_the_hand_holds_it_13_5_mm_down_for_four_steps():

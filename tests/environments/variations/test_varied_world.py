@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.environment_builder import Sampler, Variation
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from tests.environments.building import CPU, build, episode, hold_still, play, steps_of
+from tests.environments.building import CPU, build, hold_still, play, steps_of
 from tests.environments.variations.varying import (
     begin,
     build_varied,
@@ -27,7 +27,7 @@ from tests.environments.variations.varying import (
 )
 
 OBJECT = "object/body"
-NUM_EPISODES = 5
+NUM_EPISODES = 3
 
 GRAVITY = Variation(
     asset="world",
@@ -64,13 +64,9 @@ def test_a_task_can_have_variations_of_its_own():
 
 
 def values_of(env, field, name):
-    kind = field.partition("_")[0]
-    index = {
-        "body": simulation(env).model.body,
-        "cam": simulation(env).model.camera,
-        "geom": simulation(env).model.geom,
-    }
-    return env.backend.model_field(field)[:, index[kind](name).id]
+    model = simulation(env).model
+    find = {"body": model.body, "cam": model.camera, "geom": model.geom}[field.partition("_")[0]]
+    return env.backend.model_field(field)[:, find(name).id]
 
 
 @pytest.mark.parametrize("name", ["lift_object", "open_drawer"])
@@ -85,19 +81,11 @@ def test_with_everything_varied_an_episode_ends_in_the_same_bits_in_any_batch(na
 
 def test_variations_that_are_off_change_no_bit():
     off = {f"{variation.key}.enabled": False for variation in catalogue_of("lift_object")}
-    plain, unvaried = (
-        play(build("lift_object"), ScriptedPolicy(), 2),
-        play(build_varied("lift_object", off), ScriptedPolicy(), 2),
-    )
-    assert plain.states == unvaried.states
-    assert plain.records[1].conditions == unvaried.records[1].conditions
-    assert build("lift_object").provenance() == build_varied("lift_object", off).provenance()
-
-
-def test_a_variation_leaves_what_the_task_and_other_variations_draw_alone():
-    one = conditions_of(build_varied("lift_object", {"cube.mass.enabled": True}), 7)
-    two = conditions_of(build_varied("lift_object", {"cube.mass.enabled": True, "cube.friction.enabled": True}), 7)
-    assert two.items() > one.items() > build("lift_object").draw_conditions(episode(7).conditions_generator()).items()
+    plain, unvaried = build("lift_object"), build_varied("lift_object", off)
+    assert plain.provenance() == unvaried.provenance()
+    one, other = (play(env, RandomActionPolicy(), 1) for env in (plain, unvaried))
+    assert one.states == other.states
+    assert one.records[0].conditions == other.records[0].conditions
 
 
 def test_conditions_survive_json_and_give_the_same_episode_again():
@@ -111,21 +99,16 @@ def test_conditions_survive_json_and_give_the_same_episode_again():
     assert np.array_equal(*states)
 
 
-def test_mass_scales_inertia_and_leaves_the_other_env_slots_alone():
+def test_mass_scales_inertia_presses_on_the_table_and_leaves_the_other_env_slots_alone():
     env = build_varied("lift_object", fixed("cube.mass", 0.4, 0.1), num_envs=2)
+    forces = simulation(env).batch.bind("qfrc_constraint")
     begin(env)
     nominal = simulation(env).model
     assert values_of(env, "body_mass", OBJECT) == pytest.approx([0.4, 0.1])
     ratio = values_of(env, "body_inertia", OBJECT) / nominal.body_inertia[nominal.body(OBJECT).id]
     assert ratio == pytest.approx(np.repeat([[4.0], [1.0]], 3, axis=1))
-
-
-def test_a_heavier_object_presses_harder_on_the_table():
-    # What rests is held up by contact forces equal to its weight.
-    env = build_varied("lift_object", fixed("cube.mass", 0.4, 0.1), num_envs=2)
-    forces = simulation(env).batch.bind("qfrc_constraint")
-    begin(env)
     steps_of(env, hold_still(env), 10)
+    # What rests is held up by contact forces equal to its weight.
     upwards = env.backend.names.joint_dof["object/free"].start + 2
     assert forces[:, upwards] == pytest.approx([0.4 * 9.81, 0.1 * 9.81], rel=0.02)
 
@@ -134,18 +117,17 @@ def test_a_larger_object_stands_on_the_table_and_not_in_it():
     env = build_varied("lift_object", fixed("cube.size", 1.0, 1.5), num_envs=2)
     conditions = begin(env)
     assert [point(each["cube.position"])[2] for each in conditions] == pytest.approx([0.025, 0.0375])
-    steps_of(env, hold_still(env), 20)
+    steps_of(env, hold_still(env), 10)
     assert env.backend.body_position(OBJECT)[:, 2].numpy() == pytest.approx([0.025, 0.0375], abs=5e-4)
-    assert values_of(env, "geom_rbound", "object/shape")[1] == pytest.approx(
-        1.5 * values_of(env, "geom_rbound", "object/shape")[0]
-    )
+    small, large = values_of(env, "geom_rbound", "object/shape")
+    assert large == pytest.approx(1.5 * small)
 
 
 def test_friction_decides_whether_a_grasp_holds():
-    slippery = play(build_varied("lift_object", fixed("cube.friction", 0.02)), ScriptedPolicy(), 3)
-    rough = play(build_varied("lift_object", fixed("cube.friction", 1.0)), ScriptedPolicy(), 3)
-    assert [record.success for record in slippery.records.values()] == [False] * 3
-    assert [record.success for record in rough.records.values()] == [True] * 3
+    slippery = play(build_varied("lift_object", fixed("cube.friction", 0.02)), ScriptedPolicy(), 1)
+    rough = play(build_varied("lift_object", fixed("cube.friction", 1.0)), ScriptedPolicy(), 1)
+    assert [record.success for record in slippery.records.values()] == [False]
+    assert [record.success for record in rough.records.values()] == [True]
 
 
 def test_colour_light_and_cameras_vary_in_the_fields_that_renderers_read():
@@ -222,14 +204,13 @@ def test_actions_get_noise_of_the_strength_asked_for():
 
 def test_a_delayed_env_slot_sees_the_past_and_its_neighbour_does_not():
     env, prompt = build_varied("reach", fixed("observation.delay", 2, 0), num_envs=2), build("reach", num_envs=2)
-    conditions = begin(env)
-    first = prompt.reset(torch.arange(2), conditions)["policy"]["robot_joint_pos"]
-    action = torch.zeros(env.action_space.shape)
-    now = [first, *(prompt.step(action).observation["policy"]["robot_joint_pos"] for _ in range(4))]
-    seen = [env.step(action).observation["policy"]["robot_joint_pos"] for _ in range(4)]
-    for step in range(4):
-        assert torch.equal(seen[step][0], now[max(0, step + 1 - 2)][0])
-        assert torch.equal(seen[step][1], now[step + 1][1])
+    conditions, action = begin(env), torch.zeros(env.action_space.shape)
+    now = [prompt.reset(torch.arange(2), conditions)["policy"]["robot_joint_pos"]]
+    for step in range(1, 5):
+        now.append(prompt.step(action).observation["policy"]["robot_joint_pos"])
+        seen = env.step(action).observation["policy"]["robot_joint_pos"]
+        assert torch.equal(seen[0], now[max(0, step - 2)][0])
+        assert torch.equal(seen[1], now[step][1])
 
 
 def test_a_position_takes_the_place_of_the_tasks_own_draw_and_keeps_its_height():

@@ -30,34 +30,26 @@ from tests.sim.warp.fake_streams import between, fake_streams
 GPU = torch.device("cuda:1")
 
 
-def test_the_cpu_is_the_cpu():
-    assert warp_device(torch.device("cpu")).is_cpu
-
-
 def test_torch_and_warp_have_to_mean_the_same_gpu():
     check_same_gpu(GPU, "00000000:3b:00", "00000000:3B:00")
-    with pytest.raises(
-        EnvironmentBuildError, match="torch's cuda:1 is the GPU at PCI 00000000:3B:00, and Warp's the one"
-    ):
+    with pytest.raises(EnvironmentBuildError, match="cuda:1"):
         check_same_gpu(GPU, "00000000:3B:00", "00000000:18:00")
 
 
 @pytest.mark.parametrize(
     ("toolkit", "driver", "words"),
     [
-        ((13, 1), (12, 8), "needs a driver for CUDA 13.0 or newer, and this one is for CUDA 12.8; update it, or use"),
-        ((12, 9), None, "needs a driver for CUDA 12.0 or newer, and finds none; install one, or use the backend"),
-        (None, (12, 8), "built without CUDA; install another wheel of warp-lang, or use the backend 'mujoco'"),
+        ((13, 1), (12, 8), ("13.0", "12.8")),
+        ((12, 9), None, ("12.0", "none")),
+        (None, (12, 8), ("without CUDA", "'mujoco'")),
     ],
 )
 def test_a_driver_that_warp_cannot_use_is_an_error_with_the_version_that_it_needs(toolkit, driver, words):
-    with pytest.raises(EnvironmentBuildError, match=words):
-        check_driver(toolkit, driver)
-
-
-def test_a_driver_of_the_same_major_version_is_new_enough():
     check_driver((12, 9), (12, 0))
     check_driver((12, 9), (13, 0))
+    with pytest.raises(EnvironmentBuildError) as caught:
+        check_driver(toolkit, driver)
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_warp_still_has_what_gives_back_the_memory_of_graphs():
@@ -96,22 +88,16 @@ def test_kernels_are_compiled_without_a_lock_where_the_file_system_has_none(monk
         pass
 
 
-def test_one_line_of_native_code_is_left_out_and_no_other(capfd):
-    with stderr_without(b"no driver"):
-        os.write(2, b"before\nWarning: there is no driver here\nafter\n")
-    os.write(2, b"later\n")
-    assert capfd.readouterr().err == "before\nafter\nlater\n"
-
-
-def test_what_native_code_says_before_it_raises_is_shown(capfd):
+def test_one_line_of_native_code_is_left_out_and_no_other_also_when_it_raises(capfd):
     def fail() -> None:
         with stderr_without(b"no driver"):
-            os.write(2, b"this is why\n")
+            os.write(2, b"before\nWarning: there is no driver here\nafter\n")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert capfd.readouterr().err == "this is why\n"
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err == "before\nafter\nlater\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
@@ -227,11 +213,16 @@ def test_the_first_time_is_launched_where_warp_may_free_what_it_needs_for_a_mome
     assert worker.numbers.numpy().tolist() == [2.0, 2.0]
 
 
-def test_a_graph_is_captured_and_replayed_where_no_other_thread_is_in_its_way(worker):
+def test_a_graph_is_captured_and_replayed_where_no_other_thread_is_in_its_way_until_it_is_forgotten(worker):
     worker.launcher.replay("double", worker.launch)
     assert worker.noted(lambda: worker.launcher.replay("double", worker.launch)) == between("independent", "launch")
     assert worker.noted(lambda: worker.launcher.replay("double", worker.launch)) == between("independent")
     assert worker.numbers.numpy().tolist() == [8.0, 8.0]
+    worker.launcher.forget_graphs()
+    worker.numbers = warp.ones(2, dtype=float, device="cpu")
+    assert worker.noted(lambda: worker.launcher.replay("double", worker.launch)) == between("blocking", "launch")
+    worker.launcher.replay("double", worker.launch)
+    assert worker.numbers.numpy().tolist() == [4.0, 4.0]
 
 
 def test_what_may_be_compiled_is_ordered_with_torch_too(worker):
@@ -240,16 +231,6 @@ def test_what_may_be_compiled_is_ordered_with_torch_too(worker):
             worker.launch()
 
     assert worker.noted(compile_and_launch) == between("blocking", "launch")
-
-
-def test_graphs_that_are_forgotten_are_launched_again_with_the_new_arrays(worker):
-    for _ in range(3):
-        worker.launcher.replay("double", worker.launch)
-    worker.launcher.forget_graphs()
-    worker.numbers = warp.ones(2, dtype=float, device="cpu")
-    assert worker.noted(lambda: worker.launcher.replay("double", worker.launch)) == between("blocking", "launch")
-    worker.launcher.replay("double", worker.launch)
-    assert worker.numbers.numpy().tolist() == [4.0, 4.0]
 
 
 def test_each_kind_of_work_has_a_graph_of_its_own(worker):
@@ -275,6 +256,7 @@ def test_torchs_work_is_captured_while_no_other_thread_works_with_warp():
     captured: list[str] = []
     launcher = Launcher(CPU, capture=lambda work: captured.append("captured") or work)
     assert launcher.capture is not None
+    assert Launcher(CPU).capture is None
     capture = Thread(target=launcher.capture, args=(lambda: None,))
     with launcher.work():
         capture.start()
@@ -283,7 +265,3 @@ def test_torchs_work_is_captured_while_no_other_thread_works_with_warp():
         assert captured == []
     capture.join()
     assert captured == ["captured"]
-
-
-def test_a_launcher_of_the_cpu_captures_nothing_of_torch():
-    assert Launcher(CPU).capture is None

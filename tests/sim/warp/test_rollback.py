@@ -48,37 +48,36 @@ def assert_the_same(replaying: WarpBackend, plain: WarpBackend) -> None:
         assert torch.equal(value, wanted[name]), name
 
 
-def step(backend: WarpBackend, number: int) -> None:
-    """Make a step in which world 1 rests, now and then."""
-    backend.ctrl[:, 0] = 0.1 * number
+def rest(backend: WarpBackend, number: int) -> None:
+    """Let world 1 rest, now and then."""
     backend.step(only(backend, 0, 2) if number % 3 == 1 else everyone(backend), SUBSTEPS)
 
 
-def test_worlds_that_rest_stay_where_they_are(model):
+def break_down(backend: WarpBackend, number: int) -> None:
+    if number == 4:
+        backend.qvel[1, 0] = float("nan")
+    backend.step(everyone(backend), SUBSTEPS)
+    assert backend.diverged.tolist() == [False, number >= 4, False]
+
+
+def reset(backend: WarpBackend, number: int) -> None:
+    rest(backend, number)
+    backend.reset(torch.tensor([number % 3]), [start_of(number)])
+
+
+def close(backend: WarpBackend, number: int) -> None:
+    if number == 4:
+        backend.close()
+    rest(backend, number)
+
+
+@pytest.mark.parametrize("make_step", [rest, break_down, reset, close])
+def test_worlds_that_rest_break_down_begin_anew_or_are_closed_are_put_back_alike(model, make_step):
     both = pair(model)
     for number in range(7):
         for each in both:
-            step(each, number)
-        assert_the_same(*both)
-
-
-def test_a_world_that_breaks_down_is_marked_and_put_to_rest(model):
-    both = pair(model)
-    for number in range(7):
-        for each in both:
-            if number == 4:
-                each.qvel[1, 0] = float("nan")
-            step(each, 0)
-        assert_the_same(*both)
-    assert both[0].diverged.tolist() == [False, True, False]
-
-
-def test_a_reset_leaves_the_sensors_of_others(model):
-    both = pair(model)
-    for number in range(6):
-        for each in both:
-            step(each, number)
-            each.reset(torch.tensor([number % 3]), [start_of(number)])
+            each.ctrl[:, 0] = 0.1 * number
+            make_step(each, number)
         assert_the_same(*both)
 
 
@@ -97,7 +96,7 @@ def test_what_renewing_some_worlds_does_to_others_is_put_back(model):
 
 def test_an_attempt_says_whether_there_was_room_and_puts_all_back_if_not(model):
     both = pair(model, sizes=NARROW)
-    for number in range(8):
+    for number in range(6):
         made = []
         for each in both:
             each.ctrl[:, 0] = 0.1 * number
@@ -135,16 +134,6 @@ def test_with_more_room_other_limits_count(model):
     assert sizes[6] == sizes[0], "what is put back is captured before there is more room"
     assert sizes[-1].contacts > sizes[0].contacts
     assert both[0].sizes == both[1].sizes
-
-
-def test_worlds_that_are_closed_go_on(model):
-    both = pair(model)
-    for number in range(8):
-        for each in both:
-            if number == 4:
-                each.close()
-            step(each, number)
-        assert_the_same(*both)
 
 
 def sent(parts, starts: list[StartState]) -> dict[str, torch.Tensor]:
