@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.checkpoints import Checkpoint
+from isaaclab_arena.evaluation.learning_curve import Point
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
-from tests.checkpoints.written import rsl_rl
-from isaaclab_arena.evaluation.learning_curve import Point
 from isaaclab_arena.results.statistics import ScoredEpisodes, wilson_interval
 from tests.analysis.recorded_runs import write_run
+from tests.checkpoints.written import rsl_rl
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 
 ARCHIVE = rsl_rl(0)["model_100.pt"]
