@@ -31,7 +31,7 @@ class LatePolicy(RandomActionPolicy):
     """Begins its episodes late: the files of a job that begins are delivered every half second, unless it has ended."""
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        time.sleep(1.5)
+        time.sleep(0.7)
         super().start_episodes(env, starts)
 
 
