@@ -403,7 +403,7 @@ def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
 
 
 def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, home):
-    request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=10_000),))
+    request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=4_000),))
     claim_server = ClaimServer(request, ATTEMPT, home)
     rank = Rank(claim_server, tmp_path / "node", 0, request=request)
     held_bytes = []
@@ -414,11 +414,13 @@ def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, h
             rank.ledger.begin(claim, begin, end - 1)
             rank.finish(claim)
             rank.ledger.deliver()
-            held_bytes.append(bytes_held_by_this_package())
+            if len(held_bytes) < 2:
+                held_bytes.append(bytes_held_by_this_package())
+        held_bytes.append(bytes_held_by_this_package())
     finally:
         tracemalloc.stop()
-    assert len(committed(home)) == 10_000
-    assert held_bytes[-1] - held_bytes[1] < 5 * (10_000 - 2 * 10_000 / 16), "less than five bytes for each episode"
+    assert len(committed(home)) == 4_000
+    assert held_bytes[-1] - held_bytes[1] < 5 * (4_000 - 2 * 4_000 / 16), "less than five bytes for each episode"
 
 
 def bytes_held_by_this_package() -> int:
