@@ -83,8 +83,7 @@ def test_options_that_contradict_each_other_are_refused(capsys, monkeypatch, wor
     if named == "--cluster":
         monkeypatch.setenv("RANK", "0")
     assert main(["--eval_jobs_config", "jobs.json", *words]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"error: {named}: ") or named in message.splitlines()[0]
+    assert named in capsys.readouterr().err.splitlines()[0]
 
 
 def test_without_ray_the_message_names_the_extra(capsys, monkeypatch):

@@ -208,12 +208,12 @@ def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_agai
 # ``--limit``: trying a job file out on a few episodes of each job, and saying so.
 
 
-REACH = {"arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "scripted"}
+CARTPOLE = {"arena_env_args": {"environment": "cartpole", "num_envs": 2}, "policy_type": "zero_action"}
 JOBS = [
-    {"name": "many", **REACH, "num_episodes": 7},
-    {"name": "rebuilt", **REACH, "num_episodes": 7, "num_rebuilds": 5},
-    {"name": "few", **REACH, "num_episodes": 2},
-    {"name": "steps", **REACH, "num_steps": 300},
+    {"name": "many", **CARTPOLE, "num_episodes": 7},
+    {"name": "rebuilt", **CARTPOLE, "num_episodes": 7, "num_rebuilds": 5},
+    {"name": "few", **CARTPOLE, "num_episodes": 2},
+    {"name": "steps", **CARTPOLE, "num_steps": 3000},
 ]
 LINE = "limited to 3 episodes a job: not the job file's numbers"
 
@@ -223,7 +223,7 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     output = tmp_path / "out"
     assert command(["validate", str(path), "--limit", "3"]) == 0
     assert capsys.readouterr().out.strip().endswith(", limited to 3 episodes a job")
-    typed = ["--eval_jobs_config", str(path), "--output_dir", str(output)]
+    typed = ["--eval_jobs_config", str(path), "--output_dir", str(output), "--no_report", "--no_dataset"]
     assert limit_main([*typed, "--limit", "3"]) == 0
     assert LINE in capsys.readouterr().out.splitlines()
     jobs = json.loads((output / "results.json").read_text())["jobs"]
