@@ -68,7 +68,10 @@ def test_a_second_signal_ends_the_process_at_once(first, then_s, dawdle_s, exit_
         assert process.stdout.readline() == "stopping\n"
         time.sleep(then_s)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == exit_code
+        try:
+            assert process.wait(timeout=60) == exit_code
+        finally:
+            process.kill()
 
 
 def test_only_the_main_thread_can_listen_and_a_guest_in_another_hears_nothing():
