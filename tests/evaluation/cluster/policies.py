@@ -78,3 +78,11 @@ class MortalPolicy(PolicyBase[MortalCfg]):
         if number < self.config.deaths:
             (marks / str(number)).write_text(json.dumps(sorted(self._running.values())))
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LatePolicy(RandomActionPolicy):
+    """Begins its episodes late: the files of a job that begins are delivered every half second, unless it has ended."""
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        time.sleep(0.7)
+        super().start_episodes(env, starts)

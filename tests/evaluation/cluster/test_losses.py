@@ -22,6 +22,7 @@ from tests.evaluation.cluster.driving import (
     QUICK,
     SLOW,
     assert_nothing_lost_or_twice,
+    claim_servers_of,
     committed,
     driven,
     head_of,
@@ -43,48 +44,27 @@ def moments() -> random.Random:
     return random.Random(seed)
 
 
-def test_a_rank_that_is_killed_gives_its_episodes_back_in_time(tmp_path, jobs, undisturbed, moments, cluster):
-    (jobs.parent / GO).unlink(missing_ok=True)
-    with driven(tmp_path, jobs, cluster.address) as running:
-        running.let_ranks_begin_together(jobs, 2)
-        running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
-        time.sleep(moments.random())
-        os.kill(running.pid_of(1), signal.SIGKILL)
-        killed_s = time.monotonic()
-        running.wait_for(lambda: "rank 1 has died" in running.said)
-        assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
-        running.end(since_s=killed_s)
-    assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
-
-
-def test_a_node_that_is_removed_takes_no_episode_with_it(tmp_path, jobs, undisturbed, moments, cluster):
-    (jobs.parent / GO).unlink(missing_ok=True)
-    with driven(tmp_path, jobs, cluster.address) as running:
-        running.let_ranks_begin_together(jobs, 2)
-        running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
-        time.sleep(moments.random())
-        rank = next(each for each in range(2) if node_of(running.pid_of(each)) != head_of(cluster))
-        os.kill(node_of(running.pid_of(rank)), signal.SIGKILL)
-        killed_s = time.monotonic()
-        running.wait_for(lambda: f"rank {rank} has died" in running.said)
-        assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
-        running.end(since_s=killed_s)
-    add_node(cluster)
-    assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
-
-
-def test_two_nodes_that_join_in_mid_run_play_episodes_too(tmp_path, jobs, undisturbed, cluster):
+def test_a_rank_and_a_node_are_lost_and_two_nodes_that_join_are_used(tmp_path, jobs, undisturbed, moments, cluster):
     (jobs.parent / GO).unlink(missing_ok=True)
     with driven(tmp_path, jobs, cluster.address, num_ranks=4) as running:
-        running.wait_for(lambda: {0, 1} <= ranks_at_work(running.output))
-        joined = [add_node(cluster) for _ in range(2)]
-        running.let_ranks_begin_together(jobs, 4)
-        running.end(since_s=time.monotonic())
-    for node in joined:
-        cluster.remove_node(node)
-    assert_nothing_lost_or_twice(tmp_path / "out", undisturbed)
-    lines = [line for path in (tmp_path / "out").glob("*/episode_results_rank*.jsonl") for line in whole_lines(path)]
-    assert {json.loads(line)["rank"] for line in lines} == {0, 1, 2, 3}
+        running.wait_for(lambda: len(ranks_at_work(running.output)) == 2)
+        (jobs.parent / GO).touch()
+        running.wait_for_episodes(moments.randint(1, NUM_EPISODES // 2))
+        time.sleep(moments.random())
+        at_work = sorted(ranks_at_work(running.output))
+        away = next(rank for rank in at_work if node_of(running.pid_of(rank)) != head_of(cluster))
+        os.kill(node_of(running.pid_of(away)), signal.SIGKILL)
+        killed_s = time.monotonic()
+        os.kill(running.pid_of(*(set(at_work) - {away})), signal.SIGKILL)
+        for rank in at_work:
+            running.wait_for(lambda rank=rank: f"rank {rank} has died" in running.said)
+        assert time.monotonic() - killed_s < patience_s(GIVEN_BACK_S)
+        for _ in range(2):
+            add_node(cluster)
+        running.end(since_s=killed_s)
+    assert_nothing_lost_or_twice(running.output, undisturbed)
+    lines = [line for path in running.output.glob("*/episode_results_rank*.jsonl") for line in whole_lines(path)]
+    assert len({json.loads(line)["rank"] for line in lines}) >= 3, "nodes that joined were not used"
 
 
 def test_a_program_that_is_killed_goes_on_elsewhere_and_on_the_cluster_again(
@@ -122,3 +102,29 @@ def test_torchrun_gives_the_tables_of_one_process_as_the_cluster_does(tmp_path, 
     )
     assert finished.returncode == 0, finished.stderr
     assert same_tables(tmp_path / "out", undisturbed)
+
+
+def test_the_program_is_killed_and_then_the_claim_server_and_another_program_goes_on(
+    tmp_path, jobs, undisturbed, cluster
+):
+    (jobs.parent / GO).touch()
+    with driven(tmp_path, jobs, cluster.address) as running:
+        running.wait_for_episodes(1)
+        lost = claim_servers_of(cluster)
+    killed_s = time.monotonic()
+    with driven(tmp_path, jobs, cluster.address, "--resume", running.output) as running:
+        # The ranks of the program that was killed commit episodes until Ray has noticed, on a busy machine for seconds.
+        running.wait_for(lambda: bool(claim_servers := claim_servers_of(cluster)) and not claim_servers & lost)
+        running.wait_for_episodes(committed(running.output).total() + 1)
+        (claim_server,) = claim_servers_of(cluster)
+        os.kill(claim_server, signal.SIGKILL)
+        running.end(since_s=time.monotonic(), code=1)
+        (told,) = [line for line in running.said.splitlines() if line.startswith("error: ")]
+        assert told.startswith("error: the run's claim server does not answer: The actor ")
+        assert told.endswith(f"go on with the same command and --resume {running.output}")
+        assert "Traceback" not in running.said
+    assert not [*running.output.rglob("traceback_*"), *running.output.rglob("job_report_*")]
+    last = run(resumed(jobs, running.output), extra=QUICK, timeout_s=patience_s(120))
+    assert last.returncode == 0, last.stderr
+    assert time.monotonic() - killed_s < patience_s(120)
+    assert_nothing_lost_or_twice(running.output, undisturbed)

@@ -173,6 +173,7 @@ def address(tmp_path, without_package) -> Iterator[str]:
     cluster.shutdown()
 
 
+@pytest.mark.slow
 def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_starts(tmp_path, address):
     jobs = write_jobs(tmp_path / "jobs.json", [{**JOB, "policy_type": "random_action", "policy_config_dict": {}}])
     output = tmp_path / "run"

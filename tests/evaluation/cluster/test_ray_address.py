@@ -1,14 +1,20 @@
-"""A cluster that is not there, or something else in its place: one message within seconds, and no directory."""
+"""A cluster that is not there, or something else in its place, and what ranks are called on one that is there."""
 
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Thread
 
 import pytest
 
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.cluster.claim_server import Life
 from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.evaluation.options import ClusterOptions
+from isaaclab_arena.storage.ledger import AttemptEntry
 from tests.end_to_end.launching import write_jobs
+from tests.evaluation.cluster.test_claim_server import ATTEMPT, ORDERS
 
 ray_engine = pytest.importorskip(
     "isaaclab_arena.evaluation.cluster.ray_engine", reason="needs ray", exc_type=ImportError
@@ -65,23 +71,20 @@ def said(tmp_path, capsys) -> Callable[[str], str]:
     return run
 
 
-def test_an_address_at_which_nobody_listens_is_refused(said):
+def test_an_address_at_which_nobody_listens_or_that_is_none_of_the_head_is_refused(said):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    message = said(f"127.0.0.1:{free}")
-    assert f"--ray_address: no Ray cluster can be reached at '127.0.0.1:{free}'" in message
-    assert "start one with: ray start --head, or say --ray_address local" in message
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    for address, words in ((free, "ray start --head"), ("ray://head:10001", "ray job submit"), ("head:first", "int()")):
+        message = said(address)
+        assert message.startswith("error: --ray_address: ")
+        assert f"'{address}'" in message
+        assert words in message
 
 
 @pytest.mark.parametrize("serve", [until_it_closes, as_a_web_server])
 def test_something_else_that_listens_is_no_cluster(said, serve):
     with listening(serve) as address:
-        assert f"'{address}' (something listens there, but no Ray cluster)" in said(address)
-
-
-def test_another_address_than_that_of_the_head_is_named(said):
-    assert "start the command on a node of the cluster, or by ray job submit" in said("ray://head:10001")
-    assert "'head:first' (invalid literal for int() with base 10: 'first')" in said("head:first")
+        assert f"'{address}' (something listens there" in said(address)
 
 
 def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
@@ -90,5 +93,44 @@ def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
 
     monkeypatch.setattr(ray_engine.ray, "init", refuse)
     message = said("auto")
-    assert "cluster can be reached at 'auto' (RPC error: InvalidAuthToken: it is missing); this cluster" in message
-    assert "copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token" in message
+    assert "(RPC error: InvalidAuthToken: it is missing)" in message
+    assert "~/.ray/auth_token" in message
+
+
+@pytest.mark.parametrize(
+    ("jobs", "life", "name"),
+    [
+        (["coins"], Life(rank=3), "arena/run/coins/rank 3"),
+        (["coins", "dice", "cards"], Life(rank=0), "arena/run/coins, dice, cards/rank 0"),
+        (["c" * 50] * 4, Life(rank=0), f"arena/run/{'c' * 50}, {'c' * 50} and 2 more/rank 0"),
+        (["coins"], Life(rank=3, number=1), "arena/run/coins/rank 3, life 2"),
+    ],
+)
+def test_a_rank_is_called_by_its_run_its_jobs_and_its_number(jobs, life, name):
+    attempt = replace(ATTEMPT, jobs=tuple(AttemptEntry(job=job) for job in jobs))
+    assert ray_engine.name_of_rank(replace(ORDERS, attempt=attempt), life) == name
+    assert repr(ray_engine.RankActor(claim_server=None, rank=life.rank)) == f"rank {life.rank}"
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "cpus_per_rank", "cores"), [(1, 0.5, 1), (3, 0.5, 2), (2, 1.0, 2), (999, 4.0, 999)]
+)
+def test_a_cluster_that_starts_with_the_run_has_the_cores_that_its_ranks_can_use(
+    monkeypatch, num_ranks, cpus_per_rank, cores
+):
+    asked: list[int] = []
+
+    def begin(*, num_cpus: int, **_: object) -> None:
+        asked.append(num_cpus)
+        raise RuntimeError
+
+    monkeypatch.setattr(ray_engine.ray, "init", begin)
+    options = ClusterOptions(cluster="ray", ray_address="local", num_ranks=num_ranks, cpus_per_rank=cpus_per_rank)
+    with pytest.raises(ConfigError, match="no Ray cluster"), ray_engine.connected(options):
+        pass
+    assert asked == [min(cores, int(ray_engine.get_num_cpus()))]
+
+
+@pytest.mark.parametrize("options", [ray_engine.ONCE, ray_engine.CLAIM_SERVER_OPTIONS])
+def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
+    assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)

@@ -24,7 +24,7 @@ from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 
 MODELS = Path(__file__).parents[3] / "models"
-NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 3
+NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 2
 
 Recording = Mapping[int, Mapping[str, np.ndarray]]
 
@@ -69,9 +69,8 @@ def test_the_expert_of_every_task_does_on_a_gpu_what_it_does_on_the_cpu(tmp_path
     assert_alike(tmp_path, name, ScriptedPolicy)
 
 
-@pytest.mark.parametrize("name", ["reach", "push_cube"])
-def test_so_it_does_with_an_arm_of_fewer_joints(tmp_path, name):
-    assert_alike(tmp_path, name, ScriptedPolicy, embodiment="so101", action_mode="ee_delta")
+def test_so_it_does_with_an_arm_of_fewer_joints(tmp_path):
+    assert_alike(tmp_path, "push_cube", ScriptedPolicy, embodiment="so101", action_mode="ee_delta")
 
 
 @pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
@@ -79,11 +78,11 @@ def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
     assert_alike(tmp_path, name, RandomActionPolicy)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "reach"])
-def test_doing_nothing_is_the_same_everywhere(tmp_path, name):
-    assert_alike(tmp_path, name, ZeroActionPolicy)
+def test_doing_nothing_is_the_same_everywhere(tmp_path):
+    assert_alike(tmp_path, "cartpole", ZeroActionPolicy)
 
 
+# Here MuJoCo makes its renderer, which takes seconds.
 def test_pictures_are_recorded_from_there(tmp_path):
     assert_alike(tmp_path, "reach", ScriptedPolicy, backend="mujoco", enable_cameras=True, camera_size=16)
 
@@ -99,7 +98,7 @@ def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on
 
 @pytest.mark.parametrize(
     ("name", "network_on", "stochastic"),
-    [("cartpole", GPU, True), ("cartpole", CPU, True), ("velocity_go1", GPU, False), ("velocity_go1", CPU, False)],
+    [("cartpole", GPU, True), ("cartpole", CPU, True), ("velocity_go1", GPU, False)],
 )
 def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on, stochastic):
     def policy(device: torch.device) -> PolicyBase:

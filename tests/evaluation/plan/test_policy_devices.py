@@ -45,28 +45,22 @@ def device_of(job: Job) -> torch.device:
     return policy.device
 
 
-def test_a_job_may_say_so_for_its_own_policy(tmp_path, machine):
-    machine(4, local_rank=5, ranks=6)
-    [job] = resolved(tmp_path, network(policy_device="cpu"))
-    assert device_of(job) == torch.device("cpu")
-
-
-def test_the_way_out_of_too_few_gpus_works_for_every_rank(tmp_path, machine):
-    for rank in range(6):
+def test_the_ways_out_of_too_few_gpus_work_for_every_rank(tmp_path, machine):
+    for rank in (0, 5):
         machine(4, local_rank=rank, ranks=6)
-        [job] = resolved(tmp_path, network(), device="cpu")
-        assert device_of(job) == torch.device("cpu")
-        with pytest.raises(ConfigError, match="only 4 GPUs are visible"):
+        for jobs, options in ((network(), {"device": "cpu"}), (network(policy_device="cpu"), {})):
+            [job] = resolved(tmp_path, jobs, **options)
+            assert device_of(job) == torch.device("cpu")
+        with pytest.raises(ConfigError, match="4 GPUs"):
             resolved(tmp_path, network())
 
 
-def test_a_policy_that_asks_for_a_gpu_gets_its_ranks_though_the_simulation_is_on_the_cpu(tmp_path, machine):
-    machine(4, local_rank=3, ranks=4)
-    [job] = resolved(tmp_path, network(policy_device="cuda"), device="cpu")
-    assert job.policy_placement == {}
-
-
-def test_without_a_launcher_the_policy_chooses_as_it_did(tmp_path, machine):
-    machine(4)
-    [job] = resolved(tmp_path, network(), device="cpu")
+@pytest.mark.parametrize(
+    ("ranks", "policy"), [({"local_rank": 3, "ranks": 4}, {"policy_device": "cuda"}), ({}, {})], ids=["asks", "alone"]
+)
+def test_a_policy_that_asks_for_a_gpu_or_has_no_launcher_chooses_though_the_simulation_is_on_the_cpu(
+    tmp_path, machine, ranks, policy
+):
+    machine(4, **ranks)
+    [job] = resolved(tmp_path, network(**policy), device="cpu")
     assert job.policy_placement == {}

@@ -1,10 +1,9 @@
 """Jobs that are checked and planned before a run."""
 
-import dataclasses
 import json
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -159,6 +158,7 @@ def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(changes, key, me
 def test_every_problem_of_every_job_is_told_at_once():
     jobs = [
         job(environment="cion", policy_type="zero_acton"),
+        job(name="same", environment="cion"),
         job(name="good"),
         job(name="b", environment_args={"x": 1, "y": 2}, policy_config_dict={"z": 3}),
     ]
@@ -167,47 +167,23 @@ def test_every_problem_of_every_job_is_told_at_once():
     assert [(problem.job, problem.key) for problem in refused.value.problems] == [
         ("a", "arena_env_args.environment"),
         ("a", "policy_type"),
+        ("same", "arena_env_args.environment"),
         ("b", "arena_env_args.x"),
         ("b", "arena_env_args.y"),
         ("b", "policy_config_dict.z"),
     ]
 
 
-def test_a_mistake_that_two_jobs_share_is_told_for_both():
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs([job(environment="cion"), job(name="b", environment="cion")])
-    assert [problem.job for problem in refused.value.problems] == ["a", "b"]
-
-
 def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
+    jobs = [network, replace(network, num_envs=2), job(num_envs=4)]
+    jobs.append(job(policy_type=path_of(SelfReadingPolicy), policy_config_dict={"anything": 1}))
     overrides = {"policy_device": "cpu", "policy_device_id": None}
-
-    resolved = resolve_jobs([network, job(name="b", num_envs=4)], overrides=overrides)
-
-    assert resolved[0].policy_options == {"checkpoint": "a.pt", "num_envs": 4, "policy_device": "cpu"}
-    assert resolved[1].policy_options == {}
-
-
-def test_two_jobs_that_differ_in_env_slots_do_not_share_policy_options():
-    jobs = [
-        job(
-            name=str(num_envs),
-            policy_type=path_of(NetworkPolicy),
-            policy_config_dict={"checkpoint": "a"},
-            num_envs=num_envs,
-        )
-        for num_envs in (1, 2)
-    ]
-    assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs)] == [1, 2]
-
-
-def test_a_policy_with_a_number_of_env_slots_gets_that_of_the_batch_it_is_always_asked_on():
-    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
-
-    [resolved] = resolve_jobs([network], policy_batch=64)
-
-    assert resolved.policy_options["num_envs"] == 64
+    options = [found.policy_options for found in resolve_jobs(jobs, overrides=overrides)]
+    asked = {"checkpoint": "a.pt", "policy_device": "cpu"}
+    assert options == [{**asked, "num_envs": 4}, {**asked, "num_envs": 2}, {}, {"anything": 1}]
+    [found] = resolve_jobs([network], policy_batch=64)
+    assert found.policy_options["num_envs"] == 64, "it is always asked on that batch"
 
 
 def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch():
@@ -219,18 +195,6 @@ def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_ba
     [problem] = refused.value.problems
     assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
     assert "65 env slots do not fit into --policy_batch 64" in problem.message
-
-
-def test_a_policy_that_reads_its_dict_itself_may_take_anything():
-    config = job(policy_type=path_of(SelfReadingPolicy), policy_config_dict={"anything": 1})
-
-    assert resolve_jobs([config])[0].policy_options == {"anything": 1}
-
-
-def test_a_policy_with_a_length_of_its_own_needs_none():
-    config = job(policy_type=path_of(RecordedPolicy), num_episodes=None)
-
-    assert resolve_jobs([config])[0].policy_class is RecordedPolicy
 
 
 @pytest.mark.parametrize(
@@ -284,28 +248,31 @@ def told(before: RunPlan, now: RunPlan) -> list[str]:
     return [str(problem) for problem in resumed_plan(before, now, has_recorded=lambda _: True)[1]]
 
 
-def test_a_plan_that_was_written_and_read_again_does_not_differ(tmp_path):
-    plan = plan_of()
-    write_run_plan(tmp_path, plan)
-    assert told(read_run_plan(tmp_path), plan_of()) == []
+ONE = replace(coin_job("a", conditions="set.json"), saved_conditions=({"coin.x": 0.5},))
 
 
-def test_every_changed_key_of_a_job_is_named_with_both_values():
-    changed = coin_job("a", environment=CoinConfig(success_step=7), seed=4, num_episodes=8)
-    environment, *others = told(plan_of(coin_job("a")), plan_of(changed))
-    assert environment.startswith("job 'a': environment_args: was {")
-    assert others == [
-        "job 'a': num_episodes: was 10 when the run began, now 8; a run may grow, and not shrink",
-        "job 'a': seed: was 0 when the run began, now 4",
-    ]
-
-
-def test_new_missing_and_renamed_jobs_are_named():
-    assert told(plan_of(coin_job("a")), plan_of(coin_job("b"))) == ["job 'b': is new", "job 'a': is missing now"]
-
-
-def test_options_that_decide_what_is_recorded_are_compared():
-    assert told(plan_of(), plan_of(compression="gzip")) == ['--compression: was "none" when the run began, now "gzip"']
+@pytest.mark.parametrize(
+    ("before", "now", "differences"),
+    [
+        (plan_of(), plan_of(), []),
+        (plan_of(coin_job("a")), plan_of(coin_job("a", timeout_s=5.0)), []),
+        (plan_of(coin_job("a")), plan_of(coin_job("b")), ["job 'b': is new", "job 'a': is missing now"]),
+        (plan_of(), plan_of(compression="gzip"), ['--compression: was "none" when the run began, now "gzip"']),
+        (
+            plan_of(coin_job("a")),
+            plan_of(coin_job("a", environment=CoinConfig(success_step=7), seed=4, num_episodes=8)),
+            ["job 'a': environment_args: was {", "job 'a': num_episodes: was 10 ", "job 'a': seed: was 0 "],
+        ),
+        # Other saved conditions under the same name.
+        (plan_of(ONE), plan_of(replace(ONE, saved_conditions=({"coin.x": 0.6},))), ["job 'a': saved conditions"]),
+    ],
+    ids=["none", "time limit", "names", "option", "keys", "conditions"],
+)
+def test_what_differs_from_the_plan_is_named_with_both_values(tmp_path, before, now, differences):
+    write_run_plan(tmp_path, before)
+    found = told(read_run_plan(tmp_path), now)
+    assert len(found) == len(differences)
+    assert all(each.startswith(start) for each, start in zip(found, differences, strict=True)), found
 
 
 def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
@@ -338,16 +305,6 @@ def test_only_a_job_that_has_recorded_nothing_may_have_another_policy():
     assert revised.jobs[0].policy_config == {"action": "nan"}
 
 
-def test_how_long_jobs_may_take_never_matters():
-    assert told(plan_of(coin_job("a")), plan_of(coin_job("a", timeout_s=5.0))) == []
-
-
-def test_other_saved_conditions_under_the_same_name_are_another_run():
-    one = dataclasses.replace(coin_job("a", conditions="set.json"), saved_conditions=({"coin.x": 0.5},))
-    other = dataclasses.replace(one, saved_conditions=({"coin.x": 0.6},))
-    assert "saved conditions" in told(plan_of(one), plan_of(other))[0]
-
-
 def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment(tmp_path):
     blocks = [
         {"name": "a", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object", "object": "can"}},
@@ -366,7 +323,4 @@ def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environmen
     assert lift == "pick up the blue can and lift it"
     assert balance not in (None, "cartpole")
     assert labelled == "t"
-
-
-def test_the_task_of_an_environment_that_does_not_say_is_its_name():
-    assert [entry.task for entry in plan_of(coin_job("a")).jobs] == [coin_job("a").config.environment]
+    assert [entry.task for entry in plan_of(coin_job("a")).jobs] == ["coins"], "it does not say"

@@ -161,7 +161,7 @@ def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_re
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        ({"number": 7, "usage": {}}, PolicyError, "the answer to query 7 came to query 1"),
+        ({"number": 7, "usage": {}}, PolicyError, "query 7"),
         ({"number": 1}, PolicyError, "nonsense"),
         (None, PolicyLostError, "did not answer in time"),
     ],
@@ -185,16 +185,6 @@ def test_a_wrong_answer_is_named_and_a_late_one_loses_the_policy(place, said, er
     done.set()
 
 
-def test_a_server_that_is_silent_is_lost_before_the_process_would_be_ended(place):
-    held = HeldNetwork()
-    serving = place.serve(held=lambda: held)
-    network = ServedNetwork(place.address, "held")
-    with ended_in(lambda: 1.0), pytest.raises(PolicyLostError, match="is lost: it did not answer in time"):
-        answer_of(network)
-    held.may_answer.set()
-    serving.close()
-
-
 class HeldNetwork(RandomNetwork):
     """Gives its first answer when it is told to."""
 
@@ -207,11 +197,14 @@ class HeldNetwork(RandomNetwork):
         return super().answer(entries)
 
 
-def test_an_answer_that_comes_late_is_not_taken_for_that_to_the_next_query(place):
+@pytest.mark.parametrize(("answer_timeout_s", "process_ends_s"), [(0.3, 60.0), (60.0, 0.6)])
+def test_a_silent_server_is_lost_before_the_process_ends_and_its_late_answer_is_not_that_to_the_next_query(
+    place, answer_timeout_s, process_ends_s
+):
     held = HeldNetwork()
     serving = place.serve(held=lambda: held, random=RandomNetwork)
-    network = ServedNetwork(place.address, "held", answer_timeout_s=0.7)
-    with pytest.raises(PolicyLostError, match="did not answer in time"):
+    network = ServedNetwork(place.address, "held", answer_timeout_s=answer_timeout_s)
+    with ended_in(lambda: process_ends_s), pytest.raises(PolicyLostError, match="in time"):
         answer_of(network)
     held.may_answer.set()
     seeds = np.arange(3) + 9

@@ -96,20 +96,17 @@ def test_the_shares_of_all_queries_are_what_the_server_did(batcher, network):
     assert usage.queue_s >= 0
 
 
-def test_a_query_waits_for_the_others_and_no_longer_than_it_may(network):
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.01)
-    batcher.count(1)
-    batcher.count(1)
-    answered = batcher.ask(query(1), slots_per_call=SLOTS)
-    assert 0.005 < answered.usage.queue_s < 5.0
-    batcher.close()
-
-
-def test_a_full_batch_waits_for_nobody(network):
-    batcher = Batcher(network, max_batch=4, max_wait_s=20.0)
-    batcher.count(1)
-    batcher.count(1)
-    assert len(batcher.ask(query(1, 2, 3, 4), slots_per_call=4).answers["action"]) == 4
+@pytest.mark.parametrize(
+    ("seeds", "max_batch", "max_wait_s", "least_s"), [((1,), 64, 0.01, 0.005), ((1, 2, 3, 4), 4, 20.0, 0.0)]
+)
+def test_a_query_waits_for_the_others_no_longer_than_it_may_and_a_full_batch_for_none(
+    network, seeds, max_batch, max_wait_s, least_s
+):
+    batcher = Batcher(network, max_batch=max_batch, max_wait_s=max_wait_s)
+    batcher.count(2)
+    answered = batcher.ask(query(*seeds), slots_per_call=4)
+    assert len(answered.answers["action"]) == len(seeds)
+    assert least_s <= answered.usage.queue_s < 5.0
     batcher.close()
 
 
@@ -128,41 +125,37 @@ def test_what_comes_during_a_call_is_answered_together_in_the_next(network):
     batcher.close()
 
 
-def test_a_query_that_the_network_refuses_takes_no_other_down(batcher):
+def test_a_query_that_the_network_refuses_or_that_contradicts_itself_takes_no_other_down(batcher):
     good, bad = asked_together(batcher, query(1), query(13))
     assert good.answers["action"].shape == (1, 2)
     assert isinstance(bad, PolicyError)
     assert "13 brings bad luck" in str(bad)
-
-
-def test_queries_of_other_shapes_are_not_mixed(network):
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
-    wide = {**query(2), "numbers": np.zeros((1, 2), np.float64)}
-    answered = asked_together(batcher, query(1), wide)
-    assert [each.usage.calls for each in answered] == [1.0, 1.0]
-    batcher.close()
-
-
-def test_ranks_with_calls_of_other_sizes_have_calls_of_their_own(network):
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.1)
-    batcher.count(1)
-    batcher.count(1)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda size: batcher.ask(query(size), slots_per_call=size), (SLOTS, 4)))
-    assert sorted(network.calls) == [4, SLOTS]
-    batcher.close()
-
-
-def test_no_more_is_answered_together_than_a_batch_may_have(network):
-    batcher = Batcher(network, max_batch=4, max_wait_s=0.1)
-    answered = asked_together(batcher, query(1, 2, 3), query(4, 5, 6), slots_per_call=SLOTS)
-    assert [each.usage.calls for each in answered] == [1.0, 1.0]
-    batcher.close()
-
-
-def test_the_parts_of_a_query_are_about_the_same_entries(batcher):
     with pytest.raises(PolicyError, match="the same entries"):
         batcher.ask({**query(1, 2), "words": ["one"]}, slots_per_call=SLOTS)
+
+
+WIDE = {**query(2), "numbers": np.zeros((1, 2), np.float64)}
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "queries", "sizes"),
+    [
+        (64, [query(1), WIDE], [SLOTS, SLOTS]),
+        # Ranks with calls of other sizes.
+        (64, [query(1), query(2)], [SLOTS, 4]),
+        # More than a batch may have.
+        (4, [query(1, 2, 3), query(4, 5, 6)], [SLOTS, SLOTS]),
+    ],
+    ids=["shapes", "sizes", "full"],
+)
+def test_queries_that_do_not_go_together_have_calls_of_their_own(network, max_batch, queries, sizes):
+    batcher = Batcher(network, max_batch=max_batch, max_wait_s=0.1)
+    batcher.count(2)
+    with ThreadPoolExecutor(2) as pool:
+        answered = list(pool.map(lambda each, size: batcher.ask(each, slots_per_call=size), queries, sizes))
+    assert [each.usage.calls for each in answered] == [1.0, 1.0]
+    assert sorted(network.calls) == sorted(sizes)
+    batcher.close()
 
 
 ORDERS = ServerOrders(networks={}, max_batch=4, max_wait_ms=1.0)
@@ -196,31 +189,19 @@ def asked(server: PolicyServer) -> tuple[int, str, str]:
                 return int(words[0]), words[1], words[2]
 
 
-def test_a_server_that_is_killed_is_started_again_and_whoever_asks_meanwhile_waits(tmp_path):
-    server = started(tmp_path)
-    pid, token, _ = asked(server)
-    assert token == server.address.token
-    os.kill(pid, signal.SIGKILL)
-    again, token, _ = asked(server)
-    assert again != pid
-    assert token == server.address.token
-    server.close()
-
-
-def test_a_server_does_not_take_itself_for_the_rank_that_started_it(tmp_path, monkeypatch):
+def test_a_server_is_no_rank_starts_again_when_it_is_killed_and_ends_with_its_owner(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    server = started(tmp_path)
-    assert asked(server)[2] == "False"
-    server.close()
-
-
-def test_a_server_ends_with_its_owner_and_leaves_nothing(tmp_path):
     server = started(tmp_path, host="127.0.0.1")
-    pid, *_ = asked(server)
+    pid, *rest = asked(server)
+    assert rest == [server.address.token, "False"]
+    os.kill(pid, signal.SIGKILL)
+    again, *rest = asked(server)
+    assert again != pid
+    assert rest == [server.address.token, "False"]
     server.close()
     server.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(again, 0)
     with pytest.raises(ConnectionError):
         server.address.connected(1.0)
 
@@ -267,36 +248,24 @@ def refused(
     return []
 
 
-def test_a_policy_whose_network_is_apart_can_be_shared():
-    assert refused() == []
-    assert refused(device="cuda:1", max_batch=4) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"policy_class": ShrugPolicy},
-            "policy_server: policy 'mine' has no network that ranks can share; leave policy_server out. These can have",
-        ),
-        (
-            {"policy_class": OpenpiRemotePolicy, "options": ()},
-            "policy_server: policy 'mine' asks a server of its own, which all ranks share already",
-        ),
-        ({"num_envs": 5, "max_batch": 4}, "policy_server.max_batch: 5 env slots of a rank do not fit into 4"),
-        ({"device": "gpu"}, "policy_server.device: must be cpu, cuda or cuda:<index>, got 'gpu'"),
-        ({"device": "cuda", "options": ()}, "policy_server.device: policy 'mine' has no option policy_device"),
-        ({"given": {"policy_device": "cpu"}}, "policy_config_dict.policy_device: is where a rank's own network runs"),
+        ({}, []),
+        ({"device": "cuda:1", "max_batch": 4}, []),
+        ({"policy_class": ShrugPolicy}, ["policy_server: ", "gr00t_closedloop, lerobot, rsl_rl"]),
+        ({"policy_class": OpenpiRemotePolicy, "options": ()}, ["policy_server: ", "a server of its own"]),
+        ({"num_envs": 5, "max_batch": 4}, ["policy_server.max_batch: ", "5 env slots"]),
+        ({"device": "gpu"}, ["policy_server.device: ", "got 'gpu'"]),
+        ({"device": "cuda", "options": ()}, ["policy_server.device: ", "policy_device"]),
+        ({"given": {"policy_device": "cpu"}}, ["policy_config_dict.policy_device: "]),
     ],
 )
 def test_what_cannot_be_shared_is_refused_with_its_key(changes, said):
-    (problem,) = refused(**changes)
-    assert problem.startswith(said)
-
-
-def test_who_cannot_be_shared_is_told_who_can():
-    (problem,) = refused(policy_class=ShrugPolicy)
-    assert "These can have one: gr00t_closedloop, lerobot, rsl_rl, and classes with" in problem
+    problems = refused(**changes)
+    assert len(problems) == bool(said)
+    assert all(words in problems[0] for words in said)
+    assert all(problem.startswith(said[0]) for problem in problems)
 
 
 # Ranks that share one policy server: what an episode does, and what is known of it, never depends on the others.

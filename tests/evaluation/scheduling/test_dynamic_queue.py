@@ -128,10 +128,16 @@ def claimed(assigned) -> ClaimedEpisodes:
     return assigned.episodes
 
 
-def claim_everything(queue: DynamicQueue) -> AssignedJob:
-    """Claim every piece of the first job that a rank gets, and return the job."""
+def assigned_by(queue: DynamicQueue) -> AssignedJob:
+    """Return the job that a rank must get."""
     assigned = queue.next_job()
     assert assigned is not None
+    return assigned
+
+
+def claim_everything(queue: DynamicQueue) -> AssignedJob:
+    """Claim every piece of the first job that a rank gets, and return the job."""
+    assigned = assigned_by(queue)
     assert list(assigned.episodes.take(range(assigned.job.config.num_episodes or 0)))
     return assigned
 
@@ -172,13 +178,6 @@ class DiesAfter(Observer):
             raise Died
 
 
-def test_one_rank_runs_everything_longest_job_first(tmp_path):
-    world = World(tmp_path, jobs_of(3, 12, 5), world_size=1)
-    assert run_to_the_end(world, 0) == ["job1", "job2", "job0"]
-    for name, length in (("job0", 3), ("job1", 12), ("job2", 5)):
-        assert [line.episode_index for line in read_commits(tmp_path / name, name).lines] == list(range(length))
-
-
 def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
     world = World(tmp_path, jobs_of(30, 4, 9, 1, 17), world_size=3)
     queues = [world.queue(rank, pause=lambda _: None) for rank in range(3)]
@@ -201,11 +200,12 @@ def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
         assert all(len(ranks) == 1 for ranks in committed.values())
 
 
-def test_only_what_is_not_finished_is_run(tmp_path):
-    work = (AttemptEntry(job="job0", finished=((0, 3), (5, 9))), AttemptEntry(job="job2"))
-    world = World(tmp_path, jobs_of(10, 10, 2), world_size=1, work=work)
-    assert run_to_the_end(world, 0) == ["job0", "job2"]
-    assert [line.episode_index for line in read_commits(tmp_path / "job0", "job0").lines] == [3, 4, 9]
+def test_one_rank_runs_what_is_not_finished_longest_job_first(tmp_path):
+    work = tuple(AttemptEntry(job=name, finished=done) for name, done in (("job0", ((0, 3), (5, 9))), ("job2", ())))
+    world = World(tmp_path, jobs_of(10, 10, 5), world_size=1, work=work)
+    assert run_to_the_end(world, 0) == ["job2", "job0"]
+    for name, indices in (("job0", [3, 4, 9]), ("job2", [0, 1, 2, 3, 4])):
+        assert [line.episode_index for line in read_commits(tmp_path / name, name).lines] == indices
     assert not (tmp_path / "job1").exists()
 
 
@@ -223,35 +223,23 @@ def test_several_ranks_share_one_job(tmp_path):
     assert sorted(shares[0] + shares[1]) == list(range(64))
 
 
-def test_ranks_begin_with_different_jobs_though_they_may_share_them(tmp_path):
-    world = World(tmp_path, jobs_of(30, 20, 25), world_size=3)
-    begun = [world.queue(rank).next_job() for rank in range(3)]
-    assert {assigned.job.config.name for assigned in begun if assigned} == {"job0", "job1", "job2"}
-
-
-def test_the_first_rank_leaves_slots_for_the_others(tmp_path):
-    alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8)
-    assigned = alone.queue(0).next_job()
-    assert assigned is not None
-    assert assigned.episodes.max_envs(64) == 8
-    (tmp_path / "many").mkdir()
-    many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8)
-    assigned = many.queue(0).next_job()
-    assert assigned is not None
-    assert assigned.episodes.max_envs(64) == 64
-
-
-def test_a_job_that_cannot_be_shared_uses_all_its_slots(tmp_path):
-    assigned = World(tmp_path, (coin_job("steps", num_steps=20),), world_size=8).queue(0).next_job()
-    assert assigned is not None
-    assert assigned.episodes.max_envs(64) == 64
+@pytest.mark.parametrize(
+    ("jobs", "slots"),
+    [
+        (jobs_of(64, num_envs=64), 8),
+        (jobs_of(*[64] * 8, num_envs=64), 64),
+        # It cannot be shared.
+        ((coin_job("steps", num_steps=20),), 64),
+    ],
+)
+def test_the_first_rank_leaves_slots_for_the_others(tmp_path, jobs, slots):
+    assert assigned_by(World(tmp_path, jobs, world_size=8).queue(0)).episodes.max_envs(64) == slots
 
 
 def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):
     world = World(tmp_path, jobs_of(40))
     dying = world.queue(1)
-    assigned = dying.next_job()
-    assert assigned is not None
+    assigned = assigned_by(dying)
     episodes = claimed(assigned)
     world.runner(1).run(assigned.job, [DiesAfter(7), episodes], episodes=episodes)
     world.die(1)
@@ -261,37 +249,21 @@ def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp
     assert Counter(rank for ranks in committed.values() for rank in ranks) == {1: 7, 0: 33}
 
 
-def test_a_rank_waits_for_another_and_takes_over_when_that_one_dies(tmp_path):
+@pytest.mark.parametrize(("dies", "gets"), [(True, [0, 1, 2, 3, 4]), (False, None)])
+def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_dies(tmp_path, dies, gets):
     world = World(tmp_path, jobs_of(5))
-    claim_everything(world.queue(1))
-    waits = []
+    other = world.queue(1)
+    held, waits = claim_everything(other), []
 
     def pause(seconds: float) -> None:
         waits.append(seconds)
         world.pass_time(seconds)
         if len(waits) == 100:
-            world.die(1)
+            world.die(1) if dies else run_job(world.runner(1), other, held)
 
     assigned = world.queue(0, pause=pause).next_job()
-    assert assigned is not None
-    assert list(assigned.episodes.take(range(5))) == [0, 1, 2, 3, 4]
-    assert len(waits) == 100, "as long as it beats its lease holds"
-    assert max(waits) <= 1.0
-
-
-def test_a_rank_leaves_when_the_others_have_finished(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    other = world.queue(1)
-    assigned = claim_everything(other)
-    paused = []
-
-    def pause(seconds: float) -> None:
-        paused.append(seconds)
-        world.pass_time(seconds)
-        run_job(world.runner(1), other, assigned)
-
-    assert world.queue(0, pause=pause).next_job() is None
-    assert len(paused) == 1
+    assert (len(waits), max(waits) <= 1.0) == (100, True)
+    assert (assigned and list(assigned.episodes.take(range(5)))) == gets
 
 
 def test_a_request_to_stop_ends_the_wait(tmp_path):
@@ -307,8 +279,7 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
     world = World(tmp_path, jobs_of(5))
     stopping = []
     interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
-    assigned = interrupted.next_job()
-    assert assigned is not None
+    assigned = assigned_by(interrupted)
     assert list(islice(assigned.episodes.take(range(5)), 2)) == [0, 1]
     stopping.append(True)
     interrupted.job_ended(assigned.job, failed=False)
@@ -320,8 +291,7 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
 def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_path, caplog):
     world = World(tmp_path, jobs_of(12, num_envs=1))
     stopped = world.queue(1)
-    assigned = stopped.next_job()
-    assert assigned is not None
+    assigned = assigned_by(stopped)
     episodes = claimed(assigned)
     taking = episodes.take(range(12))
     assert list(islice(taking, 3)) == [0, 1, 2]
@@ -337,42 +307,16 @@ def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_
     assert stopped.next_job() is None
 
 
-def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
-    world = World(tmp_path, jobs_of(3))
-    episodes = claim_everything(world.queue(1)).episodes
-    world.fall_silent(1)
-    waits = []
-
-    def pause(seconds: float) -> None:
-        waits.append(seconds)
-        world.pass_time(seconds)
-
-    other = world.queue(0, pause=pause, stop_requested=lambda: world.clock.now_s >= LEASE_S - 1.0)
-    assert other.next_job() is None
-    assert episodes.still_holds(0)
-    assert list(episodes.take(range(3))) == [0, 1, 2]
-
-
-def test_a_job_that_failed_is_not_tried_by_others(tmp_path):
+def test_a_job_that_failed_is_not_tried_by_others_nor_waited_for(tmp_path):
     world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)))
-    first = world.queue(0)
-    assigned = first.next_job()
-    assert assigned is not None
-    assert assigned.job.config.name == "bad"
+    first, second = world.queue(0), world.queue(1)
+    assigned, other = assigned_by(first), assigned_by(second)
+    assert (assigned.job.config.name, other.job.config.name) == ("bad", "job0")
     assert run_job(world.runner(0), first, assigned) is ReportedStatus.FAILED
     world.pass_time()
-    assert run_to_the_end(world, 1) == ["job0"]
+    run_job(world.runner(1), second, other)
+    assert second.next_job() is None
     assert first.next_job() is None
-
-
-def test_a_failed_job_is_not_waited_for(tmp_path):
-    world = World(tmp_path, jobs_of(20))
-    failing, working = world.queue(0), world.queue(1)
-    bad, good = failing.next_job(), working.next_job()
-    assert bad is not None
-    assert good is not None
-    failing.job_ended(bad.job, failed=True)
-    assert failing.next_job() is None
 
 
 def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(tmp_path):
@@ -418,8 +362,7 @@ def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_
 def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
     world = World(tmp_path, jobs_of(5), work=(AttemptEntry(job="job0", finished=((0, 5),)),))
     queue = world.queue(0)
-    assigned = queue.next_job()
-    assert assigned is not None
+    assigned = assigned_by(queue)
     assert assigned.num_episodes == 0
     assert run_job(world.runner(0), queue, assigned) is ReportedStatus.COMPLETED
     assert world.queue(1).next_job() is None
@@ -429,8 +372,7 @@ def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_border
     world = World(tmp_path, jobs_of(11, num_rebuilds=3))
     notebook = Notebook()
     queue = world.queue(0)
-    assigned = queue.next_job()
-    assert assigned is not None
+    assigned = assigned_by(queue)
     assert run_job(world.runner(0), queue, assigned, [notebook]) is ReportedStatus.COMPLETED
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
     assert world.queue(1).next_job() is None
@@ -458,16 +400,6 @@ def test_what_was_measured_decides_what_comes_next(tmp_path):
     world = World(tmp_path, jobs, world_size=1)
     takes_time = TakesTime(world.clock, {name: 1.0 if name.startswith("slow") else 0.1 for name in lengths})
     assert run_to_the_end(world, 0, observers=[takes_time]) == ["slow0", "quick0", "slow1", "quick1"]
-
-
-def test_a_claim_that_its_maker_never_wrote_lapses_after_a_lease(tmp_path):
-    world = World(tmp_path, jobs_of(1))
-    world.queue(1)
-    (tmp_path / "claims" / "attempt_1" / "j000000_p00000.g1").touch()
-    assigned = world.queue(0).next_job()
-    assert assigned is not None
-    assert world.clock.now_s >= LEASE_S
-    assert list(assigned.episodes.take(range(1))) == [0]
 
 
 def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):

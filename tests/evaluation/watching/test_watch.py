@@ -4,11 +4,10 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -35,16 +34,14 @@ from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from isaaclab_arena.storage.run_directory import RunLock
 from tests.end_to_end.launching import wait_until
-from tests.evaluation.watching.points import point, write_run_of_checkpoint
 from tests.evaluation.watching.trainings import (
-    DONE,
     HEADS,
-    INTERRUPTED,
-    KILLED,
     CalledBuilder,
     Evaluations,
     KilledError,
+    point,
     save,
+    write_run_of_checkpoint,
 )
 
 # A whole watch: the coins of later checkpoints show heads more often.
@@ -57,123 +54,77 @@ TEN_HEADS = {**JOB, "name": "ten_heads-50", "policy_config_dict": {"heads": 1.0}
 TEN_HEADS["checkpoints"] = None
 
 
-@pytest.fixture
-def settings(tmp_path) -> Iterator[WatchSettings]:
-    save(tmp_path / "training", *HEADS)
+@dataclass(frozen=True)
+class Story:
+    """What came of a training that was watched three times: until the bar was reached, after it, and once more."""
+
+    settings: WatchSettings
+    asked: list[list[int]]
+    said: list[list[str]]
+
+
+def toss(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    settings = WatchSettings(training=checkpoint.path.parent, eval_jobs_config=Path("jobs.json"))
+    asked = jobs_of_checkpoint(settings, {"jobs": [TEN_HEADS, JOB]}, checkpoint, seed_offset)
+    job_file = directory.with_suffix(".json")
+    job_file.write_text(json.dumps(asked))
+    line = ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]
+    assert run_jobs(line) == 0
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> Iterator[Story]:
+    directory = tmp_path_factory.mktemp("story")
+    watch, stop = directory / "watch", directory / "watch" / "stop"
+    save(directory / "training", *HEADS)
+    plain = WatchSettings(training=directory / "training", eval_jobs_config=Path(), output_dir=watch, once=True)
+    story = Story(replace(plain, bar=0.3, promote=watch / "good", stop_file=stop), [], [])
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("coins", CalledBuilder())
-        watch = tmp_path / "watch"
-        yield WatchSettings(training=tmp_path / "training", eval_jobs_config=Path(), output_dir=watch, once=True)
+        for _ in range(3):
+            evaluate, said = Evaluations(play=toss), list[str]()
+            assert Watch(settings=story.settings, evaluate=evaluate, say=said.append).run() == 0
+            story.asked.append([*evaluate.asked, *evaluate.asked_again])
+            story.said.append(said)
+            if len(story.said) == 1:
+                assert stop.read_text().startswith("step 50: ")
+                stop.unlink()
+        yield story
 
 
-def tossing(*exit_codes: int, jobs: Sequence[dict[str, Any]] = (JOB,), is_seeded: bool = True) -> Evaluations:
-    """Return evaluations that toss 40 coins for each checkpoint; unless `is_seeded`, the same coins once more."""
-
-    def toss(checkpoint, directory: Path, seed_offset: int) -> None:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        offset = seed_offset if is_seeded else 0
-        settings = WatchSettings(training=checkpoint.path.parent, eval_jobs_config=Path("jobs.json"))
-        asked = jobs_of_checkpoint(settings, {"jobs": [*jobs]}, checkpoint, offset)
-        job_file = directory.with_suffix(".json")
-        job_file.write_text(json.dumps(asked))
-        line = ["--eval_jobs_config", str(job_file), "--output_dir", str(directory), "--no_dataset", "--no_report"]
-        assert run_jobs(line) == 0
-
-    return Evaluations(play=toss, exit_codes=exit_codes)
-
-
-def watched(settings: WatchSettings, evaluate: Evaluations) -> tuple[int, list[str]]:
-    """Return the exit code of a watch, and what it said."""
-    said: list[str] = []
-    return Watch(settings=settings, evaluate=evaluate, say=said.append).run(), said
+def test_the_curve_has_a_line_and_an_interval_for_every_checkpoint_and_baselines_beside_them(story):
+    directory = story.settings.directory
+    lines = list(csv.DictReader((directory / "curve.csv").open()))
+    assert [line["success_rate"] for line in lines if line["job"] == "ten_heads-50"] == ["1.0"] * 3
+    coins = [line for line in lines if line["job"] == "coins"]
+    assert [(line["step"], line["scored"]) for line in coins] == [(str(step), "40") for step in HEADS]
+    low, rate, high = ([float(line[key]) for line in coins] for key in ("success_low", "success_rate", "success_high"))
+    assert rate == sorted(rate)
+    assert all(each[0] < each[1] < each[2] for each in zip(low, rate, high, strict=True))
+    said = f"step 0: {100 * rate[0]:.1f} % [{100 * low[0]:.1f}, {100 * high[0]:.1f}] of 40 episodes"
+    assert story.said[0][0] == said, "a baseline is no part of a score"
+    assert (directory / "curve.md").read_text().count("| coins |") == 3
+    assert "<polygon" in (directory / "curve.svg").read_text()
+    assert Image.open(directory / "curve.png").size == (1440, 760)
 
 
-def test_the_curve_has_a_line_and_an_interval_for_every_checkpoint(settings):
-    exit_code, said = watched(settings, tossing())
-    assert exit_code == 0
-    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
-    assert [(line["job"], line["step"], line["scored"]) for line in lines] == [
-        ("coins", str(step), "40") for step in HEADS
-    ]
-    rates = [float(line["success_rate"]) for line in lines]
-    assert rates == sorted(rates)
-    assert all(float(line["success_low"]) < float(line["success_rate"]) < float(line["success_high"]) for line in lines)
-    low, high = (100 * float(lines[0][f"success_{end}"]) for end in ("low", "high"))
-    assert said[0] == f"step 0: {100 * rates[0]:.1f} % [{low:.1f}, {high:.1f}] of 40 episodes"
-    assert (settings.directory / "curve.md").read_text().count("| coins |") == 3
-    assert "<polygon" in (settings.directory / "curve.svg").read_text()
-    assert Image.open(settings.directory / "curve.png").size == (1440, 760)
-
-
-def test_the_best_is_scored_again_in_episodes_by_which_it_was_not_chosen(settings):
-    evaluations = tossing()
-    _, said = watched(settings, evaluations)
-    assert evaluations.asked_again == [100]
-    assert "in other episodes" in (settings.directory / "report.html").read_text()
-    assert watched(settings, evaluations)[1][-2:] == said[-2:]
-    assert evaluations.asked_again == [100], "what was scored again is not scored once more"
-    assert said[-2].startswith("the best is step 100: ")
-    assert said[-2].endswith("in the episodes that it was chosen by")
-    assert said[-1].startswith("  in other episodes: ")
-
-
-def test_a_best_that_is_scored_in_the_same_episodes_is_not_said_to_be_scored_in_others(settings):
-    _, said = watched(settings, tossing(is_seeded=False))
-    assert said[-1].startswith("  once more, from the same initial conditions: ")
-
-
-@pytest.mark.parametrize("key", [{"seed": 3}, {"arena_env_args": {**COINS, "placement_seed": 3}}], ids=str)
-def test_seeds_of_the_job_file_do_not_make_the_episodes_the_same(settings, key):
-    job = {**JOB, **key}
-    _, said = watched(settings, tossing(jobs=[job]))
-    assert said[-1].startswith("  in other episodes: ")
-
-
-def test_a_bar_promotes_what_reaches_it_and_tells_the_training_to_stop(settings):
-    settings = replace(settings, bar=0.3, promote=settings.directory / "good", stop_file=settings.directory / "stop")
-    evaluate = tossing()
-    _, said = watched(settings, evaluate)
-    assert evaluate.asked == [0, 50]
-    assert "step 50 reached the bar of 30 %" in "\n".join(said)
-    assert settings.stop_file is not None
-    assert settings.stop_file.read_text().startswith("step 50: ")
-    settings.stop_file.unlink()
-    evaluate = tossing()
-    watched(settings, evaluate)
-    assert evaluate.asked == [100]
-    told = json.loads((settings.directory / "good" / "promoted.json").read_text())
+def test_a_bar_promotes_what_reaches_it_ends_the_watch_and_no_baseline_shifts_it(story):
+    assert story.asked[0] == [0, 50, 50], "the best so far is scored again"
+    assert any(line.startswith("step 50 reached the bar of 30 %") for line in story.said[0])
+    good = story.settings.directory / "good"
+    told = json.loads((good / "promoted.json").read_text())
     assert (told["step"], told["compared_with"], told["verdict"]) == (100, 50, "better")
-    assert (settings.directory / "good" / "comparison_100" / "comparison.md").is_file()
+    assert (good / "comparison_100" / "comparison.md").is_file()
 
 
-def test_an_interrupted_watch_says_so_and_goes_on_where_it_was(settings):
-    exit_code, _ = watched(settings, Evaluations(exit_codes=[INTERRUPTED]))
-    assert exit_code == 130
-    evaluate = tossing()
-    assert watched(settings, evaluate)[0] == 0
-    assert evaluate.asked == [0, 50, 100]
-
-
-def test_what_could_not_be_evaluated_is_told_at_the_end(settings):
-    evaluate = tossing(DONE, KILLED)
-    exit_code, said = watched(settings, evaluate)
-    assert exit_code == 1
-    assert said[-1] == "step 50 was not evaluated: its process ended with -9"
-    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
-    assert [line["step"] for line in lines] == ["0", "100"]
-
-
-def test_a_baseline_shifts_neither_scores_nor_the_bar_nor_the_comparison(settings):
-    settings = replace(settings, bar=0.3, promote=settings.directory / "good")
-    alone = watched(replace(settings, output_dir=settings.directory.with_name("alone"), promote=None), tossing())[1]
-    _, said = watched(settings, tossing(jobs=[TEN_HEADS, JOB]))
-    assert [line for line in said if "promoted" not in line] == alone
-    told = json.loads((settings.directory / "good" / "promoted.json").read_text())
-    assert (told["step"], told["compared_with"], told["verdict"]) == (100, 50, "better")
-    lines = list(csv.DictReader((settings.directory / "curve.csv").open()))
-    rates = {(line["job"], line["step"]): line["success_rate"] for line in lines}
-    assert [rates["ten_heads-50", str(step)] for step in HEADS] == ["1.0"] * 3
-    assert [job for job, _ in rates].count("coins") == 3
+def test_the_best_is_scored_once_again_in_episodes_by_which_it_was_not_chosen(story):
+    assert story.asked[1:] == [[100, 100], []]
+    best, again = story.said[1][-2:]
+    assert best.startswith("the best is step 100: ")
+    assert again.startswith("  in other episodes: ")
+    assert story.said[2][-2:] == [best, again]
+    assert "in other episodes" in (story.settings.directory / "report.html").read_text()
 
 
 # The runner is asked as a person would ask it; here a program of the test stands in its place.
@@ -202,20 +153,15 @@ def evaluated(runner_settings: WatchSettings, *options: str, ending: str = "sys.
     return code, Path("asked").read_text()
 
 
-def test_the_runner_gets_the_jobs_of_the_checkpoint_and_the_other_options(runner_settings):
+def test_the_runner_gets_the_jobs_of_the_checkpoint_and_other_options_and_goes_on_with_what_was_begun(runner_settings):
+    jobs = "--eval_jobs_config watch/watch/step_50/jobs.json"
     words = "--cluster ray --ray_address head:6379 --num_ranks 4 --gpus_per_rank 0.5"
-    asked = f"--eval_jobs_config watch/watch/step_50/jobs.json --output_dir watch/step_50 {words}"
-    assert evaluated(runner_settings, *words.split()) == (0, asked)
+    assert evaluated(runner_settings, *words.split()) == (0, f"{jobs} --output_dir watch/step_50 {words}")
     (job,) = json.loads(Path("watch/watch/step_50/jobs.json").read_text())["jobs"]
-    assert job["policy_config_dict"] == {"checkpoint_path": "training"}
-    assert job["checkpoints"]["steps"] == [50]
-
-
-def test_a_run_that_was_begun_is_gone_on_with(runner_settings):
+    assert (job["policy_config_dict"], job["checkpoints"]["steps"]) == ({"checkpoint_path": "training"}, [50])
     Path("watch/step_50").mkdir(parents=True)
     Path("watch/step_50/run.json").touch()
-    _, asked = evaluated(runner_settings)
-    assert asked == "--eval_jobs_config watch/watch/step_50/jobs.json --resume watch/step_50 --retry_errors"
+    assert evaluated(runner_settings)[1] == f"{jobs} --resume watch/step_50 --retry_errors"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +189,7 @@ def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings
     """The program that is asked ends, and leaves one that has all that it was given, as a killed watch does."""
 
     def killed(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
-        evaluated(runner_settings, ending="os.fork() or __import__('time').sleep(2.0)")
+        evaluated(runner_settings, ending="os.fork() or __import__('time').sleep(1.0)")
         raise KilledError
 
     with pytest.raises(KilledError):
@@ -251,7 +197,8 @@ def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings
     assert not is_free()
     evaluate = partial(run_checkpoint, runner_settings, DOCUMENT, (), runner=program("sys.exit(1)"))
     assert Watch(settings=runner_settings, evaluate=evaluate).run() == 1
-    assert caplog.text.count("another watch is at work in watch/watch, or a run of one") == 1
+
+    assert caplog.text.count("another watch is at work") == 1
     wait_until(is_free)
 
 
@@ -360,13 +307,12 @@ def test_services_get_each_job_as_a_series_over_the_steps_and_the_best_marked(wa
     assert best.series == "best_", "a job has the name"
 
 
-def test_a_page_elsewhere_has_no_links_that_lead_nowhere(watch, tmp_path):
+def test_a_watch_is_reported_alone_once_something_was_evaluated_and_elsewhere_without_links(watch, tmp_path, capsys):
     assert "report.html" not in watch.page("--output", str(tmp_path / "mailed.html"))
-
-
-def test_a_watch_is_reported_alone_and_only_once_something_was_evaluated(watch, tmp_path, capsys):
-    assert main(["report", str(watch.directory), str(watch.directory / "step_50")]) == 2
-    assert "is a watch, which has a page of its own; name it alone" in capsys.readouterr().err
     write_record(tmp_path / "new", Evaluated(step=0, path="model_0.pt", fingerprint=""))
-    assert main(["report", str(tmp_path / "new")]) == 2
-    assert "no checkpoint of this watch has been evaluated yet" in capsys.readouterr().err
+    for asked, said in (
+        ([watch.directory, watch.directory / "step_50"], "name it alone"),
+        ([tmp_path / "new"], "no checkpoint"),
+    ):
+        assert main(["report", *map(str, asked)]) == 2
+        assert said in capsys.readouterr().err

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.checkpoints import Checkpoint
+from isaaclab_arena.evaluation.learning_curve import Point
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.results.statistics import ScoredEpisodes, wilson_interval
+from tests.analysis.recorded_runs import write_run
 from tests.checkpoints.written import rsl_rl
-from tests.evaluation.watching.points import write_run_of_checkpoint
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 
 ARCHIVE = rsl_rl(0)["model_100.pt"]
@@ -98,3 +100,36 @@ def call_heads(observation, checkpoint_path: str = "", heads: float = 0.0):
     """A policy that says how often the coin shows heads: what its checkpoint has learned, or what it is told."""
     learned = int(Path(checkpoint_path).stem.removeprefix("model_")) if checkpoint_path else None
     return torch.full((len(observation["policy"]["clock"]), 2), heads if learned is None else HEADS[learned])
+
+
+def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, is_baseline: bool = False) -> Point:
+    interval = wilson_interval(successes, scored)
+    assert interval is not None
+    return Point(
+        job=job,
+        step=step,
+        successes=successes,
+        scored=scored,
+        distinct=scored,
+        success_rate=successes / scored,
+        interval=interval,
+        episodes=ScoredEpisodes(
+            success=np.arange(scored) < successes, conditions=[f"{job} {index}" for index in range(scored)]
+        ),
+        is_baseline=is_baseline,
+    )
+
+
+def write_run_of_checkpoint(
+    directory: Path, step: int, jobs: dict[str, str], *, moved: dict[int, float] | None = None
+) -> None:
+    """Write the run of a checkpoint: job, as the watch calls it, to the outcomes of its episodes.
+
+    Args:
+        directory: Where to.
+        step: Its step.
+        jobs: The jobs.
+        moved: Episodes that start from another place than all others, to that place.
+    """
+    named = {f"{job}-{step}": outcomes for job, outcomes in jobs.items()}
+    write_run(directory, named, swept={"checkpoint_step": step}, moved=moved, own_starts=True)
