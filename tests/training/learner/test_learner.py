@@ -124,6 +124,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_does_not():
     assert first == same != other
 
 
+# Half a minute of trainings; their losses and their bits are held by faster tests.
+@pytest.mark.slow
 def test_ppo_and_grpo_learn_to_balance_a_pole():
     words = ("num_envs=32", "agent.algorithm.learning_rate=3e-3")
     ppo = small_learner(*words)
