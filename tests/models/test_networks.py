@@ -113,6 +113,11 @@ def onnx_file(path: Path, model: torch.nn.Module, *examples: torch.Tensor, **opt
     return path
 
 
+class Remembering(torch.nn.Module):
+    def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return seen + memory[0], memory + 1.0
+
+
 class Sum(torch.nn.Module):
     def forward(self, *parts: torch.Tensor) -> torch.Tensor:
         return torch.stack(parts).sum(dim=0)
@@ -144,11 +149,6 @@ def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path)
     onnx.save(model, path)
     network = OnnxNetwork(path)
     assert (network.stated_actions, network.stated_terms) == (("hip", "knee"), ("joint_pos", "command"))
-
-
-class Remembering(torch.nn.Module):
-    def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return seen + memory[0], memory + 1.0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
