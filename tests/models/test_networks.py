@@ -1,6 +1,5 @@
 """Networks of trained policies."""
 
-import builtins
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,18 +43,6 @@ KINDS = {
 }
 
 
-def as_torchscript(training: Training) -> PolicyNetwork:
-    return TorchScriptNetwork(exported_torchscript(training), CPU)
-
-
-def as_onnx(training: Training) -> PolicyNetwork:
-    return OnnxNetwork(exported_onnx(training))
-
-
-def as_onnx_for_any_batch_size(training: Training) -> PolicyNetwork:
-    return OnnxNetwork(exported_onnx(training, any_batch_size=True))
-
-
 def check_answers(network: PolicyNetwork, training: Training) -> None:
     reference = training.reference()
     memory = network.new_memory(5)
@@ -73,30 +60,27 @@ def check_answers(network: PolicyNetwork, training: Training) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("export", [as_torchscript, as_onnx, as_onnx_for_any_batch_size])
-def test_an_exported_network_answers_as_the_checkpoint_does(
-    tmp_path, kind: str, export: Callable[[Training], PolicyNetwork]
-):
+def test_an_exported_network_answers_as_the_checkpoint_does(tmp_path, kind: str):
     training = trained(tmp_path, **KINDS[kind])
-    network = export(training)
+    for any_batch_size in (False, True):
+        check_answers(OnnxNetwork(exported_onnx(training, any_batch_size=any_batch_size)), training)
+    path = exported_torchscript(training)
+    network = TorchScriptNetwork(path, CPU)
     assert network.num_inputs == NUM_OBSERVATIONS
     check_answers(network, training)
+    if kind == "normalised":
+        (tmp_path / "text.pt").write_text("no archive")
+        found = [is_torchscript(each) for each in (path, training.checkpoint, tmp_path / "text.pt")]
+        assert found == [True, False, False]
 
 
+# rsl_rl's own way takes many seconds.
+@pytest.mark.slow
 def test_the_onnx_file_of_rsl_rls_own_export_is_read(tmp_path):
     pytest.importorskip("onnxruntime")
     training = trained(tmp_path, obs_normalization=True)
     training.runner.export_policy_to_onnx(str(tmp_path / "exported"))
     check_answers(OnnxNetwork(tmp_path / "exported" / "policy.onnx"), training)
-
-
-def test_torchscript_is_told_from_a_checkpoint(tmp_path):
-    training = trained(tmp_path)
-    as_torchscript(training)
-    assert is_torchscript(tmp_path / "exported" / "policy.pt")
-    assert not is_torchscript(training.checkpoint)
-    (tmp_path / "text.pt").write_text("no archive")
-    assert not is_torchscript(tmp_path / "text.pt")
 
 
 class OfOneRow(torch.nn.Module):
@@ -116,15 +100,22 @@ def test_torchscript_that_was_traced_for_one_row_is_asked_row_by_row(tmp_path):
     torch.jit.save(torch.jit.trace(model, torch.zeros(1, 4)), str(tmp_path / "one.pt"))
     network = TorchScriptNetwork(tmp_path / "one.pt", CPU)
     seen = torch.arange(12.0).reshape(3, 4)
-    torch.testing.assert_close(network.answer(seen, ()).mean, model.linear(seen).detach())
-    torch.testing.assert_close(network.answer(seen[:1], ()).mean, model.linear(seen[:1]).detach())
-    with pytest.raises(RuntimeError, match="invalid for input of size 5"):
+    for rows in (seen, seen[:1]):
+        torch.testing.assert_close(network.answer(rows, ()).mean, model.linear(rows).detach())
+    with pytest.raises(RuntimeError, match="size 5"):
         TorchScriptNetwork(tmp_path / "one.pt", CPU).answer(torch.zeros(3, 5), ())
 
 
-def onnx_file(path: Path, model: torch.nn.Module, *examples: torch.Tensor) -> Path:
-    torch.onnx.export(model, examples, str(path), opset_version=18, dynamo=False)
+def onnx_file(path: Path, model: torch.nn.Module, *examples: torch.Tensor, **options: Any) -> Path:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    torch.onnx.export(model, examples, str(path), opset_version=18, dynamo=False, **options)
     return path
+
+
+class Remembering(torch.nn.Module):
+    def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return seen + memory[0], memory + 1.0
 
 
 class Sum(torch.nn.Module):
@@ -133,23 +124,25 @@ class Sum(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    two = onnx_file(tmp_path / "two.onnx", Sum(), torch.zeros(1, 4), torch.zeros(1, 4))
-    with pytest.raises(ConfigError, match="has to take one vector per batch entry"):
-        OnnxNetwork(two)
-    eight = onnx_file(tmp_path / "eight.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
-    with pytest.raises(ConfigError, match="for a batch of 8; export it for a batch of 1, or of any size"):
-        OnnxNetwork(eight)
+@pytest.mark.parametrize(
+    ("make", "shapes", "told"),
+    [
+        (Sum, [(1, 4), (1, 4)], "one vector"),
+        (lambda: torch.nn.Linear(4, 2), [(8, 4)], "batch of 8;"),
+        (Remembering, [(1, 4), (1, 5, 4)], "batch of 5;"),
+    ],
+)
+def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path, make, shapes, told):
+    path = onnx_file(tmp_path / "policy.onnx", make(), *map(torch.zeros, shapes))
+    with pytest.raises(ConfigError, match=told):
+        OnnxNetwork(path)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path):
-    pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
     path = onnx_file(tmp_path / "policy.onnx", torch.nn.Linear(4, 2), torch.zeros(1, 4))
     assert OnnxNetwork(path).stated_actions is None
+    onnx = pytest.importorskip("onnx")
     model = onnx.load(path)
     # As mjlab and Isaac Lab write it.
     onnx.helper.set_model_props(model, {"joint_names": "hip,knee", "observation_names": "joint_pos, command"})
@@ -158,92 +151,55 @@ def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path)
     assert (network.stated_actions, network.stated_terms) == (("hip", "knee"), ("joint_pos", "command"))
 
 
-class Remembering(torch.nn.Module):
-    def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return seen + memory[0], memory + 1.0
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_memory_for_one_batch_entry_is_asked_entry_by_entry_and_one_for_several_is_refused(tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    path = tmp_path / "one.onnx"
-    torch.onnx.export(Remembering(), (torch.zeros(1, 4), torch.zeros(1, 1, 4)), str(path), input_names=["obs", "h_in"],
-                      output_names=["actions", "h_out"], dynamic_axes={"obs": {0: "batch"}}, opset_version=18,
-                      dynamo=False)  # fmt: skip
-    network = OnnxNetwork(path)
+def test_a_memory_for_one_batch_entry_is_asked_entry_by_entry(tmp_path):
+    network = OnnxNetwork(
+        onnx_file(
+            tmp_path / "one.onnx",
+            Remembering(),
+            torch.zeros(1, 4),
+            torch.zeros(1, 1, 4),
+            input_names=["obs", "h_in"],
+            output_names=["actions", "h_out"],
+            dynamic_axes={"obs": {0: "batch"}},
+        )
+    )
     answer = network.answer(torch.ones(3, 4), (torch.tensor([0.0, 1.0, 2.0])[None, :, None].expand(1, 3, 4),))
     assert answer.mean[:, 0].tolist() == [1.0, 2.0, 3.0]
-    several = onnx_file(tmp_path / "several.onnx", Remembering(), torch.zeros(1, 4), torch.zeros(1, 5, 4))
-    with pytest.raises(ConfigError, match="for a batch of 5;"):
-        OnnxNetwork(several)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_an_onnx_file_for_any_batch_size_is_asked_once(tmp_path):
+def test_files_that_are_none_are_refused_and_without_onnxruntime_it_is_said_what_to_install(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    linear = torch.nn.Linear(4, NUM_ACTIONS)
-    path = tmp_path / "any.onnx"
-    axes = {"obs": {0: "batch"}, "actions": {0: "batch"}}
-    torch.onnx.export(linear, (torch.zeros(1, 4),), str(path), input_names=["obs"], output_names=["actions"],
-                      dynamic_axes=axes, opset_version=18, dynamo=False)  # fmt: skip
-    observation = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    answer = OnnxNetwork(path).answer(observation, ())
-    torch.testing.assert_close(answer.mean, linear(observation).detach(), rtol=0, atol=1e-6)
-
-
-def test_files_that_are_none_are_refused(tmp_path):
-    pytest.importorskip("onnxruntime")
-    (tmp_path / "policy.onnx").write_text("no graph")
-    with pytest.raises(ConfigError, match="cannot be loaded as ONNX"):
-        OnnxNetwork(tmp_path / "policy.onnx")
-    (tmp_path / "policy.pt").write_text("no archive")
-    with pytest.raises(ConfigError, match="cannot be loaded as TorchScript"):
-        TorchScriptNetwork(tmp_path / "policy.pt", CPU)
-
-
-def test_without_onnxruntime_the_message_says_what_to_install(tmp_path, monkeypatch):
-    imported = builtins.__import__
-
-    def without(name, *arguments, **keywords):
-        if name == "onnxruntime":
-            raise ImportError(name)
-        return imported(name, *arguments, **keywords)
-
-    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"pip install isaaclab-arena-mujoco\[onnx\]"):
-        OnnxNetwork(tmp_path / "policy.onnx")
+    (tmp_path / "policy").write_text("no archive and no graph")
+    with pytest.raises(ConfigError, match="as ONNX"):
+        OnnxNetwork(tmp_path / "policy")
+    with pytest.raises(ConfigError, match="as TorchScript"):
+        TorchScriptNetwork(tmp_path / "policy", CPU)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"isaaclab-arena-mujoco\[onnx\]"):
+        OnnxNetwork(tmp_path / "policy")
 
 
 SPEC = ArraySpec(shape=(3,), low=(-2.0, 0.0, -torch.inf), high=(2.0, 1.0, torch.inf))
 OUTPUT = torch.tensor([[-1.0, 0.0, 5.0], [0.5, 9.0, -9.0]])
 
 
-def test_shares_of_the_bounds_are_clipped_and_what_has_no_bounds_stays():
-    scaled = ActionScaler(SPEC, ActionScaling.WITHIN_BOUNDS, device=CPU)(OUTPUT)
-    assert scaled.tolist() == [[-2.0, 0.5, 5.0], [1.0, 1.0, -9.0]]
+@pytest.mark.parametrize(
+    ("spec", "scaling", "clip", "expected"),
+    [
+        (SPEC, ActionScaling.WITHIN_BOUNDS, None, [[-2.0, 0.5, 5.0], [1.0, 1.0, -9.0]]),
+        (SPEC, ActionScaling.AS_IS, None, OUTPUT.tolist()),
+        (SPEC, ActionScaling.AS_IS, 4.0, [[-1.0, 0.0, 4.0], [0.5, 4.0, -4.0]]),
+        *((ArraySpec(shape=(3,)), scaling, None, OUTPUT.tolist()) for scaling in ActionScaling),
+    ],
+)
+def test_outputs_are_shares_of_the_bounds_or_stay_as_they_are(spec, scaling, clip, expected):
+    assert ActionScaler(spec, scaling, clip=clip, device=CPU)(OUTPUT).tolist() == expected
 
 
-@pytest.mark.parametrize("scaling", ActionScaling)
-def test_actions_without_bounds_stay_as_they_are(scaling):
-    assert torch.equal(ActionScaler(ArraySpec(shape=(3,)), scaling, device=CPU)(OUTPUT), OUTPUT)
-
-
-def test_outputs_as_they_are_may_leave_the_bounds_but_not_the_clip():
-    assert torch.equal(ActionScaler(SPEC, ActionScaling.AS_IS, device=CPU)(OUTPUT), OUTPUT)
-    clipped = ActionScaler(SPEC, ActionScaling.AS_IS, clip=4.0, device=CPU)(OUTPUT)
-    assert clipped.tolist() == [[-1.0, 0.0, 4.0], [0.5, 4.0, -4.0]]
-
-
-def test_an_action_gives_back_the_output_that_it_came_from():
+def test_an_action_gives_back_the_output_that_it_came_from_and_beyond_its_bounds_the_bound():
     scaler = ActionScaler(SPEC, ActionScaling.WITHIN_BOUNDS, device=CPU)
     assert scaler.output_of(scaler(OUTPUT)).tolist() == [[-1.0, 0.0, 5.0], [0.5, 1.0, -9.0]]
-
-
-def test_an_action_beyond_its_bounds_stands_for_the_bound():
-    scaler = ActionScaler(SPEC, ActionScaling.WITHIN_BOUNDS, device=CPU)
     assert scaler.output_of(torch.tensor([-7.0, 3.0, 9.0])).tolist() == [-1.0, 1.0, 9.0]
 
 
@@ -296,6 +252,6 @@ def test_a_server_that_is_lost_while_a_policy_meets_its_environment_is_no_misfit
     options = checkpoint(tmp_path)
     network = RslRlPolicy.from_dict(options).network()
     batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    with pytest.raises(PolicyLostError, match="the server is gone"):
+    with pytest.raises(PolicyLostError, match="gone"):
         RslRlPolicy.asking(options, Gone(batcher, network)).check_environment(ScriptedEnvironment(1))
     batcher.close()

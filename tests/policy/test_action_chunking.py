@@ -114,21 +114,14 @@ def test_env_slots_that_are_reset_take_a_new_chunk_and_the_others_go_on_with_the
     assert chunks.env_requires_new_chunk.tolist() == [True, True, False]
 
 
-def test_a_scheduler_keeps_actions_in_the_precision_it_is_told():
-    assert scheduler(dtype=torch.float64).get_action(lambda: counting(0)).dtype == torch.float64
-
-
-def test_what_does_not_fit_a_scheduler_is_refused():
-    with pytest.raises(ValueError, match=r"action_chunk_length is 4, it must be between 1 and .*, which is 3"):
-        scheduler(action_chunk_length=4)
-    with pytest.raises(PolicyError, match=r"a chunk of shape \(3, 1, 1\) was fetched; due is \(3, 2 or more, 1\)"):
-        scheduler().get_action(lambda: counting(0)[:, :1])
-    with pytest.raises(PolicyError, match=r"shape \(1, 3, 1\)"):
-        scheduler().get_action(lambda: counting(0)[:1])
-
-
-def test_a_scheduler_has_its_earlier_name_too():
+def test_a_scheduler_has_its_earlier_name_and_precision_and_refuses_what_does_not_fit():
     assert ActionChunkingState is ActionChunkScheduler
+    assert scheduler(dtype=torch.float64).get_action(lambda: counting(0)).dtype == torch.float64
+    with pytest.raises(ValueError, match=r"action_chunk_length is 4"):
+        scheduler(action_chunk_length=4)
+    for wrong, told in ((counting(0)[:, :1], r"\(3, 1, 1\)"), (counting(0)[:1], r"\(1, 3, 1\)")):
+        with pytest.raises(PolicyError, match=told):
+            scheduler().get_action(lambda wrong=wrong: wrong)
 
 
 HORIZON = 4

@@ -22,13 +22,10 @@ from isaaclab_arena.policy.catalog import (
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 
-def test_a_policy_is_lent_as_it_is():
+def test_a_policy_is_lent_as_it_is_and_what_cannot_act_is_none():
     policy = ShrugPolicy()
     assert lent_policy(policy).policy is policy
-
-
-def test_what_cannot_act_is_no_policy():
-    with pytest.raises(ConfigError, match="policy: an object of type list is no policy: give a registered name"):
+    with pytest.raises(ConfigError, match=r"policy: .*list"):
         lent_policy([])
 
 
@@ -104,14 +101,11 @@ def test_every_parameter_and_every_layer_counts():
 
 @pytest.mark.parametrize("opaque", [torch.Generator(), np.random.default_rng(), object(), torch.nn.LazyLinear(1)])
 def test_what_nobody_can_look_into_has_no_hash(opaque):
-    assert state_hash(Holder(held=opaque)) is None
-    assert lent_policy(Holder(held=opaque).act).content.stated == {"state in memory": "unknown"}
-
-
-def test_what_holds_itself_has_a_hash():
     holder = Holder(gain=1)
     vars(holder)["itself"] = holder
-    assert state_hash(holder) == state_hash(holder)
+    assert state_hash(holder) is not None, "what holds itself is no riddle"
+    assert state_hash(Holder(held=opaque)) is None
+    assert lent_policy(Holder(held=opaque).act).content.stated == {"state in memory": "unknown"}
 
 
 def test_sources_and_names_are_those_of_the_function_or_class():
@@ -140,45 +134,30 @@ def take_any(observation, *others):
 
 def test_a_function_acts_with_the_options_of_its_job():
     policy_class = resolve_policy_class(f"{__name__}:function_act")
+    assert resolve_policy_class(f"{__name__}.function_act") is policy_class
     policy = policy_class.from_dict({"checkpoint_path": "network.pt", "gain": 0.25, "joints": [0, 1]})
     action = policy.get_action(CoinEnvironment(CoinConfig(), num_envs=3), {"policy": {"coin": torch.zeros(3, 1)}})
     assert np.array_equal(action, np.full((3, 1), 0.25))
-
-
-def test_the_same_function_is_always_the_same_class():
-    assert resolve_policy_class(f"{__name__}.function_act") is resolve_policy_class(f"{__name__}:function_act")
 
 
 def test_options_are_checked_against_the_parameters_of_the_function():
     declared = declared_options(resolve_policy_class(f"{__name__}:function_act"))
     with pytest.raises(ConfigError) as refused:
         declared.read({"gain": "high", "gian": 1.0}, owner="policy 'function_act'")
-    assert [(problem.key, problem.message) for problem in refused.value.problems] == [
-        ("gian", "policy 'function_act' has no such option; did you mean 'gain'?"),
-        ("checkpoint_path", "is missing; policy 'function_act' needs it"),
-        ("gain", '"high" is not a number'),
-    ]
+    assert [problem.key for problem in refused.value.problems] == ["gian", "checkpoint_path", "gain"]
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "told"),
     [
-        ("observe", "the first parameter of a function that acts is called 'observation'"),
-        ("take_any", "takes 'others' not by one name"),
+        (f"{__name__}:observe", "'observation'"),
+        (f"{__name__}:take_any", "'others'"),
+        ("isaaclab_arena_openpi.policy.pi0_remote_policy.Pi0RemotePolicy", "policy_type: openpi_remote"),
     ],
 )
-def test_a_function_that_does_not_say_that_it_is_a_policy_is_refused(name, message):
-    with pytest.raises(ConfigError, match=message):
-        resolve_policy_class(f"{__name__}:{name}")
-
-
-# What the policies that ship say of themselves holds for how they act.
-
-
-def test_isaac_lab_arenas_class_for_openpi_is_told_by_the_name_that_it_has_here():
-    path = "isaaclab_arena_openpi.policy.pi0_remote_policy.Pi0RemotePolicy"
-    with pytest.raises(ConfigError, match="policy_type: openpi_remote does that here, with remote_host, remote_port"):
-        resolve_policy_class(path)
+def test_what_is_no_policy_is_refused_and_isaac_lab_arenas_is_told_by_its_name_here(name, told):
+    with pytest.raises(ConfigError, match=told):
+        resolve_policy_class(name)
 
 
 @pytest.mark.parametrize("name", POLICIES.names())

@@ -46,14 +46,11 @@ def test_each_episode_plays_the_recorded_one_of_its_index(tmp_path, num_envs):
     assert all(torch.allclose(actions[index], expected[index]) for index in range(6))
 
 
-def test_an_episode_ends_with_the_recording(tmp_path):
-    _, records = play(replay(recording(tmp_path, length=2)), 6)
-    assert {(record.length, record.termination) for record in records} == {(2, "policy_finished")}
-
-
-def test_the_environment_may_end_an_episode_before_the_recording(tmp_path):
-    _, records = play(replay(recording(tmp_path, length=50)), 6)
-    assert {record.termination for record in records} == {"time_limit"}
+def test_an_episode_ends_with_the_recording_or_before_it_as_the_environment_says(tmp_path):
+    for length, expected in ((2, {(2, "policy_finished")}), (50, {"time_limit"})):
+        _, records = play(replay(recording(tmp_path / str(length), length=length)), 6)
+        ends = {(record.length, record.termination) for record in records}
+        assert (ends if length == 2 else {end for _, end in ends}) == expected
 
 
 def test_one_named_episode_is_played_in_every_episode(tmp_path):
@@ -83,33 +80,27 @@ def test_episodes_that_are_not_consolidated_yet_are_found(tmp_path):
 
 def test_a_missing_episode_is_told_with_those_that_exist(tmp_path):
     policy = replay(recording(tmp_path, indices=[0, 1, 2, 5]))
-    with pytest.raises(PolicyError, match="holds no demo_3; it holds demo_0 to demo_2, demo_5"):
+    with pytest.raises(PolicyError, match=r"demo_3; .* demo_0 to demo_2, demo_5"):
         play(policy, 6)
 
 
-def test_actions_of_another_size_are_refused(tmp_path):
-    policy = replay(recording(tmp_path))
-    environment = ScriptedEnvironment(1, action_dim=8)
-    with pytest.raises(PolicyError, match=r"shape \(3, 3\); the environment takes .* 8\)"):
-        rollout(environment, policy, episodes(1), [])
-
-
-def test_a_recording_without_actions_is_refused(tmp_path):
-    path = recording(tmp_path, length=0)
-    with pytest.raises(PolicyError, match=r"shape \(0, 3\)"):
-        play(replay(path), 1)
+@pytest.mark.parametrize(("length", "action_dim", "told"), [(3, 8, r"\(3, 3\); .* 8\)"), (0, 3, r"shape \(0, 3\)")])
+def test_actions_of_another_size_or_none_are_refused(tmp_path, length, action_dim, told):
+    policy = replay(recording(tmp_path, length=length))
+    with pytest.raises(PolicyError, match=told):
+        rollout(ScriptedEnvironment(1, action_dim=action_dim), policy, episodes(1), [])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replay_file_path": "nowhere.hdf5"}, "replay_file_path: no recording at 'nowhere.hdf5'"),
+        ({"replay_file_path": "nowhere.hdf5"}, "replay_file_path: .*'nowhere.hdf5'"),
         ({"replay_file_path": "*.nothing"}, "no recording at"),
-        ({"episode_name": "demo_9"}, "holds no 'demo_9'; it holds demo_0 to demo_5"),
+        ({"episode_name": "demo_9"}, "'demo_9'; .*demo_0 to demo_5"),
         ({"episode_name": "first"}, "holds no 'first'"),
-        ({"episodes": [0, 9]}, "episodes: .* holds no demo_9; it holds demo_0 to demo_5"),
-        ({"episodes": [2, 2]}, r"episodes: must name recorded episodes, each once, got \[2, 2\]"),
-        ({"episodes": []}, "must name recorded episodes"),
+        ({"episodes": [0, 9]}, "episodes: .*demo_9; "),
+        ({"episodes": [2, 2]}, r"episodes: .*\[2, 2\]"),
+        ({"episodes": []}, "episodes: "),
         ({"episodes": "all"}, 'episodes.*"all" is none of .present.'),
         ({"episodes": "present", "episode_name": "demo_1"}, "episode_name: is given too"),
         ({"device": "gpu"}, "cannot use device 'gpu'"),
@@ -146,7 +137,7 @@ def test_recorded_episodes_with_gaps_are_played_one_after_the_other(tmp_path, ch
     assert not policy.can_play(len(played))
     actions, _ = play(policy, len(played))
     assert [int(actions[index][0, 0]) for index in range(len(played))] == played
-    with pytest.raises(PolicyError, match=f"holds nothing for episode {len(played)}; it holds demo_0, demo_2, demo_5"):
+    with pytest.raises(PolicyError, match=f"episode {len(played)}; .* demo_0, demo_2, demo_5"):
         play(policy, len(played) + 1)
 
 

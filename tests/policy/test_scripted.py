@@ -16,80 +16,60 @@ from tests.environments.building import IN_SOME_ACTION_MODE, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
 
 TASKS = (
-    ("reach", {}),
-    ("lift_object", {"object": "cube"}),
-    ("lift_object", {"object": "cylinder"}),
-    ("lift_object", {"object": "can"}),
-    ("pick_and_place", {"object": "cube"}),
-    ("pick_and_place", {"object": "cylinder"}),
-    ("pick_and_place", {"object": "can"}),
-    ("open_drawer", {}),
-    ("push_to_goal", {"object": "cube"}),
-    ("push_to_goal", {"object": "can"}),
-    ("press_button", {}),
-    ("stack", {}),
-    ("close_drawer", {}),
-    ("open_microwave", {}),
-    ("pick_by_colour", {}),
-    ("sort_two", {}),
+    *((name, {}) for name in ("reach", "open_drawer", "press_button", "stack", "close_drawer", "open_microwave")),
+    *((name, {}) for name in ("pick_by_colour", "sort_two")),
+    *((name, {"object": each}) for name in ("lift_object", "pick_and_place") for each in ("cube", "cylinder", "can")),
+    *(("push_to_goal", {"object": each}) for each in ("cube", "can")),
 )
 
 
 @pytest.mark.parametrize("mode", ["joint_position", "ee_delta"])
 @pytest.mark.parametrize(("name", "options"), TASKS)
 def test_it_solves_every_task_in_both_action_modes(name, options, mode):
-    records = play(build(name, num_envs=8, action_mode=mode, **options), ScriptedPolicy(), 8, seed=7).records
-    assert sum(record.outcome is Outcome.SUCCESS for record in records.values()) >= 7
+    records = play(build(name, num_envs=4, action_mode=mode, **options), ScriptedPolicy(), 4, seed=7).records
+    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 4
 
 
 @pytest.mark.parametrize(("name", "mode"), IN_SOME_ACTION_MODE)
 def test_episodes_end_in_the_same_bits_for_any_number_of_environments_and_threads(name, mode):
-    alone = play(build(name, num_envs=1, action_mode=mode), ScriptedPolicy(), 6)
-    for num_envs, num_threads in ((4, 2), (16, 2)):
-        batched = play(build(name, num_envs=num_envs, num_threads=num_threads, action_mode=mode), ScriptedPolicy(), 6)
-        assert batched.states == alone.states
-        for index, record in alone.records.items():
-            assert batched.records[index].length == record.length
-            assert batched.records[index].episode_return == record.episode_return
-            assert batched.records[index].metrics == record.metrics
-
-
-def test_an_environment_that_calls_something_else_its_backend_is_refused():
-    environment: Any = CoinEnvironment(CoinConfig(), num_envs=1)
-    environment.backend = "of its own"
-    with pytest.raises(ConfigError, match="shows none"):
-        ScriptedPolicy.check_fit(ScriptedPolicyCfg(), environment)
+    alone = play(build(name, num_envs=1, action_mode=mode), ScriptedPolicy(), 3)
+    batched = play(build(name, num_envs=3, num_threads=2, action_mode=mode), ScriptedPolicy(), 3)
+    assert batched.states == alone.states
+    for index, record in alone.records.items():
+        other = batched.records[index]
+        assert (other.length, other.episode_return, other.metrics) == (
+            record.length,
+            record.episode_return,
+            record.metrics,
+        )
 
 
 def test_one_policy_serves_environments_of_different_sizes_in_turn():
     policy = ScriptedPolicy()
-    first = play(build("reach", num_envs=3), policy, 3).records
-    second = play(build("reach", num_envs=2), policy, 3).records
+    first, second = (play(build("reach", num_envs=num_envs), policy, 3).records for num_envs in (3, 2))
     assert [first[index].length for index in range(3)] == [second[index].length for index in range(3)]
 
 
-def test_an_environment_without_a_simulation_is_refused():
-    with pytest.raises(PolicyError, match="drives an arm in a simulation, and this environment shows none"):
-        ScriptedPolicy().get_action(CoinEnvironment(CoinConfig(), 2), {})
-
-
-def test_an_environment_without_a_plan_is_refused_by_name():
+def test_an_environment_without_a_simulation_or_a_plan_is_refused():
+    coin: Any = CoinEnvironment(CoinConfig(), num_envs=1)
+    with pytest.raises(PolicyError, match="shows none"):
+        ScriptedPolicy().get_action(coin, {})
+    coin.backend = "of its own"
+    with pytest.raises(ConfigError, match="shows none"):
+        ScriptedPolicy.check_fit(ScriptedPolicyCfg(), coin)
     env = build("reach")
     env.task_name = "reach_twice"
-    with pytest.raises(PolicyError, match="no plan for 'reach_twice'; it has plans for reach, "):
+    with pytest.raises(PolicyError, match=r"'reach_twice'.* reach, "):
         ScriptedPolicy().get_action(env, {})
 
 
-def test_a_speed_that_makes_no_sense_is_refused():
-    with pytest.raises(ConfigError, match="speed must be above 0 and at most 1, got 3"):
-        resolve_policy_class("scripted").from_dict({"speed": 3})
-
-
-def test_half_speed_takes_longer():
+def test_half_speed_takes_longer_and_a_speed_that_makes_no_sense_is_refused():
     slow, fast = (
         play(build("reach"), ScriptedPolicy.from_dict({"speed": speed}), 1).records[0] for speed in (0.5, 1.0)
     )
     assert slow.length > fast.length
+    with pytest.raises(ConfigError, match=r"speed .* got 3"):
+        resolve_policy_class("scripted").from_dict({"speed": 3})
 
 
 def test_the_hand_comes_down_along_the_sides_of_a_box_with_the_smallest_turn():
@@ -110,4 +90,4 @@ def test_a_task_without_a_plan_is_refused_before_anything_is_built(tmp_path, cap
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [job]}))
     assert main(["validate", str(path)]) == 2
-    assert "the scripted policy has no plan for 'cartpole'; it has plans for reach" in capsys.readouterr().err
+    assert "no plan for 'cartpole'" in capsys.readouterr().err

@@ -50,8 +50,8 @@ def write(directory, iterations: int, *, kept: int = 2, ranks: int = 1):
 def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):
     for iterations in (0, 50, 100):
         write(tmp_path, iterations)
-    assert list(numbered_checkpoints(tmp_path)) == [50, 100]
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt", "model_100.pt", "state_100.pt"}
+    assert read_learned(model_path(tmp_path, 100))["iter"] == 100
 
 
 def test_a_checkpoint_that_was_evaluated_stays_as_a_policy(tmp_path):
@@ -63,29 +63,24 @@ def test_a_checkpoint_that_was_evaluated_stays_as_a_policy(tmp_path):
     assert newest_readable(tmp_path)[0] == 150
 
 
-def test_a_checkpoint_says_with_which_iteration_to_go_on(tmp_path):
-    assert read_learned(write(tmp_path, 7))["iter"] == 7
-
-
 def test_where_the_newest_checkpoint_is_torn_the_one_before_is_taken(tmp_path):
     for iterations in (50, 100):
         write(tmp_path, iterations)
     model_path(tmp_path, 100).write_bytes(b"PK torn")
     assert newest_readable(tmp_path)[0] == 50
     model_path(tmp_path, 50).write_bytes(b"")
-    with pytest.raises(StorageError, match="none of the 2 checkpoints"):
+    with pytest.raises(StorageError, match="none of the 2"):
         newest_readable(tmp_path)
 
 
-def test_every_rank_finds_its_own_state(tmp_path):
-    write(tmp_path, 7, ranks=2)
-    states = [read_rank_state(tmp_path, iterations=7, rank=rank, world_size=2) for rank in range(2)]
-    assert [state["torch_rng"].tolist() for state in states if state] == [[0, 0, 0], [1, 1, 1]]
-
-
-def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
+def test_a_state_of_another_number_of_ranks_or_a_damaged_one_is_none(tmp_path):
     write(tmp_path, 7, ranks=2)
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=3) is None
+    for content in ([1, 2], {"7": torch.zeros(3)}):
+        torch.save(content, state_path(tmp_path, 7))
+        assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
+    state_path(tmp_path, 7).write_bytes(b"torn")
+    assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
     state_path(tmp_path, 7).unlink()
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=2) is None
 
@@ -117,6 +112,10 @@ def test_all_ranks_go_on_from_one_checkpoint_each_with_its_own_state(views):
     found = taken_up(*views)
     assert [learned["iter"] for learned, _ in found] == [100, 100]
     assert [rank_state["torch_rng"].tolist() for _, rank_state in found] == [[0, 0, 0], [1, 1, 1]]
+    for view in views:
+        torch.save({"0": torch.frombuffer(bytearray(packed({})), dtype=torch.uint8), "1": 7}, state_path(view, 100))
+    found = [(learned["iter"], state) for learned, state in taken_up(*views)]
+    assert found == [(100, None), (100, None)], "where one state is damaged all begin new episodes"
     model_path(views[0], 100).write_bytes(b"PK torn")
     assert [learned["iter"] for learned, _ in taken_up(views[0], views[0])] == [50, 50]
 
@@ -126,7 +125,7 @@ def test_a_rank_that_finds_another_content_ends_the_training_on_all_ranks(views,
     (views[1] / name).write_bytes(b"PK torn")
     for error in taken_up(*views):
         assert isinstance(error, ConfigError)
-        assert str(error).startswith(f"the ranks do not agree on {name} (rank 0: ")
+        assert f"{name} (rank 0: " in str(error)
     (views[1] / name).unlink()
     assert "rank 1: absent" in str(taken_up(*views)[1])
 
@@ -139,29 +138,13 @@ def test_a_file_that_one_rank_cannot_read_ends_the_training_and_no_older_one_is_
     first, second = taken_up(*views)
     assert isinstance(first, PeerStoppedError)
     assert isinstance(second, StorageError)
-    assert str(second) == f"cannot read {views[1] / name}: File name too long"
+    assert str(views[1] / name) in str(second)
     first, second = taken_up(*reversed(views))
     assert (type(first), type(second)) == (StorageError, PeerStoppedError)
 
 
-def test_where_one_ranks_state_is_damaged_all_begin_new_episodes(views):
-    for view in views:
-        torch.save({"0": torch.frombuffer(bytearray(packed({})), dtype=torch.uint8), "1": 7}, state_path(view, 100))
-    assert [(learned["iter"], state) for learned, state in taken_up(*views)] == [(100, None), (100, None)]
-
-
-def test_a_damaged_state_is_as_good_as_none(tmp_path):
-    write(tmp_path, 7)
-    for content in ([1, 2], {"7": torch.zeros(3)}):
-        torch.save(content, state_path(tmp_path, 7))
-        assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
-    state_path(tmp_path, 7).write_bytes(b"torn")
-    assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
-
-
 def test_a_full_disk_leaves_the_checkpoint_before_and_is_named(tmp_path, monkeypatch):
     write(tmp_path, 50)
-
     write_a_part = os.write
 
     def torn(descriptor: int, content: memoryview) -> int:
@@ -169,7 +152,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_is_named(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", torn)
-    with pytest.raises(DiskUnusableError, match=r"cannot write .*state_100\.pt: No space left on device"):
+    with pytest.raises(DiskUnusableError, match=r"state_100\.pt"):
         write(tmp_path, 100)
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt"}
 
@@ -177,77 +160,52 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_is_named(tmp_path, monkeyp
 def test_a_file_with_code_in_it_is_not_loaded(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save({"actor_state_dict": {}, "iter": 1, "infos": pickle.PickleBuffer}, path)
-    with pytest.raises(ConfigError, match="is not loaded: it could run code"):
+    with pytest.raises(ConfigError, match="could run code"):
         read_learned(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])
-def test_a_torn_file_is_told(tmp_path, content):
-    path = tmp_path / "model_1.pt"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"model_1\.pt"):
-        read_learned(path)
-
-
-def test_another_kind_of_file_is_no_checkpoint(tmp_path):
-    path = tmp_path / "model_1.pt"
     torch.save({"weights": torch.zeros(1)}, path)
-    with pytest.raises(ConfigError, match="is no checkpoint of rsl_rl: it has no actor_state_dict and no iter"):
+    with pytest.raises(ConfigError, match="no actor_state_dict and no iter"):
         read_learned(path)
-
-
-def scores(*jobs: EvaluatedJob) -> list[Score | None]:
-    return [score_of([job], 1, evaluation="jobs") for job in jobs]
+    for content in (b"", b"PK\x03\x04 torn"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"model_1\.pt"):
+            read_learned(path)
 
 
 def job(success_rate: float | None, mean_return: float | None, mean_length: float | None) -> EvaluatedJob:
     return EvaluatedJob(episodes=10, success_rate=success_rate, mean_return=mean_return, mean_length=mean_length)
 
 
-def better(directory: Path, score: Score | None, other: Score | None) -> bool:
-    """Whether a checkpoint is kept after another one."""
-    assert score is not None
-    assert other is not None
-    model_path(directory, 1).touch()
-    return keep_best(directory, other) and keep_best(directory, score)
-
-
-def test_of_two_that_always_succeed_the_quicker_is_better(tmp_path):
-    slow, quick = scores(job(1.0, 10.6, 12.8), job(1.0, 9.5, 10.0))
-    assert better(tmp_path, quick, slow)
-
-
-def test_success_counts_more_than_rewards(tmp_path):
-    often, well_paid = (
-        score_of([each], 1, evaluation="jobs") for each in (job(0.9, 1.0, 100.0), job(0.8, 50.0, 100.0))
-    )
-    assert better(tmp_path, often, well_paid)
-
-
-def test_where_success_is_not_measured_the_sum_of_rewards_decides(tmp_path):
-    long, short = scores(job(None, 90.0, 100.0), job(None, 50.0, 50.0))
-    assert better(tmp_path, long, short)
-    assert long is not None
-    assert long.success_rate == -1
-
-
-def test_jobs_count_alike():
-    score = score_of([job(1.0, 10.0, 10.0), job(0.0, 5.0, 10.0)], 3, evaluation="jobs")
-    assert score is not None
-    assert (score.success_rate, score.merit, score.iterations) == (0.5, pytest.approx(0.75), 3)
-
-
-def test_an_evaluation_without_episodes_says_nothing():
-    assert score_of([job(None, None, None)], 1, evaluation="jobs") is None
-
-
 def score(success_rate: float, merit: float, iterations: int, evaluation: str = "jobs") -> Score:
     return Score(success_rate=success_rate, merit=merit, iterations=iterations, evaluation=evaluation)
 
 
-def test_of_equal_success_the_better_rewards_are_best(tmp_path):
-    assert better(tmp_path, score(0.9, 1.5, 1), score(0.9, 1.0, 1))
-    assert not keep_best(tmp_path, score(0.9, 1.5, 1))
+LONG = score_of([job(None, 90.0, 100.0)], 1, evaluation="jobs")
+
+
+@pytest.mark.parametrize(
+    ("score", "other"),
+    [
+        (score_of([job(1.0, 9.5, 10.0)], 1, evaluation="jobs"), score_of([job(1.0, 10.6, 12.8)], 1, evaluation="jobs")),
+        (score_of([job(0.9, 1.0, 100)], 1, evaluation="jobs"), score_of([job(0.8, 50.0, 100)], 1, evaluation="jobs")),
+        (LONG, score_of([job(None, 50.0, 50.0)], 1, evaluation="jobs")),
+        (score(0.9, 1.5, 1), score(0.9, 1.0, 1)),
+    ],
+    ids=["the quicker", "success before rewards", "rewards without success", "the better paid"],
+)
+def test_of_two_checkpoints_the_better_one_is_kept(tmp_path, score, other):
+    model_path(tmp_path, 1).touch()
+    assert keep_best(tmp_path, other)
+    assert keep_best(tmp_path, score)
+    assert not keep_best(tmp_path, score)
+
+
+def test_jobs_count_alike_and_one_without_episodes_or_success_says_so():
+    score = score_of([job(1.0, 10.0, 10.0), job(0.0, 5.0, 10.0)], 3, evaluation="jobs")
+    assert score is not None
+    assert (score.success_rate, score.merit, score.iterations) == (0.5, pytest.approx(0.75), 3)
+    assert score_of([job(None, None, None)], 1, evaluation="jobs") is None
+    assert LONG is not None
+    assert LONG.success_rate == -1
 
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path):
@@ -265,14 +223,14 @@ def test_scores_of_unlike_evaluations_are_not_compared(tmp_path, caplog):
     assert keep_best(tmp_path, score(0.9, 1.0, 50, "easy"))
     assert keep_best(tmp_path, score(0.2, 1.0, 100, "hard"))
     assert (tmp_path / BEST_FILE).read_text() == "hard jobs"
-    assert "of iteration 50, was evaluated with other jobs; it is replaced" in caplog.text
+    assert "other jobs" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"success_rate": 1.0}'])
 def test_a_damaged_score_is_as_good_as_none(tmp_path, caplog, content):
     (tmp_path / "model_best.json").write_text(content)
     assert best_score(tmp_path) is None
-    assert "model_best.json is damaged" in caplog.text
+    assert "model_best.json" in caplog.text
 
 
 # The evaluation of a checkpoint that training writes again is one of what is there now, and of nothing else.
@@ -282,8 +240,8 @@ STEP = 200
 JOBS = {
     "jobs": [
         {
-            "name": "reach",
-            "arena_env_args": {"environment": "reach", "num_envs": 2},
+            "name": "pole",
+            "arena_env_args": {"environment": "cartpole", "num_envs": 2},
             "policy_type": "rsl_rl",
             "policy_config_dict": {"checkpoint_path": "given by the training", "action_scaling": "within_bounds"},
             "num_episodes": 3,
@@ -294,7 +252,7 @@ JOBS = {
 
 def weights(directory: Path, seed: int) -> Path:
     """Write the checkpoint of iteration 200, over the one that is there, and return it."""
-    return closed_write_checkpoint(directory, num_inputs=26, num_actions=8, name=f"model_{STEP}.pt", seed=seed)
+    return closed_write_checkpoint(directory, num_inputs=5, num_actions=1, name=f"model_{STEP}.pt", seed=seed)
 
 
 def evaluated(directory: Path, checkpoint: Path) -> list[tuple[float, int]]:
@@ -308,7 +266,7 @@ def evaluated(directory: Path, checkpoint: Path) -> list[tuple[float, int]]:
         device="cpu",
     )
     assert evaluation.run(checkpoint, STEP) == 0
-    assert evaluation.results(STEP)["reach"].episodes == 3
+    assert evaluation.results(STEP)["pole"].episodes == 3
     assert evaluation.is_complete(STEP)
     episodes = merge_results(evaluation.directory(STEP)).episodes
     return list(zip(episodes["return"].tolist(), episodes["attempt"].tolist(), strict=True))
@@ -317,38 +275,44 @@ def evaluated(directory: Path, checkpoint: Path) -> list[tuple[float, int]]:
 def cut_off(directory: Path) -> None:
     """Leave of an evaluation what there is when its processes are killed after one of its three episodes."""
     directory = directory / "evaluations" / f"step-{STEP}"
-    record = directory / "reach" / "episode_results_rank0.jsonl"
+    record = directory / "pole" / "episode_results_rank0.jsonl"
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:1]))
-    (directory / "reach" / "job_report_rank0.json").unlink()
+    (directory / "pole" / "job_report_rank0.json").unlink()
     for path in directory.iterdir():
         if path.suffix in {".csv", ".parquet"} or path.name == "results.json":
             path.unlink()
 
 
+@pytest.fixture
+def written(tmp_path) -> tuple[Path, list[tuple[float, int]]]:
+    """A checkpoint that was evaluated, and its episodes."""
+    checkpoint = weights(tmp_path / "training", seed=5)
+    return checkpoint, evaluated(checkpoint.parent, checkpoint)
+
+
 @pytest.mark.parametrize("is_cut_off", [False, True])
-def test_a_checkpoint_that_is_written_again_with_other_numbers_is_evaluated_anew(tmp_path, is_cut_off):
-    first = evaluated(tmp_path / "training", weights(tmp_path / "training", seed=5))
+def test_a_checkpoint_that_is_written_again_with_other_numbers_is_evaluated_anew(tmp_path, written, is_cut_off):
+    checkpoint, first = written
     if is_cut_off:
-        cut_off(tmp_path / "training")
-    second = evaluated(tmp_path / "training", weights(tmp_path / "training", seed=6))
-    other = evaluated(tmp_path / "other", tmp_path / "training" / f"model_{STEP}.pt")
+        cut_off(checkpoint.parent)
+    weights(checkpoint.parent, seed=6)
+    second = evaluated(checkpoint.parent, checkpoint)
+    other = evaluated(tmp_path / "other", checkpoint)
     assert [score for score, _ in second] == [score for score, _ in other]
     assert not {score for score, _ in first} & {score for score, _ in second}
     assert {attempt for _, attempt in second} == {2}
-    directory = tmp_path / "training" / "evaluations" / f"step-{STEP}"
-    [job] = json.loads((directory / "results.json").read_text())["jobs"]
-    assert job["rerun"] == 1
-    aside = directory / "reach" / "set_aside" / "attempt_1" / "episode_results_rank0.jsonl"
+    directory = checkpoint.parent / "evaluations" / f"step-{STEP}"
+    assert json.loads((directory / "results.json").read_text())["jobs"][0]["rerun"] == 1
+    aside = directory / "pole" / "set_aside" / "attempt_1" / "episode_results_rank0.jsonl"
     assert len(aside.read_text().splitlines()) == (1 if is_cut_off else 3)
 
 
-def test_a_checkpoint_that_is_written_again_with_the_same_numbers_keeps_its_episodes(tmp_path):
-    checkpoint = weights(tmp_path / "training", seed=5)
-    first = evaluated(tmp_path / "training", checkpoint)
-    cut_off(tmp_path / "training")
+def test_a_checkpoint_that_is_written_again_with_the_same_numbers_keeps_its_episodes(tmp_path, written):
+    checkpoint, first = written
+    cut_off(checkpoint.parent)
     shutil.copy(checkpoint, tmp_path / "copy.pt")
     shutil.copy(tmp_path / "copy.pt", checkpoint)
-    second = evaluated(tmp_path / "training", checkpoint)
+    second = evaluated(checkpoint.parent, checkpoint)
     assert [score for score, _ in second] == [score for score, _ in first]
     assert sorted(attempt for _, attempt in second) == [1, 2, 2]
 
@@ -368,7 +332,7 @@ def test_evaluation_meets_episodes_that_training_does_not():
 
 
 def test_a_mistake_is_told_in_words_of_the_training():
-    with pytest.raises(ConfigError, match=r"^env\.strat: .* did you mean 'start'"):
+    with pytest.raises(ConfigError, match=r"^env\.strat: .* 'start'"):
         environment_job(small_config("env.strat=hanging"))
-    with pytest.raises(ConfigError, match=r"^environment: no environment called 'cartpol'"):
+    with pytest.raises(ConfigError, match=r"^environment: .* 'cartpol'"):
         environment_job(small_config("environment=cartpol"))

@@ -1,6 +1,5 @@
 """What a training reports."""
 
-import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,11 @@ def measures(num_episodes: int, **more: float) -> dict[str, float]:
     return {**known, **{f"Train/{name}": value for name, value in more.items()}}
 
 
-def test_an_iteration_is_told_in_a_line():
+def test_an_iteration_is_told_in_a_line_and_what_is_not_known_is_not():
     told = line_of_iteration(measures(4, success_rate=0.75), iterations=3, total=10, left_s=3723.4)
     assert told == (
         "iteration 3/10: reward 12.50, length 80, success 75%, std 0.60, lr 1.0e-03, 2,000 steps/s, 1:02:03 left"
     )
-
-
-def test_what_is_not_known_is_not_told():
     assert line_of_iteration(measures(0), iterations=1, total=10, left_s=61.0) == (
         "iteration 1/10: std 0.60, lr 1.0e-03, 2,000 steps/s, 1:01 left"
     )
@@ -113,14 +109,12 @@ def test_measures_and_settings_go_to_wandb_and_its_run_is_finished(
 @pytest.mark.parametrize(("name", "module"), [("wandb", wandb_log_writer), ("neptune", neptune_log_writer)])
 def test_a_log_writer_whose_package_is_not_there_is_refused_before_anything_is_built(name, module, monkeypatch):
     monkeypatch.setattr(module, name, None)
-    with pytest.raises(
-        ConfigError, match=f"agent.logger: '{name}' cannot be used: the package {name} is not installed"
-    ):
+    with pytest.raises(ConfigError, match=f"agent.logger: .*package {name}"):
         log_writer(small_config(f"agent.logger={name}"))
 
 
 def test_options_that_a_log_writer_does_not_have_are_refused_before_anything_is_built(wandb: Wandb):
-    with pytest.raises(ConfigError, match=r"agent\.logger: .* unexpected keyword argument 'projekt'"):
+    with pytest.raises(ConfigError, match=r"agent\.logger: .* 'projekt'"):
         log_writer(small_config("agent.logger={class_name: wandb, projekt: legs}"))
     assert not wandb.begun
 
@@ -129,8 +123,7 @@ class Own:
     """A writer of a user's own, with no more than rsl_rl asks for."""
 
     def __init__(self, log_dir: str) -> None:
-        logging.getLogger(__name__).debug(log_dir)
-        self.scalars: list[tuple[str, float, int]] = []
+        self.log_dir, self.scalars = log_dir, []
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         self.scalars.append((tag, scalar_value, global_step))

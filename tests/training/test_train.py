@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,29 +18,34 @@ from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.config import TrainOptions, read_train_options
 from isaaclab_arena.training.learner import named_digests
 from isaaclab_arena.training.train import main
-from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
+from tests.end_to_end.launching import TORCHRUN, command, patience_s, run, start, write_jobs
 
 TRAIN = ["-m", "isaaclab_arena.training.train"]
+WATCHED = ["-m", "tests.training.watched_rank"]
 SMALL = (
-    "agent.num_steps_per_env=16",
-    "agent.actor.hidden_dims=[16]",
-    "agent.critic.hidden_dims=[16]",
-    "checkpoints.export=false",
+    *("--num_envs", "8", "agent.num_steps_per_env=16", "checkpoints.export=false"),
+    *("agent.actor.hidden_dims=[16]", "agent.critic.hidden_dims=[16]"),
 )
 EVALUATED = ("evaluation.interval=2", "evaluation.num_episodes=5", "evaluation.num_envs=2")
 NOT_EVALUATED = ("evaluation.interval=0",)
 
+# The tests with processes take some seconds each: what is tested is what several processes do together.
 
-def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] | None = None, fresh: bool = False):
-    """Train cartpole in a directory."""
-    return run(
-        command(
-            "cartpole", "--log_root", tmp_path / "logs", "--num_envs", 8, *SMALL, *words, ranks=ranks, module=TRAIN
-        ),
-        timeout_s=patience_s(120),
-        extra=extra,
-        fresh=fresh,
-    )
+
+def finished(line: list[str], extra: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return run(line, timeout_s=patience_s(120), extra=extra)
+
+
+def train(
+    tmp_path: Path, *words: object, ranks: int = 1, module: Sequence[str] = TRAIN, extra: dict[str, str] | None = None
+) -> Path:
+    """Train cartpole, and return the directory of the run."""
+    line = command("cartpole", "--log_root", tmp_path / "logs", *SMALL, *words, ranks=ranks, module=module)
+    done = finished(line, extra)
+    assert done.returncode == 0, done.stderr
+    directory = run_directory_of(tmp_path)
+    (directory / "stderr").write_text(done.stderr)
+    return directory
 
 
 def run_directory_of(tmp_path: Path) -> Path:
@@ -58,13 +63,30 @@ def measures(directory: Path) -> dict[tuple[int, str], float]:
         return {(int(line["step"]), line["measure"]): float(line["value"]) for line in csv.DictReader(file)}
 
 
+def of_evaluations(directory: Path) -> dict[tuple[int, str], float]:
+    return {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")}
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     """A run of six iterations in one go."""
     tmp_path = tmp_path_factory.mktemp("undisturbed")
-    finished = train(tmp_path, "--max_iterations", 6, "agent.save_interval=2", *EVALUATED)
-    assert finished.returncode == 0, finished.stderr
-    return run_directory_of(tmp_path)
+    return train(tmp_path, "--max_iterations", 6, "agent.save_interval=2", *EVALUATED)
+
+
+@pytest.fixture
+def copied(undisturbed, tmp_path) -> Path:
+    """The same run in a directory that a test may change."""
+    return shutil.copytree(undisturbed, tmp_path / "copied")
+
+
+@pytest.fixture(scope="module")
+def by_two_ranks(tmp_path_factory) -> Path:
+    """A run of two ranks under torchrun, whose files are noted beside it."""
+    tmp_path = tmp_path_factory.mktemp("ranks")
+    words = ("--logger", "wandb", "agent.save_interval=1", "distributed.check_sync_every=1", "checkpoints.export=true")
+    spied = {"SPY_FILE": str(tmp_path / "written_by_rank")}
+    return train(tmp_path, "--max_iterations", 2, *words, *NOT_EVALUATED, ranks=2, module=WATCHED, extra=spied)
 
 
 def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
@@ -72,29 +94,24 @@ def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
     agent = yaml.safe_load((undisturbed / "params" / "agent.yaml").read_text())
     assert agent["observation_terms"] == {"policy": ["cart_pos", "pole_angle", "cart_vel", "pole_vel"]}
     assert yaml.safe_load((undisturbed / "params" / "env.yaml").read_text())["environment"] == "cartpole"
-    told = measures(undisturbed)
-    assert told[6, "Perf/total_steps"] == 6 * 8 * 16
-    assert {(step, name) for step, name in told if "success_rate" in name and name.startswith("Eval")} == {
+    assert measures(undisturbed)[6, "Perf/total_steps"] == 6 * 8 * 16
+    assert {key for key in of_evaluations(undisturbed) if "success_rate" in key[1]} == {
         (step, "Eval/cartpole/success_rate") for step in (2, 4, 6)
     }
     assert (undisturbed / "model_best.pt").is_file()
     assert list(undisturbed.glob("events.out.tfevents.*"))
 
 
-def test_an_evaluation_that_nobody_took_note_of_is_made_up_for(tmp_path):
-    assert train(tmp_path, "--max_iterations", 2, *EVALUATED).returncode == 0
-    directory = run_directory_of(tmp_path)
-    before = {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")}
-    assert before
-    lines = (directory / "progress.csv").read_text().splitlines(keepends=True)
-    (directory / "progress.csv").write_text(
-        "".join(line for line in lines if "Eval/" not in line and "evaluation" not in line)
-    )
-    (directory / "model_best.pt").unlink()
-    (directory / "model_best.json").unlink()
-    assert main(["--resume", str(directory)]) == 0
-    assert {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")} == before
-    assert (directory / "model_best.pt").is_file()
+def test_an_evaluation_that_is_not_in_the_measures_is_made_up_for(copied):
+    before = of_evaluations(copied)
+    lines = (copied / "progress.csv").read_text().splitlines(keepends=True)
+    lines = [line for line in lines if not line.startswith(("6,Eval/", "6,Perf/evaluation"))]
+    (copied / "progress.csv").write_text("".join(lines))
+    for name in ("model_best.pt", "model_best.json"):
+        (copied / name).unlink()
+    assert main(["--resume", str(copied)]) == 0
+    assert of_evaluations(copied) == before
+    assert (copied / "model_best.pt").is_file()
 
 
 def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
@@ -107,44 +124,31 @@ def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
     assert max(numbered_checkpoints(undisturbed)) == 6
 
 
-def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, tmp_path):
-    assert train(tmp_path, "--max_iterations", 4, "agent.save_interval=2", *EVALUATED).returncode == 0
-    directory = run_directory_of(tmp_path)
-    resumed = run(
-        command("cartpole", "--resume", directory, "--max_iterations", 6, module=TRAIN), timeout_s=patience_s(120)
-    )
+def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, copied):
+    """It was killed in its last iterations: what it had written of them is there beside the fourth's checkpoint."""
+    for name in ("model_6.pt", "state_6.pt", "model_best.pt", "model_best.json"):
+        (copied / name).unlink(missing_ok=True)
+    shutil.rmtree(copied / "evaluations" / "step-6")
+    resumed = finished(command("cartpole", "--resume", copied, module=TRAIN))
     assert resumed.returncode == 0, resumed.stderr
-    assert "going on from" in resumed.stderr
-    assert learned(directory, 6) == learned(undisturbed, 6)
-    lines = yaml.safe_load((directory / "params" / "train.yaml").read_text())["command_lines"]
+    assert learned(copied, 6) == learned(undisturbed, 6)
+    lines = yaml.safe_load((copied / "params" / "train.yaml").read_text())["command_lines"]
     assert ["--resume" in line for line in lines] == [False, True]
-    told, before = measures(directory), measures(undisturbed)
-    assert {key: value for key, value in told.items() if "Perf" not in key[1]} == {
-        key: value for key, value in before.items() if "Perf" not in key[1]
-    }
+    told, before = (
+        {key: value for key, value in measures(run).items() if "Perf" not in key[1]} for run in (copied, undisturbed)
+    )
+    assert told == before
 
 
 def test_a_launcher_changes_nothing_for_a_single_process(undisturbed, tmp_path):
-    arguments = [
-        "cartpole",
-        "--log_root",
-        tmp_path / "logs",
-        "--num_envs",
-        8,
-        "--max_iterations",
-        2,
-        *SMALL,
-        *NOT_EVALUATED,
-    ]
-    launched = [*TORCHRUN, "--standalone", "--nproc_per_node=1", *TRAIN, *map(str, arguments)]
-    finished = run(launched, timeout_s=patience_s(120))
-    assert finished.returncode == 0, finished.stderr
+    arguments = ["cartpole", "--log_root", str(tmp_path / "logs"), "--max_iterations", "2", *SMALL, *NOT_EVALUATED]
+    done = finished([*TORCHRUN, "--standalone", "--nproc_per_node=1", *TRAIN, *arguments])
+    assert done.returncode == 0, done.stderr
     assert learned(run_directory_of(tmp_path), 2) == learned(undisturbed, 2)
 
 
 def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, tmp_path):
-    """Rank 0 of two starts from the same weights, and evaluates them before anything is learned."""
-    jobs = tmp_path / "jobs.json"
+    """Two ranks give what the training, a single process, got for its last checkpoint."""
     job = {
         "name": "cartpole",
         "arena_env_args": {"environment": "cartpole", "num_envs": 2},
@@ -153,25 +157,10 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
         "num_episodes": 5,
         "seed": 10_000,
     }
-    jobs.write_text(json.dumps({"jobs": [job]}))
-    tables = []
-    for ranks in (1, 2):
-        directory = tmp_path / f"ranks{ranks}"
-        arguments = [
-            "--eval_jobs_config",
-            jobs,
-            "--output_dir",
-            directory,
-            "--split_jobs",
-            "--deterministic",
-            "--policy_batch",
-            2,
-        ]
-        finished = run(command(*arguments, ranks=ranks), timeout_s=patience_s(120))
-        assert finished.returncode == 0, finished.stderr
-        tables.append(episodes(directory))
-    assert tables[0] == tables[1]
-    assert tables[0] == episodes(undisturbed / "evaluations" / "step-6")
+    words = ("--output_dir", tmp_path / "out", "--split_jobs", "--deterministic", "--policy_batch", 2)
+    done = finished(command("--eval_jobs_config", write_jobs(tmp_path / "jobs.json", [job]), *words, ranks=2))
+    assert done.returncode == 0, done.stderr
+    assert episodes(tmp_path / "out") == episodes(undisturbed / "evaluations" / "step-6")
 
 
 def episodes(directory: Path) -> list[tuple[str, ...]]:
@@ -182,198 +171,116 @@ def episodes(directory: Path) -> list[tuple[str, ...]]:
         ]
 
 
-SPY = """
-import os, sys
-_LOG = os.open(os.environ["SPY_FILE"] + os.environ.get("RANK", "0"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-def _note(event, arguments):
-    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        os.write(_LOG, (str(arguments[0]) + "\\n").encode())
-    elif event == "os.rename":
-        os.write(_LOG, (str(arguments[1]) + "\\n").encode())
-    elif event == "os.mkdir":
-        os.write(_LOG, (str(arguments[0]) + "/\\n").encode())
-sys.addaudithook(_note)
-"""
-
-
-FAILING_READS = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static int fails(int file) {
-    char link[64], path[4096];
-    const char *name = getenv("FAILING_NAME"), *rank = getenv("RANK");
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(link, path, sizeof path - 1), last = name ? strlen(name) : 0;
-    return rank && !strcmp(rank, "1") && last && length > last && !memcmp(path + length - last, name, last);
-}
-ssize_t read(int file, void *into, size_t size) {
-    if (fails(file)) { errno = EIO; return -1; }
-    return ((ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read"))(file, into, size);
-}
-"""
-
-
-WANDB = """
-import os
-
-def _said(*arguments, **options):
-    with open(os.environ["SPY_FILE"] + "_wandb", "a") as file:
-        file.write(os.environ.get("RANK", "0") + "\\n")
-
-class config:
-    update = staticmethod(_said)
-
-init = log = finish = _said
-"""
-
-
-def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_path):
-    (tmp_path / "spy").mkdir()
-    (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
-    (tmp_path / "spy" / "wandb.py").write_text(WANDB)
-    spied = {"PYTHONPATH": f"{tmp_path / 'spy'}:{ROOT}", "SPY_FILE": str(tmp_path / "written_by_rank")}
-    words = (
-        "--logger",
-        "wandb",
-        "agent.save_interval=1",
-        "distributed.check_sync_every=1",
-        "checkpoints.export=true",
-        *NOT_EVALUATED,
-    )
-    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=2, extra=spied, fresh=True)
-    assert finished.returncode == 0, finished.stderr
-    directory = run_directory_of(tmp_path)
-    written = [
-        {
-            Path(line).name
-            for line in (tmp_path / f"written_by_rank{rank}").read_text().splitlines()
-            if line.startswith(str(directory)) and not line.endswith("/")
-        }
-        for rank in range(2)
-    ]
-    assert {
-        "model_2.pt",
-        "state_2.pt",
-        "agent.yaml",
-        "train.yaml",
-        "progress.csv",
-        "policy.onnx",
-        "policy.pt",
-    } <= written[0]
-    assert written[1] == {"rank1.log"}
-    assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
-    settings = yaml.safe_load((directory / "params" / "train.yaml").read_text())
+def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(by_two_ranks):
+    noted = [(by_two_ranks.parents[2] / f"written_by_rank{rank}").read_text().splitlines() for rank in range(2)]
+    first, second = ({Path(line).name for line in lines if line.startswith(str(by_two_ranks))} for lines in noted)
+    settings = {"agent.yaml", "train.yaml", "progress.csv"}
+    assert {"model_2.pt", "state_2.pt", "policy.onnx", "policy.pt"} | settings <= first
+    assert second == {"rank1.log"}
+    assert ["wandb" in lines for lines in noted] == [True, False]
+    settings = yaml.safe_load((by_two_ranks / "params" / "train.yaml").read_text())
     assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu"]
-    assert measures(directory)[2, "Perf/total_steps"] == 2 * 2 * 8 * 16
-    assert read_learned(directory / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 2
+    assert measures(by_two_ranks)[2, "Perf/total_steps"] == 2 * 2 * 8 * 16
+    assert read_learned(by_two_ranks / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 2
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="reads are made to fail by a library, which needs cc")
-def test_a_checkpoint_that_one_rank_cannot_read_ends_the_run_before_a_step(undisturbed, tmp_path):
-    (tmp_path / "failing.c").write_text(FAILING_READS)
-    library = tmp_path / "failing.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "failing.c", "-ldl"], check=True)
-    directory = tmp_path / "run"
-    shutil.copytree(undisturbed, directory, ignore=shutil.ignore_patterns("evaluations"))
-    before = {path.name: path.read_bytes() for path in directory.glob("*.pt")}
-    failed = run(
-        command("--resume", directory, "--max_iterations", 9, *NOT_EVALUATED, ranks=2, module=TRAIN),
-        timeout_s=patience_s(120),
-        extra={"LD_PRELOAD": str(library), "FAILING_NAME": "model_6.pt"},
-        fresh=True,
-    )
+def test_a_checkpoint_that_one_rank_cannot_read_ends_the_run_before_a_step(copied, tmp_path):
+    before = {path.name: path.read_bytes() for path in copied.glob("*.pt")}
+    line = command("--resume", copied, "--max_iterations", 9, *NOT_EVALUATED, ranks=2, module=WATCHED)
+    failed = finished(line, {"SPY_FILE": str(tmp_path / "spy"), "FAILING_NAME": "copied/model_6.pt"})
     assert failed.returncode == 1
-    assert f"cannot read {directory / 'model_6.pt'}: Input/output error" in failed.stderr
-    assert {path.name: path.read_bytes() for path in directory.glob("*.pt")} == before
-    assert max(step for step, _ in measures(directory)) == 6
+    assert f"{copied / 'model_6.pt'}: Input/output error" in failed.stderr
+    assert {path.name: path.read_bytes() for path in copied.glob("*.pt")} == before
+    assert max(step for step, _ in measures(copied)) == 6
 
 
 def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):
     filmed = ("--load_checkpoint", undisturbed / "model_6.pt", "evaluation.video_episodes=2")
-    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, *filmed, ranks=2)
-    assert finished.returncode == 0, finished.stderr
-    assert "training begins with the actor and the critic and the optimiser of" in finished.stderr
-    directory = run_directory_of(tmp_path)
-    films = [path.stem.rpartition("-")[2] for path in directory.glob("evaluations/step-2/**/*.mp4")]
+    directory = train(tmp_path, "--max_iterations", 2, *EVALUATED, *filmed, ranks=2)
+    assert "training begins with the actor" in (directory / "stderr").read_text()
+    evaluation = directory / "evaluations" / "step-2"
+    films = [path.stem.rpartition("-")[2] for path in evaluation.glob("**/*.mp4")]
     assert sorted(films) == ["0", "1"], "each film is made by the one rank that runs the episode"
-    results = json.loads((directory / "evaluations" / "step-2" / "results.json").read_text())
-    assert results["complete"]
-    assert results["jobs"][0]["episodes"] == 5
-    ranks = {
-        path.name for path in (directory / "evaluations" / "step-2" / "cartpole").glob("episode_results_rank*.jsonl")
-    }
-    assert len(ranks) == 2, "every rank ran a share"
+    results = json.loads((evaluation / "results.json").read_text())
+    assert (results["complete"], results["jobs"][0]["episodes"]) == (True, 5)
+    assert len(list((evaluation / "cartpole").glob("episode_results_rank*.jsonl"))) == 2, "every rank ran a share"
 
 
-def test_a_signal_saves_first(tmp_path):
-    arguments = ["cartpole", "--log_root", tmp_path / "logs", "--num_envs", 8, "--max_iterations", 100_000]
-    process = start(command(*arguments, *SMALL, *NOT_EVALUATED, module=TRAIN), tmp_path / "log")
+def under_way(tmp_path: Path, *words: object, ranks: int = 1) -> subprocess.Popen[bytes]:
+    """Return a training without an end, after its fifth iteration."""
+    endless = ("--log_root", tmp_path / "logs", "--max_iterations", 100_000, *SMALL, *NOT_EVALUATED, *words)
+    process = start(command("cartpole", *endless, ranks=ranks, module=TRAIN), tmp_path / "log")
     deadline = time.monotonic() + patience_s(60)
     while "iteration 5/" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=patience_s(60)) == 143, (tmp_path / "log").read_text()
-    directory = run_directory_of(tmp_path)
-    last = max(step for step, _ in measures(directory))
-    assert last in numbered_checkpoints(directory), "the last iteration that was told is saved"
+        time.sleep(0.02)
+    return process
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_stop_file_ends_all_ranks_after_one_iteration_with_a_checkpoint(tmp_path, ranks):
-    words = ["--log_root", tmp_path / "logs", "--num_envs", 8, "--max_iterations", 100_000]
-    words += ["--stop_file", tmp_path / "stop", *SMALL, *NOT_EVALUATED]
-    process = start(command("cartpole", *words, ranks=ranks, module=TRAIN), tmp_path / "log")
-    deadline = time.monotonic() + patience_s(60)
-    while "iteration 5/" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    (tmp_path / "stop").write_text("step 5: 97.0 %\n")
-    assert process.wait(timeout=patience_s(60)) == 0, (tmp_path / "log").read_text()
+def assert_the_last_iteration_is_saved(tmp_path: Path) -> None:
     directory = run_directory_of(tmp_path)
     last = max(step for step, _ in measures(directory))
     assert max(numbered_checkpoints(directory)) == last
     assert (directory / f"state_{last}.pt").is_file(), "it can go on"
-    resumed = train(tmp_path, "--resume", directory, "--stop_file", tmp_path / "stop")
-    assert resumed.returncode == 2
-    assert "is there already and would end the training at once; remove it" in resumed.stderr
 
 
-def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
-    words = ("--max_iterations", 2, *NOT_EVALUATED)
-    by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"
-    assert train(by_torchrun, *words, ranks=2).returncode == 0
-    finished = train(by_option, "--agent.max-iterations", 2, *NOT_EVALUATED, "--nproc_per_node", 2)
-    assert finished.returncode == 0, finished.stderr
-    directory = run_directory_of(by_option)
-    assert learned(directory, 2) == learned(run_directory_of(by_torchrun), 2)
-    assert "iteration 2/2" in finished.stderr
+def test_a_signal_saves_first(tmp_path):
+    process = under_way(tmp_path)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=patience_s(60)) == 143, (tmp_path / "log").read_text()
+    assert_the_last_iteration_is_saved(tmp_path)
+
+
+def test_a_stop_file_ends_a_training_after_one_iteration_with_a_checkpoint(tmp_path, capsys):
+    def leave_the_file() -> None:
+        while not list(tmp_path.glob("logs/*/*/progress.csv")):
+            time.sleep(0.01)
+        (tmp_path / "stop").touch()
+
+    line = ["cartpole", "--log_root", str(tmp_path / "logs"), "--max_iterations", "100000", *SMALL, *NOT_EVALUATED]
+    line += ["--logger", "none", "--stop_file", str(tmp_path / "stop")]
+    writer = threading.Thread(target=leave_the_file, daemon=True)
+    writer.start()
+    assert main(line) == 0
+    assert_the_last_iteration_is_saved(tmp_path)
+    assert main(line) == 2, "the file is there already"
+    assert str(tmp_path / "stop") in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_stop_file_ends_all_ranks_after_one_iteration_with_a_checkpoint(tmp_path):
+    process = under_way(tmp_path, "--stop_file", tmp_path / "stop", ranks=2)
+    (tmp_path / "stop").touch()
+    assert process.wait(timeout=patience_s(60)) == 0, (tmp_path / "log").read_text()
+    assert_the_last_iteration_is_saved(tmp_path)
+
+
+def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(by_two_ranks, tmp_path):
+    words = ("--max_iterations", 2, *NOT_EVALUATED, "--nproc_per_node", 2)
+    directory = train(tmp_path, *words)
+    assert learned(directory, 2) == learned(by_two_ranks, 2)
+    assert "iteration 2/2" in (directory / "stderr").read_text()
     assert {path.name for path in directory.glob("launcher/*/rank*.log")} == {"rank0.log", "rank1.log"}
-    finished = train(
-        failing, *words, "--nproc_per_node", 2, "agent.algorithm.class_name=tests.training.failing:Failing"
-    )
-    assert finished.returncode == 1
-    assert "[rank 1]" in finished.stderr
-    assert "LookupError: rank 1 cannot go on" in finished.stderr
+    words = (*words, "agent.algorithm.class_name=tests.training.failing:Failing", "--log_root", tmp_path / "failing")
+    failed = finished(command("cartpole", *SMALL, *words, module=TRAIN))
+    assert failed.returncode == 1
+    assert "[rank 1]" in failed.stderr
+    assert "LookupError: rank 1 cannot go on" in failed.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["cartpol"], "no training task called 'cartpol'; did you mean 'cartpole'?"),
+        (["cartpol"], "did you mean 'cartpole'?"),
         ([], "TASK: name a task (cartpole"),
-        (["cartpole", "env.start=sideways"], "env.start: \"sideways\" is none of 'upright' or 'hanging'"),
-        (["cartpole", "agent.learning_rat=1"], "agent.algorithm.learning_rat: PPO has no such option; did you mean"),
-        (["cartpole", "--resume", "/nowhere"], "'/nowhere' holds no training run"),
-        (["cartpole", "--resume", "EMPTY"], "holds no checkpoint to go on from; begin a new run"),
-        (["reach", "--resume", "EMPTY"], "is a run of 'cartpole', not of 'reach'; leave the task out"),
-        (["cartpole", "--eval_jobs_config", "JOBS"], "no job's policy takes a checkpoint; use policy_type rsl_rl"),
-        (["cartpole", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
-        (["cartpole", "--device", "cuda"], "'cuda' does not exist"),
-        (["cartpole", "agent.logger=wandbb"], "agent.logger: 'wandbb' cannot be used"),
+        (["cartpole", "env.start=sideways"], 'env.start: "sideways"'),
+        (["cartpole", "agent.learning_rat=1"], "agent.algorithm.learning_rat: PPO"),
+        (["cartpole", "--resume", "/nowhere"], "'/nowhere'"),
+        (["cartpole", "--resume", "EMPTY"], "no checkpoint"),
+        (["reach", "--resume", "EMPTY"], "'cartpole', not of 'reach'"),
+        (["cartpole", "--eval_jobs_config", "JOBS"], "policy_type rsl_rl"),
+        (["cartpole", "--config", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["cartpole", "--device", "cuda"], "'cuda'"),
+        (["cartpole", "agent.logger=wandbb"], "agent.logger: 'wandbb'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_path, capsys):
@@ -422,7 +329,5 @@ def test_a_launch_that_is_refused_leaves_no_directory(tmp_path, capsys):
 
 def test_a_film_of_evaluations_that_are_not_made_is_said_to_be_none(tmp_path, capsys):
     words = ["--max_iterations", "0", "--video", "--logger", "none", *SMALL, *NOT_EVALUATED]
-    assert main(["cartpole", "--num_envs", "8", "--log_root", str(tmp_path), *words]) == 0
-    assert (
-        "nothing is filmed: evaluations are, and with evaluation.interval=0 there are none" in capsys.readouterr().err
-    )
+    assert main(["cartpole", "--log_root", str(tmp_path), *words]) == 0
+    assert "nothing is filmed" in capsys.readouterr().err

@@ -48,5 +48,5 @@ def test_the_bowl_is_lifted_and_its_middle_carried_to_that_of_the_plate():
 def test_an_environment_that_has_no_expert_is_told():
     environment = CoinEnvironment(CoinConfig(), 1)
     observation = environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
-    with pytest.raises(ConfigError, match="libero_expert acts in libero:libero_spatial/pick_up_the_black_bowl_between"):
+    with pytest.raises(ConfigError, match="libero:libero_spatial/"):
         LiberoExpertPolicy().get_action(environment, observation)

@@ -79,7 +79,7 @@ def test_here_and_in_workers_it_does_the_same(meta_world_here):
 
 def test_an_expert_for_another_task_is_told_with_those_that_exist(meta_world_here):
     policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2"))
-    with pytest.raises(ConfigError, match="task: Meta-World has no expert for 'reach-v2'; it has some for reach-v3"):
+    with pytest.raises(ConfigError, match=r"task: .*'reach-v2'; .* reach-v3"):
         run("metaworld:reach-v3", policy=policy)
 
 
@@ -94,12 +94,12 @@ def test_an_expert_can_be_asked_after_all_workers_were_lost():
 def test_an_expert_for_another_task_is_told_from_a_worker_too():
     environment = build("metaworld:reach-v3", **IN_WORKERS)
     observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
-    with pytest.raises(ConfigError, match="task: Meta-World has no expert for 'push-v3'"):
+    with pytest.raises(ConfigError, match=r"task: .*'push-v3'"):
         MetaWorldExpertPolicy(MetaWorldExpertCfg(task="push-v3")).get_action(environment, observation)
     environment.close()
 
 
 def test_an_environment_that_has_no_experts_is_told():
     environment = CoinEnvironment(CoinConfig(), 1)
-    with pytest.raises(ConfigError, match="acts in environments metaworld:<task>, and this is"):
+    with pytest.raises(ConfigError, match="metaworld:<task>"):
         MetaWorldExpertPolicy().get_action(environment, {})

@@ -37,8 +37,8 @@ class TestConformance(PolicyConformance):
 
 @pytest.mark.parametrize("task", PLANS)
 def test_the_expert_solves_its_task(task):
-    records = run(f"robosuite:{task}", num_envs=2, num_episodes=4, policy=RobosuiteExpertPolicy(), **IN_ROBOSUITE)
-    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 4
+    records = run(f"robosuite:{task}", num_envs=2, num_episodes=2, policy=RobosuiteExpertPolicy(), **IN_ROBOSUITE)
+    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 2
 
 
 def test_fingers_close_around_the_thing_and_lift_it_when_they_rest():
@@ -65,13 +65,13 @@ def test_fingers_open_above_the_thing_and_turn_to_the_nearest_side():
 def test_an_environment_that_has_no_expert_is_told():
     environment = CoinEnvironment(CoinConfig(), 1)
     observation = environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
-    with pytest.raises(ConfigError, match="acts in robosuite:Lift, robosuite:Stack, robosuite:PickPlaceCan, and"):
+    with pytest.raises(ConfigError, match="robosuite:Lift, robosuite:Stack, robosuite:PickPlaceCan"):
         RobosuiteExpertPolicy().get_action(environment, observation)
 
 
 def test_robots_with_other_actions_are_told():
     environment = build("robosuite:Lift", robots=("Panda", "Panda"), **IN_ROBOSUITE)
     observation = environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
-    with pytest.raises(ConfigError, match="moves one arm by OSC_POSE, 7 numbers; 'Lift' takes 14"):
+    with pytest.raises(ConfigError, match="'Lift' takes 14"):
         RobosuiteExpertPolicy().get_action(environment, observation)
     environment.close()

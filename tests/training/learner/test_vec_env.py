@@ -21,15 +21,10 @@ from tests.training.learning import small_config, small_learner
 
 
 def env_slots(
-    environment: Environment,
-    *,
-    seed: int = 3,
-    group_size: int = 1,
-    scaling: ActionScaling = ActionScaling.AS_IS,
-    **options,
+    environment: Environment, *, seed: int = 3, group_size: int = 1, scaling: ActionScaling = ActionScaling.AS_IS
 ) -> TrainingEnvironment:
     scaler = ActionScaler(environment.action_spec, scaling, device=environment.device)
-    training = TrainingEnvironment(environment, seed=seed, **{"scaler": scaler, "cfg": {}, **options})
+    training = TrainingEnvironment(environment, seed=seed, scaler=scaler, cfg={})
     training.group_size = group_size
     return training
 
@@ -51,8 +46,9 @@ def run_until_an_episode_ends(training: TrainingEnvironment):
 )
 def test_only_what_is_lost_is_worth_nothing_from_then_on(ending, is_time_out):
     training = env_slots(ScriptedEnvironment(4, endings=(ending,)))
-    _, _, dones, extras = run_until_an_episode_ends(training)
+    observation, _, dones, extras = run_until_an_episode_ends(training)
     assert extras["time_outs"].equal(dones & is_time_out)
+    assert observation["policy"].isfinite().all()
 
 
 def test_an_env_slot_that_ends_shows_the_next_episode_at_once():
@@ -63,12 +59,6 @@ def test_an_env_slot_that_ends_shows_the_next_episode_at_once():
     start = environment.draw_conditions(second.conditions_generator())["point.start"]
     assert observation["policy"][0].tolist() == pytest.approx(start)
     assert training.episode_length_buf.tolist() == [0]
-
-
-def test_an_env_slot_that_breaks_down_leaves_no_nan_behind():
-    training = env_slots(ScriptedEnvironment(3, endings=("error",)))
-    observation, *_ = run_until_an_episode_ends(training)
-    assert observation["policy"].isfinite().all()
 
 
 def test_env_slots_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
@@ -89,9 +79,7 @@ def test_the_env_slots_of_a_group_begin_alike_and_groups_do_not():
     training = env_slots(ScriptedEnvironment(6), group_size=3)
     for _ in range(3):
         seen = training.restart()["policy"]
-        assert seen[0].equal(seen[1])
-        assert seen[0].equal(seen[2])
-        assert not seen[0].equal(seen[3])
+        assert [seen[0].equal(other) for other in seen] == [True, True, True, False, False, False]
         # Episodes that end and begin in between, one by one, must not put the groups out of step.
         run_until_an_episode_ends(training)
 
@@ -139,10 +127,6 @@ def test_a_group_without_terms_is_a_vector_without_numbers():
     assert observation["critic"].shape == (2, 0)
 
 
-def test_an_environment_that_takes_no_snapshots_says_so():
-    assert env_slots(ScriptedEnvironment(2)).snapshot() is None
-
-
 def test_no_picture_is_drawn_because_no_network_looks_at_one():
     seeing, blind = (build("reach", num_envs=3, enable_cameras=enabled) for enabled in (True, False))
     with closing(env_slots(seeing)) as with_cameras, closing(env_slots(blind)) as without:
@@ -158,83 +142,56 @@ def test_no_picture_is_drawn_because_no_network_looks_at_one():
     assert seeing.pictures_drawn == 0
 
 
-def problems(*words: str) -> list[str]:
+def refused(*words: str) -> list[str]:
+    """Return what is told of the settings of a training: key and message."""
     with pytest.raises(ConfigError) as raised:
         check_agent(small_config(*words))
-    return [str(problem) for problem in raised.value.problems]
+    return [f"{problem.key}: {problem.message}" for problem in raised.value.problems]
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("words", "key", "told"),
     [
-        ("agent.algorithm.gama=0.9", "agent.algorithm.gama: PPO has no such option; did you mean 'gamma'?"),
-        (
-            "agent.actor.hidden_dim=[8]",
-            "agent.actor.hidden_dim: MLPModel has no such option; did you mean 'hidden_dims'?",
-        ),
-        ("agent.algorithm.gamma=much", "agent.algorithm.gamma: must be float, got 'much'"),
-        ("agent.algorithm.class_name=PPPO", "agent.algorithm.class_name: there is no 'PPPO'"),
-        ("agent.algorithm.class_name=no.such:Thing", "agent.algorithm.class_name: there is no 'no.such:Thing'"),
-        ("agent.algorithm.multi_gpu_cfg={}", "agent.algorithm.multi_gpu_cfg: PPO has no such option"),
+        (["algorithm.gama=0.9"], "algorithm.gama", "'gamma'"),
+        (["actor.hidden_dim=[8]"], "actor.hidden_dim", "'hidden_dims'"),
+        (["algorithm.gamma=much"], "algorithm.gamma", "float"),
+        (["algorithm.class_name=PPPO"], "algorithm.class_name", "'PPPO'"),
+        (["algorithm.class_name=no.such:Thing"], "algorithm.class_name", "'no.such:Thing'"),
+        (["algorithm.multi_gpu_cfg={}"], "algorithm.multi_gpu_cfg", "PPO"),
+        (["algorithm.num_mini_batches=-4"], "algorithm.num_mini_batches", "-4"),
+        (["algorithm.num_mini_batches=0"], "algorithm.num_mini_batches", "got 0"),
+        (["algorithm.num_learning_epochs=0"], "algorithm.num_learning_epochs", "got 0"),
+        (["algorithm.schedule=adaptve"], "algorithm.schedule", "'adaptive'"),
+        (["algorithm.gamma=2"], "algorithm.gamma", "0 to 1"),
+        (["actor.hidden_dims=[]"], "actor.hidden_dims", "got []"),
+        (["critic.hidden_dims=[0]"], "critic.hidden_dims", "got [0]"),
+        (["algorithm.class_name=GRPO", "algorithm.group_size=3"], "algorithm.group_size", "use 2 or 4"),
+        (["actor.distribution_cfg=null"], "actor.distribution_cfg", "distribution_cfg"),
     ],
 )
-def test_options_that_a_class_does_not_have_are_told_before_anything_is_built(word, told):
-    assert problems(word)[0].startswith(told)
+def test_settings_with_which_nothing_would_be_learned_are_told_before_anything_is_built(words, key, told):
+    found = refused(*(f"agent.{word}" for word in words))
+    assert any(problem.startswith(f"agent.{key}: ") and told in problem for problem in found), found
 
 
-def test_samples_that_would_never_be_learned_from_are_refused():
-    (problem,) = problems("agent.algorithm.num_mini_batches=5")
-    assert problem == (
-        "agent.algorithm.num_mini_batches: 8 env slots x 16 steps = 128 samples do not divide into 5 mini-batches, and "
-        "3 would never be learned from; use 4 or 8"
-    )
-
-
-def test_a_recurrent_policy_divides_env_slots():
-    words = ("agent.actor.class_name=RNNModel", "agent.actor.distribution_cfg.class_name=GaussianDistribution")
-    (problem,) = problems("num_envs=6", *words)
-    assert "6 env slots of a recurrent policy do not divide into 4 mini-batches, and 2 would never" in problem
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("agent.algorithm.num_mini_batches=-4", "num_mini_batches: must be a whole number from 1, got -4"),
-        ("agent.algorithm.num_mini_batches=0", "num_mini_batches: must be a whole number from 1, got 0"),
-        ("agent.algorithm.num_learning_epochs=0", "num_learning_epochs: must be a whole number from 1, got 0"),
-        ("agent.algorithm.schedule=adaptve", "schedule: there is no 'adaptve'; did you mean 'adaptive'?"),
-        ("agent.algorithm.gamma=2", "gamma: must be from 0 to 1, got 2"),
-        ("agent.actor.hidden_dims=[]", "hidden_dims: must be sizes of layers, at least one, got []"),
-        ("agent.critic.hidden_dims=[0]", "hidden_dims: must be sizes of layers, at least one, got [0]"),
-    ],
-)
-def test_numbers_with_which_nothing_would_be_learned_are_refused(word, told):
-    assert any(problem.endswith(told) for problem in problems(word))
-
-
-def test_groups_have_to_divide_the_env_slots():
-    words = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=3")
-    assert problems(*words) == ["agent.algorithm.group_size: 8 env slots do not divide into groups of 3; use 2 or 4"]
-
-
-def test_a_group_of_observations_that_is_not_there_is_told():
-    with pytest.raises(
-        ConfigError, match=r"agent.obs_groups.actor: the environment has no group 'polcy'; did you mean"
-    ):
-        small_learner("agent.obs_groups.actor=[polcy]")
-
-
-def test_all_problems_are_told_at_once():
-    assert len(problems("agent.algorithm.gama=0.9", "agent.critic.size=3", "agent.algorithm.num_mini_batches=5")) == 3
-
-
-def test_a_class_of_somebody_else_can_be_named():
+def test_all_problems_are_told_at_once_and_a_class_of_another_package_is_none():
+    assert len(refused("agent.algorithm.gama=0.9", "agent.critic.size=3", "agent.algorithm.num_mini_batches=5")) == 3
     check_agent(small_config("agent.algorithm.class_name=rsl_rl.algorithms:PPO"))
 
 
-def test_an_actor_needs_a_distribution():
-    (problem,) = problems("agent.actor.distribution_cfg=null")
-    assert problem.startswith("agent.actor.distribution_cfg: a policy that learns draws its actions; give one")
+def test_samples_that_would_never_be_learned_from_are_refused():
+    (problem,) = refused("agent.algorithm.num_mini_batches=5")
+    for part in ("agent.algorithm.num_mini_batches: ", "8 env slots x 16 steps = 128", "3 would never", "use 4 or 8"):
+        assert part in problem
+    words = ("agent.actor.class_name=RNNModel", "agent.actor.distribution_cfg.class_name=GaussianDistribution")
+    (problem,) = refused("num_envs=6", *words)
+    assert "6 env slots of a recurrent policy" in problem
+    assert "2 would never" in problem
+
+
+def test_a_group_of_observations_that_is_not_there_is_told():
+    with pytest.raises(ConfigError, match=r"agent.obs_groups.actor: .*'polcy'; did you mean"):
+        small_learner("agent.obs_groups.actor=[polcy]")
 
 
 # Starts that training draws together are those of the episodes, drawn one by one with numpy's own seeding.
@@ -259,18 +216,17 @@ def drawn_one_by_one(environment: Environment, index: int) -> Conditions:
     return environment.vary_conditions(environment.draw_conditions(episode.conditions_generator()), episode)
 
 
-def starts_env_slots(environment: Environment) -> TrainingEnvironment:
-    """Return the environment in training, before the first start that a test asks for."""
-    scaler = ActionScaler(environment.action_spec, ActionScaling.AS_IS, device=environment.device)
-    training = TrainingEnvironment(environment, seed=SEED, scaler=scaler, cfg={})
-    training.num_drawn = 0
+def in_training(environment: Environment, num_drawn: int = 0) -> TrainingEnvironment:
+    """Return the environment in training, before the next start that a test asks for."""
+    training = env_slots(environment, seed=SEED)
+    training.num_drawn = num_drawn
     return training
 
 
 def assert_starts_are_those_of_the_episodes(environment: Environment) -> None:
-    starts = starts_env_slots(environment)
-    drawn = [conditions for count in (200, 1, 3, 96) for conditions in starts.next_conditions(count)]
-    assert drawn == [drawn_one_by_one(environment, index) for index in range(300)]
+    starts = in_training(environment)
+    drawn = [conditions for count in (20, 1, 3, 6) for conditions in starts.next_conditions(count)]
+    assert drawn == [drawn_one_by_one(environment, index) for index in range(30)]
     for conditions in drawn:
         parts = [part for value in conditions.values() for part in (value if isinstance(value, tuple) else (value,))]
         assert {type(part) for part in parts} <= {float, int, str}, "this is no JSON"
@@ -280,46 +236,35 @@ def assert_starts_are_those_of_the_episodes(environment: Environment) -> None:
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_every_environment_starts_as_its_episodes_do(name):
     assert_starts_are_those_of_the_episodes(build(name))
-
-
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_every_environment_with_everything_varied_starts_as_its_episodes_do(name):
-    assert_starts_are_those_of_the_episodes(build_varied(name, everything(name)))
+    if name in ALL_ENVIRONMENTS:
+        assert_starts_are_those_of_the_episodes(build_varied(name, everything(name)))
 
 
 def test_starts_go_on_from_where_a_checkpoint_left_them():
     environment = build("reach")
-    starts = starts_env_slots(environment)
-    starts.num_drawn = 2**32 - 2
+    starts = in_training(environment, num_drawn=2**32 - 2)
     assert starts.next_conditions(4) == [drawn_one_by_one(environment, 2**32 - 2 + each) for each in range(4)]
 
 
-NOBODY = torch.zeros(3, dtype=torch.bool)
-
-
 def mask(*env_ids: int) -> torch.Tensor:
-    marked = NOBODY.clone()
-    marked[list(env_ids)] = True
-    return marked
+    return torch.tensor([env_id in env_ids for env_id in range(3)])
 
 
-def step(
-    reward: float = 1.0,
-    *,
-    terminated: torch.Tensor = NOBODY,
-    success: torch.Tensor | None = NOBODY,
-    diverged: torch.Tensor = NOBODY,
-    metric: float = 0.0,
-) -> Step:
-    return Step(
-        observation={},
-        reward=torch.full((3,), reward),
-        terminated=terminated,
-        truncated=NOBODY,
-        success=success,
-        diverged=diverged,
-        metrics={"distance_m": torch.full((3,), metric)},
-    )
+NONE = mask()
+PAID = Step(
+    observation={},
+    reward=torch.ones(3),
+    terminated=NONE,
+    truncated=NONE,
+    success=NONE,
+    diverged=NONE,
+    metrics={"distance_m": torch.zeros(3)},
+)
+
+
+def step(reward: float = 1.0, *, metric: float = 0.0, **changed: torch.Tensor | None) -> Step:
+    numbers = {"reward": torch.full((3,), reward), "metrics": {"distance_m": torch.full((3,), metric)}}
+    return dataclasses.replace(PAID, **numbers, **changed)
 
 
 @pytest.fixture
@@ -332,9 +277,9 @@ def statistics_taken(counter: EpisodeCounter) -> dict[str, float]:
 
 
 def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
-    counter.add(step(1.0), NOBODY, NOBODY)
-    counter.add(step(2.0, terminated=mask(0), success=mask(0), metric=0.5), mask(0), NOBODY)
-    counter.add(step(4.0, terminated=mask(0, 1)), mask(0, 1), NOBODY)
+    counter.add(step(1.0), NONE, NONE)
+    counter.add(step(2.0, terminated=mask(0), success=mask(0), metric=0.5), mask(0), NONE)
+    counter.add(step(4.0, terminated=mask(0, 1)), mask(0, 1), NONE)
     told = statistics_taken(counter)
     assert told == {
         "num_episodes": 3,
@@ -347,41 +292,31 @@ def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
 
 
 def test_what_was_taken_does_not_count_again(counter):
-    counter.add(step(terminated=mask(0)), mask(0), NOBODY)
+    counter.add(step(terminated=mask(0)), mask(0), NONE)
     assert statistics_taken(counter)["num_episodes"] == 1
     assert statistics_taken(counter) == {"num_episodes": 0}
 
 
 def test_an_env_slot_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
-    counter.add(step(5.0), NOBODY, mask(2))
-    counter.add(step(1.0, terminated=mask(2)), mask(2), NOBODY)
+    counter.add(step(5.0), NONE, mask(2))
+    counter.add(step(1.0, terminated=mask(2)), mask(2), NONE)
     told = statistics_taken(counter)
     assert (told["num_episodes"], told["mean_reward"], told["mean_episode_length"]) == (1, 1.0, 1.0)
 
 
-def test_success_that_is_not_measured_is_no_failure(counter):
-    counter.add(step(terminated=mask(0), success=None), mask(0), NOBODY)
-    assert "success_rate" not in statistics_taken(counter)
-
-
-def test_an_env_slot_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
-    counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NOBODY)
+def test_an_env_slot_that_broke_down_is_lost_has_not_succeeded_and_its_numbers_spoil_nothing(counter):
+    counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NONE)
     told = statistics_taken(counter)
     assert (told["lost_rate"], told["mean_reward"], told["success_rate"]) == (1.0, 0.0, 0.0)
-    counter.add(step(terminated=mask(0), diverged=mask(1), metric=2.0), mask(0, 1), NOBODY)
-    assert statistics_taken(counter)["distance_m"] == 2.0
+    counter.add(step(terminated=mask(0), success=mask(0, 1), diverged=mask(1), metric=2.0), mask(0, 1), NONE)
+    told = statistics_taken(counter)
+    assert (told["distance_m"], told["success_rate"], told["lost_rate"]) == (2.0, 0.5, 0.5)
 
 
-def test_a_metric_is_the_mean_of_the_episodes_that_have_it(counter):
-    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
-    assert "distance_m" not in statistics_taken(counter)
-    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NOBODY)
-    counter.add(step(terminated=mask(1), metric=3.0), mask(1), NOBODY)
+def test_a_metric_or_success_is_the_mean_of_the_episodes_that_have_it(counter):
+    counter.add(step(terminated=mask(0), metric=math.nan, success=None), mask(0), NONE)
+    assert not {"distance_m", "success_rate"} & statistics_taken(counter).keys()
+    counter.add(step(terminated=mask(0), metric=math.nan), mask(0), NONE)
+    counter.add(step(terminated=mask(1), metric=3.0), mask(1), NONE)
     told = statistics_taken(counter)
     assert (told["num_episodes"], told["distance_m"]) == (2, 3.0)
-
-
-def test_an_env_slot_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
-    counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
-    told = statistics_taken(counter)
-    assert (told["num_episodes"], told["success_rate"], told["lost_rate"]) == (2, 0.5, 0.5)
