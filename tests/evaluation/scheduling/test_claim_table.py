@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
@@ -273,3 +274,9 @@ def test_a_single_machine_of_several_is_no_proof_against_a_job():
 def test_a_job_that_runs_again_as_a_whole_has_three_lives_too():
     under, claim = suspects(), Claim(job_index=1, piece=0)
     assert [each.job_index for rank in range(3) for each in dies(under, death(rank), claim)] == [1]
+
+
+def test_a_directory_that_cannot_be_made_is_named(directory):
+    (directory / "claims").write_text("a file")
+    with pytest.raises(StorageError, match=r"cannot make .*claims"):
+        table_of(directory, 0)
