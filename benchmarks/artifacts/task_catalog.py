@@ -165,7 +165,8 @@ def page(name: str, builder: TableTask, measured: dict[str, list[str]]) -> Itera
     numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
     yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
     if environment.metrics:
-        told = (f"`{metric.name}`, {metric.better} is better" for metric in environment.metrics)
+        better = {metric.name: metric.better and f", {metric.better} is better" for metric in environment.metrics}
+        told = (f"`{name}`{which or ''}" for name, which in better.items())
         yield f"| [metrics](../results.md#metrics) | {'; '.join(told)} |"
     yield from measured.get(name, [])
     yield from ("", *changes(name, builder, environment))

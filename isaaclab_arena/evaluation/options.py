@@ -272,7 +272,8 @@ class ClusterOptions(RunOptions):
         own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
         given = [each.name for each in own[1:] if getattr(self, each.name) != each.default]
         # `RunOptions.check` refuses an unknown assignment.
-        is_split = self.assignment in set(Assignment) and self.mode is Assignment.SPLIT
+        is_known = self.assignment in set(Assignment)
+        claims_none = is_known and self.mode not in (Assignment.ROUND_ROBIN, Assignment.DYNAMIC)
         starts_here = "starts ranks on this node; leave it out with --cluster"
         once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
         claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
@@ -282,7 +283,7 @@ class ClusterOptions(RunOptions):
             ("cluster", asks and is_a_rank(), once),
             ("gpu_ids", asks and self.gpu_ids is not None, starts_here),
             ("nproc_per_node", asks and self.nproc_per_node is not None, starts_here),
-            ("assignment", asks and is_split, claims),
+            ("assignment", asks and claims_none, claims),
             ("gpus_per_rank", self.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
             ("device", asks and without_gpu, f"'{self.device}' needs --gpus_per_rank 1"),
         ]
