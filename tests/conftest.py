@@ -22,11 +22,11 @@ _LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hear the signals that whoever started the tests ignores, as ``nohup`` and a shell's ``&`` do: many send them."""
+    """Hear the signals that the parent process ignores, as ``nohup`` and a shell's ``&`` do: many send them."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    # Workers of pytest-xdist are told a terminal that nobody has, and tables would be folded to fit it.
+    # Workers of pytest-xdist are told a terminal that does not exist, and tables would be folded to fit it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     # As in a rank. Workers of pytest-xdist share the cores, and threads that wait for one another there waste them.

@@ -1,4 +1,4 @@
-"""A picture in every layout whose colours are certain, and shapes of which nobody can tell."""
+"""A picture in every layout whose colours are certain, and shapes that are ambiguous."""
 
 import numpy as np
 

@@ -26,7 +26,7 @@ def test_gymnasium_finds_nothing_wrong_with_a_task(name):
     env = gymnasium.make(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # A joint's bounds are what they are, and nobody bounds what is observed.
+        # A joint has bounds, and observations have none.
         warnings.filterwarnings("ignore", message=".*(infinity|symmetric and normalized)")
         check_env(env.unwrapped, skip_render_check=True)
     env.close()

@@ -166,7 +166,7 @@ def tear(directory: Path, family: str, num_writes: int) -> None:
     chance = random.Random(family)
     for number in range(num_writes):
         place, files = directory / str(number % NUM_PLACES), FAMILIES[family](number)
-        # Only a single file is written over: whoever writes several makes a new directory.
+        # Only a single file is written over: several files get a new directory.
         if len(files) > 1 or chance.random() < 0.5:
             remove(place)
         names, end = list(files), chance.choice(("whole", "cut off", "removed"))

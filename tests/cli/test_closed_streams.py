@@ -1,4 +1,4 @@
-"""Every command where nobody has given it a standard stream, as after ``>&-``, or one that takes nothing."""
+"""Every command without a standard stream, as after ``>&-``, or with one that takes nothing."""
 
 import json
 import os

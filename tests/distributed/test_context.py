@@ -471,7 +471,7 @@ def test_threads_that_nobody_limits_are_limited_here():
     assert shown.stdout.strip() == "1"
 
 
-# A machine whose name nobody knows is told in time.
+# A machine whose name cannot be resolved is named in time.
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300])

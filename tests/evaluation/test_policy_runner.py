@@ -18,7 +18,7 @@ class KillingCfg(PolicyCfg):
 
 
 class KillingPolicy(ShrugPolicy):
-    """A policy of somebody else that has an option of that name."""
+    """A policy of another package that has an option of that name."""
 
     config_class = KillingCfg
 

@@ -126,7 +126,7 @@ def test_what_is_wrong_is_told_for_all_jobs_before_anything_starts(tmp_path, mon
 
 
 class Unasked(Gr00tClosedloopPolicy):
-    """Compares nothing beforehand, as nobody can in an environment that takes long to build."""
+    """Compares nothing beforehand, as for an environment that takes long to build."""
 
     @classmethod
     def check_fit(cls, config: Any, env: Environment) -> None: ...

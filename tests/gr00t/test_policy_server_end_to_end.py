@@ -99,7 +99,7 @@ def test_a_run_whose_ranks_were_killed_goes_on_with_a_server_of_its_own(without_
     for pid in [pid for pid, said in children().items() if f"TEST_RUN={name}".encode() in said and PROGRAM not in said]:
         os.kill(pid, signal.SIGKILL)
     running.wait(60)
-    # It ends by itself when nobody holds its stdin any more.
+    # It ends by itself when its stdin is closed.
     wait_until(lambda: server_of(name) is None, timeout_s=60)
     resume = arguments(
         tmp_path, "shared", 2, "--resume", tmp_path / "shared", ranks=2, server={"shared": "run", "max_batch": 8}

@@ -203,7 +203,7 @@ def test_an_action_gives_back_the_output_that_it_came_from_and_beyond_its_bounds
     assert scaler.output_of(torch.tensor([-7.0, 3.0, 9.0])).tolist() == [-1.0, 1.0, 9.0]
 
 
-# A network of this package in a policy server answers as in the rank's own process, whoever else asks.
+# A network of this package in a policy server answers as in the rank's own process, beside other clients.
 
 
 def played(policy: RslRlPolicy, indices: tuple[int, ...], num_envs: int) -> dict[int, bytes]:

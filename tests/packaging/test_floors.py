@@ -49,7 +49,7 @@ def test_the_nightly_workflow_runs_them():
 
 
 def test_each_floor_is_installed_where_the_floors_are_tested():
-    """Another package may need a newer release; then nobody has run the floor, and it is to be raised."""
+    """Another package may need a newer release; then the floor was never run, and must be raised."""
     if version("scipy") != f"{dict(floors())['scipy']}.0":
         pytest.skip("make test-floors installs them")
     installed = {name: Version(version(name)).release[: len(floor.release)] for name, floor in floors()}

@@ -62,7 +62,7 @@ def _is_inherited(number: int) -> bool:
 
 
 def _end_like(answer: bytes) -> NoReturn:
-    """End as the program did; without an answer nobody waits for it."""
+    """End as the program did; without an answer it is not waited for."""
     code = int.from_bytes(answer, "big", signed=True) if answer else 70
     if code < 0:
         if -code != signal.SIGKILL:

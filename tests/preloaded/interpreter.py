@@ -65,7 +65,7 @@ def preloaded_python() -> str:
 
 
 def _end(server: subprocess.Popen[bytes], directory: Path) -> None:
-    """Let the server end, which does so when nobody holds the other end of its input."""
+    """Let the server end, by closing the other end of its input."""
     assert server.stdin is not None
     server.stdin.close()
     server.wait(timeout=60)

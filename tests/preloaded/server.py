@@ -1,6 +1,6 @@
 """Runs programs in forked children of a process that has imported what they import.
 
-Each program has a keeper of its own for a parent, which stands for whoever started it: the keeper passes signals on,
+Each program has a keeper of its own for a parent, which stands for the process that started it: the keeper passes signals on,
 kills the program when its client is killed, tells the client its exit code, and is gone when the client's parent is.
 """
 
@@ -40,7 +40,7 @@ class Program(NamedTuple):
 
 
 def program_to_be(listener: socket.socket) -> Program | None:
-    """Serve at a socket until nobody holds the other end of stdin; return in each child, with what it is to be."""
+    """Serve at a socket until the other end of stdin is closed; return in each child, with what it is to be."""
     with listener:
         # The system collects keepers.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

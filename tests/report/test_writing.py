@@ -310,7 +310,7 @@ def test_one_film_of_each_job_goes_in_first_then_those_that_show_a_reason_and_ot
 
 
 class FakeTime:
-    """Pauses that nobody waits for, and pages that cost what they are said to."""
+    """Pauses without waiting, and pages of a stated cost."""
 
     def __init__(self, costs_s: list[float]) -> None:
         self.costs_s = costs_s

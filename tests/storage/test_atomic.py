@@ -74,7 +74,7 @@ def test_a_full_disk_a_used_up_quota_and_a_disk_that_became_read_only_are_unusab
 
 
 def test_a_line_of_which_only_a_part_was_written_is_an_error():
-    # A pipe that nobody reads takes a part of a long line, as a disk with little room does.
+    # A pipe without a reader takes a part of a long line, as a disk with little room does.
     reading, writing = os.pipe2(os.O_NONBLOCK)
     try:
         with pytest.raises(DiskUnusableError, match=r"cannot append to lines: only \d+ of 1000001 bytes fitted"):

@@ -75,7 +75,7 @@ def test_a_directory_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
 
 
 def test_what_is_no_regular_file_is_never_opened(tmp_path):
-    # Opening a pipe that nobody writes to would wait for ever.
+    # Opening a pipe without a writer would wait for ever.
     os.mkfifo(tmp_path / "pipe")
     assert content_hash(tmp_path / "pipe") == "no regular file"
     assert len(content_hash(tmp_path)) == 64

@@ -177,7 +177,7 @@ class Wandb:
         return SimpleNamespace(settings=SimpleNamespace(mode=self._mode, project=None))
 
     def login(self, *, prompt: bool, verify: bool) -> bool:
-        assert not prompt, "a run has nobody who types a key"
+        assert not prompt, "a run has no user who types a key"
         assert not verify, "a server that is away must not stop a run"
         return self._has_key
 

@@ -313,7 +313,7 @@ def test_one_worker_of_an_interpreter_answers_all_questions_until_it_is_stopped(
         asked("raise")
     assert asked("repeat") == {"request": "repeat"}
     assert kept() == before
-    # One that was asked something else too is handed on to nobody.
+    # One that was asked something else too is never handed on.
     assert handed_on("repeat") is None
     assert handed_on("raise") is None
     os.kill(before[0], signal.SIGKILL)

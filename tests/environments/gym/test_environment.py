@@ -188,7 +188,7 @@ def test_success_may_be_a_return():
 def test_what_an_environment_does_wrong_is_an_error_of_its_episode_alone(place, misbehaviour, at_step, error):
     picture = misbehaviour == "float_picture"
     wanted = {"misbehaviour": misbehaviour, "at_step": at_step, "only_odd": True, "picture": picture}
-    # One that looks at every picture: what nobody looks at is not read.
+    # One that looks at every picture: others are not read.
     records = run(num_envs=2, num_episodes=6, make_kwargs=wanted, observer=Observer(), **place)
     sound = run(num_envs=2, num_episodes=6, make_kwargs={"picture": picture})
     errors = {index for index, record in records.items() if record.outcome is Outcome.ERROR}

@@ -1,7 +1,7 @@
 """A small benchmark written for vla-eval, the real one or what stands in for it: a point is moved to one of two places.
 
 An episode starts where its index, the process's generator and the number of resets of the same object before say. An
-action counts ten times what its spec allows, so whoever clips it plays another episode.
+action counts ten times what its spec allows, so a client that clips it plays another episode.
 """
 
 import importlib

@@ -160,7 +160,7 @@ STILL = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
 
 
 def after_a_delta(index: int, size: float) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return what is observed of a tool at rest before and after one number of an action was not 0."""
+    """Return the observation of a tool at rest before and after one number of an action was not 0."""
     env = build("lift_object", embodiment="so101", action_mode="ee_delta")
     start(env)
     before = steps_of(env, STILL, 15)[-1].observation["policy"]

@@ -214,7 +214,7 @@ def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_serv
     for _ in range(4):
         rank.finish(rank.claim())
         rank.ledger.deliver()
-    # What others put there is not looked at: nobody else makes claims.
+    # Files of others there are not read: only the server makes claims.
     (home / "claims" / "attempt_1" / "j000000.failed").touch()
     for _ in range(4):
         rank.finish(rank.claim())

@@ -86,7 +86,7 @@ def test_a_run_whose_nodes_see_its_directory_is_the_same_and_nothing_travels(tmp
 
 
 def mortal_jobs(directory: Path, *, deadly_episode: int, deaths: int) -> Path:
-    """Write a job file; once its deaths have happened the same file kills nobody."""
+    """Write a job file; once its deaths have happened the same file kills no rank."""
     marks = directory / "marks"
     marks.mkdir()
     job = {
@@ -128,7 +128,7 @@ def test_an_episode_that_kills_three_ranks_in_turn_is_an_error_and_the_others_ar
     assert error.count("rank ") >= 3, error
     job = jobs_table(tmp_path / "ray").iloc[0]
     assert (job["status"], job["planned"], job["errors"]) == ("completed", 12, 1)
-    # It kills nobody any more, and nothing of the count is left.
+    # It kills no rank any more, and nothing of the count is left.
     again = run(command("--eval_jobs_config", jobs, "--resume", tmp_path / "ray", "--retry_errors"))
     assert again.returncode == 0, again.stderr
     assert episodes_table(tmp_path / "ray").equals(undisturbed)

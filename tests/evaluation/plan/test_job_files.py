@@ -230,7 +230,7 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     assert [(job["name"], job["episodes"]) for job in jobs] == [("many", 3), ("rebuilt", 3), ("few", 2), ("steps", 3)]
     assert json.loads((output / "run.json").read_text())["settings"]["limit"] == 3
     assert command(["merge", str(output)]) == 0
-    assert LINE in capsys.readouterr().out.splitlines(), "whoever merges later is told too"
+    assert LINE in capsys.readouterr().out.splitlines(), "a later merge says it too"
     assert limit_main([*typed, "--resume", "--limit", "3"]) == 0
     capsys.readouterr()
     assert limit_main([*typed, "--resume"]) == 2

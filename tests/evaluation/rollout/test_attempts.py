@@ -1,4 +1,4 @@
-"""Steps are tried before anybody knows whether there is room for contacts, and nobody notices where there was none."""
+"""Steps are tried before the room for contacts is known, and made again unnoticed if there was none."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -270,7 +270,7 @@ class KeptFacts(Observer):
 
 @cache
 def played(task: str, policy: str, num_envs: int = 3, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
-    """Return what came of three episodes, which several tests look at and none changes."""
+    """Return the results of three episodes, shared by tests that change nothing."""
     kept = KeptFacts()
     env = build_on_the_floor(task, num_envs=num_envs, **options)
     rollout(env, POLICIES[policy](task), [episode(index) for index in range(3)], [kept])

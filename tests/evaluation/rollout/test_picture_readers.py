@@ -1,4 +1,4 @@
-"""Who looks at pictures says so before, and nobody sees another one."""
+"""Readers announce the pictures that they look at, and see no others."""
 
 from collections.abc import Sequence
 

@@ -314,7 +314,7 @@ def test_episodes_of_all_groups_are_errors_when_the_policy_of_one_is_lost():
     with pytest.raises(PolicyLostError):
         pipelined_rollout(coin_groups(1, 1, policies=[ShrugPolicy(), Lost()]), episodes(5), [notebook])
     assert [(record.outcome, record.termination) for record in notebook.records] == [(Outcome.ERROR, "policy_lost")] * 2
-    # The step that the first group was making is nobody's any more.
+    # The step that the first group was making is given up.
     assert [record.length for record in notebook.records] == [7, 7]
 
 

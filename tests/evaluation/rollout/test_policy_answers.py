@@ -139,7 +139,7 @@ def test_what_is_out_of_bounds_or_in_a_resting_env_slot_is_left_as_it_is():
     assert torch.equal(checked(action)[:2], action[:2])
 
 
-# The share of action entries at or beyond their bounds is that of what the policy answered, whoever clips it later.
+# The share of action entries at or beyond their bounds is that of the policy's answer, before any clipping.
 
 
 class Same(PolicyBase[None]):

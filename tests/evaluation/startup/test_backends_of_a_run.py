@@ -1,4 +1,4 @@
-"""``backend: auto`` is settled once for a job, whoever shares it, and stays so when the run goes on."""
+"""``backend: auto`` is settled once for all ranks of a job, and stays so when the run goes on."""
 
 import json
 from collections.abc import Mapping, Sequence

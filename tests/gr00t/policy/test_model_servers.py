@@ -48,7 +48,7 @@ from tests.gr00t.servers import NetworkPolicy, serving
 from tests.outsiders.cables import Cable, cable
 from tests.pretend_gpu import GPU, PretendGpu
 
-# A GR00T model in a policy server answers as the same model in the rank's own process, whoever else asks.
+# A GR00T model in a policy server answers as the same model in the rank's own process, beside other clients.
 
 
 class RandomModel:

@@ -46,7 +46,7 @@ def test_a_server_that_ends_while_it_is_dialled_is_a_lost_connection_at_any_mome
 
 @contextmanager
 def listening(talk: Callable[[sockets.socket], None]) -> Iterator[ServerAddress]:
-    """Talk to whoever connects, until that fails, and keep the connection open to the end."""
+    """Talk to each client, until that fails, and keep the connection open to the end."""
     with sockets.create_server(("127.0.0.1", 0)) as listener, suppress(OSError):
         # What is not read soon fills the connection.
         listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)

@@ -1,4 +1,4 @@
-"""A policy of LeRobot in a policy server answers as in a rank's own worker, whoever else asks."""
+"""A policy of LeRobot in a policy server answers as in a rank's own worker, beside other clients."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

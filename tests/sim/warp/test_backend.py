@@ -251,7 +251,7 @@ def test_worlds_can_have_values_of_their_own(model):
 
 
 def let_fall(backend: Backend, changes: list[list[ModelChange]]) -> torch.Tensor:
-    """Return where the object is 0.1 s after it was let go 0.3 m above its start, in worlds with changes [m]."""
+    """Return the place of the object 0.1 s after it was let go 0.3 m above its start, in worlds with changes [m]."""
     backend.vary(torch.arange(len(changes)), changes)
     begin(backend)
     backend.qpos[:, backend.names.joint_qpos["object/free"].start + 2] += 0.3

@@ -41,7 +41,7 @@ def test_only_an_empty_directory_is_removed_and_another_rank_may_do_so_at_the_sa
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-# Recordings of errors that somebody deleted or damaged: an error is an outcome, and no loss makes it run again.
+# Deleted or damaged recordings of errors: an error is an outcome, and no loss makes it run again.
 
 
 @pytest.fixture

@@ -304,7 +304,7 @@ def test_a_job_that_steps_end_is_complete_only_where_every_rank_that_ended_says_
     assert standing(range(3), BEGUN, job_standing_report(rank=1), **limited).status == "completed"
 
 
-# A pipe in the place of a file that a run has written: it is named, and nobody waits for what never comes.
+# A pipe in the place of a file that a run has written: it is named, and not waited for.
 
 
 @pytest.fixture

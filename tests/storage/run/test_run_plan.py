@@ -230,7 +230,7 @@ def _is_free_within(directory: Path, *, seconds: float) -> bool:
     return False
 
 
-# On how many env slots a job's policy is asked is settled once, by whoever comes first.
+# The batch of a job's policy is settled once, by the first rank that comes.
 
 
 @pytest.mark.parametrize("has_links", [True, False])

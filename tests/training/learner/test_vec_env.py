@@ -143,7 +143,7 @@ def test_no_picture_is_drawn_because_no_network_looks_at_one():
 
 
 def refused(*words: str) -> list[str]:
-    """Return what is told of the settings of a training: key and message."""
+    """Return the problems of a training's settings: key and message."""
     with pytest.raises(ConfigError) as raised:
         check_agent(small_config(*words))
     return [f"{problem.key}: {problem.message}" for problem in raised.value.problems]

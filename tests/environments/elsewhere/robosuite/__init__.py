@@ -114,7 +114,7 @@ class Lift:
 
 
 class Stack(Lift):
-    """Solved if the first cube rests on the second and nobody holds it."""
+    """Solved if the first cube rests on the second and is not held."""
 
     things = ("cubeA", "cubeB")
 
@@ -127,7 +127,7 @@ class Stack(Lift):
 
 
 class PickPlaceCan(Lift):
-    """Solved if the can is in its bin and nobody holds it."""
+    """Solved if the can is in its bin and is not held."""
 
     things = ("Can",)
 
