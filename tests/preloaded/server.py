@@ -1,6 +1,6 @@
 """Runs programs in forked children of a process that has imported what they import.
 
-Each program has a keeper of its own for a parent, which stands for the process that started it: the keeper passes signals on,
+Each program has a keeper as its parent, in the place of the process that started it: the keeper passes signals on,
 kills the program when its client is killed, tells the client its exit code, and is gone when the client's parent is.
 """
 

@@ -173,7 +173,7 @@ class Watching(ShrugPolicy):
 
 @pytest.mark.parametrize(("num_steps", "num_envs"), [(1, 3), (10, 1), (11, 3), (130, 3)])
 def test_rebuilds_that_are_limited_by_steps_repeat_no_episode_and_leave_none_out(tmp_path, num_steps, num_envs):
-    """An episode that a limit cut is not begun again: its conditions were used, and convenient ones must not be picked."""
+    """An episode that a limit cut is not begun again: its conditions were used, and none may be picked."""
     Watching.started = []
     job = coin_job(policy_class=Watching, num_steps=num_steps, num_rebuilds=3, num_envs=num_envs)
     report, lines = run(tmp_path, job)
