@@ -206,7 +206,7 @@ MAX_MEMORY_BYTES = 4 << 30
 
 _TIMEOUT_S = 300.0  # for each piece
 # A thread of these libraries reserves memory, which the limit counts.
-_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 _READER = Path(table_worker.__file__)
 _NUMBERS = count()
 

@@ -31,7 +31,7 @@ from tests.storage.recovery.crashed_runs import plan, planned
 ATTRIBUTES = {"outcome": "success", "success": True, "termination": "terminated", "episode_return": 2.5}
 
 
-def recorded(length=6, attributes=None, **changed) -> RecordedEpisode:
+def recorded(length: Any = 6, attributes: Any = None, **changed: Any) -> RecordedEpisode:
     """Return an episode; a changed array is named with ``__`` for each slash, and given as what changes a copy."""
     generator = np.random.default_rng(3)
     arrays = {

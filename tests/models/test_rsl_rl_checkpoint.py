@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,8 @@ def test_a_network_answers_with_the_bits_of_rsl_rl(training_of, kind):
     for batch_size in (1, 5, 64):
         reference.policy.reset()
         memory = network.new_memory(batch_size)
+        observation: Any = None
+        answer: Any = None
         for step in range(4):
             observation = training.observation(batch_size, seed=step)
             answer = network.answer(observation, memory)

@@ -290,7 +290,7 @@ def test_a_job_file_spells_the_options_in_plain_json_and_may_forbid_programs(tmp
     assert isinstance(job.build_policy(), RslRlPolicy)
     for key, told in {"checkpoint_path": "no.pt", "action_scaling": "wild"}.items():
         with pytest.raises(ConfigError, match=rf"policy_config_dict\.{key}"):
-            resolved(**{"checkpoint_path": checkpoint, key: told})
+            resolved(True, **{"checkpoint_path": checkpoint, key: told})
     with pytest.raises(ConfigError, match=r"policy_config_dict\.checkpoint_path: .*--no_import"):
         resolved(False, checkpoint_path=str(write_torchscript(tmp_path / "policy.pt", 3, 3)))
 

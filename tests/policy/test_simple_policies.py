@@ -1,6 +1,7 @@
 """Policies that need no observation."""
 
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_a_long_episode_never_repeats_its_numbers():
     ],
 )
 def test_actions_fill_their_bounds_and_with_one_lie_on_its_right_side(low, high, expected):
-    bounds = {} if low is None else {"low": (low,) * 3, "high": (high,) * 3}
+    bounds: dict[str, Any] = {} if low is None else {"low": (low,) * 3, "high": (high,) * 3}
     drawn = torch.cat(list(actions(1, bounds=ArraySpec(shape=(3,), **bounds)).values()))
     width = expected[1] - expected[0]
     assert expected[0] <= drawn.min() < drawn.max() <= expected[1]

@@ -81,7 +81,7 @@ def asked(directory: Path, *questions: Question) -> Path:
     return directory
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
+def wilson(successes: int, trials: int) -> Any:
     interval = wilson_interval(successes, trials)
     assert interval is not None
     return pytest.approx((interval.low, interval.high))

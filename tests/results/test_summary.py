@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -89,7 +90,10 @@ def test_a_job_says_when_a_fifth_of_its_episodes_end_in_their_first_step(tmp_pat
 
 def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_read_beside_it(tmp_path):
     names = ["nothing", "idle", "other", *(f"step_{number}" for number in range(8))]
-    said = {name: {"policy_type": "scripted"} for name in names} | {"nothing": {}, "idle": {}}
+    said: dict[str, dict[str, Any]] = {name: {"policy_type": "scripted"} for name in names} | {
+        "nothing": {},
+        "idle": {},
+    }
     said["other"]["environment_args"] = {"object": "mug"}
     write_plan(tmp_path, *(planned(name, index=at, **said[name]) for at, name in enumerate(names)))
     for name in names:

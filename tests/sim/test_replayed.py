@@ -63,6 +63,7 @@ def test_the_work_is_done_twice_then_captured_and_never_done_again():
 
 def test_what_is_remembered_stays_where_it_is_and_what_is_changed_in_place_meanwhile_counts():
     plain, replayed = Counting(None), Counting(tape)
+    places: dict[str, int] = {}
     for number in range(8):
         for each in (plain, replayed):
             each.counters.sum[1] = number

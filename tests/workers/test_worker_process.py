@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_no_module_beside_the_program_shadows_a_package_even_through_a_link(tmp_
     (tmp_path / "linked").symlink_to(Path(program.__file__).parent)
     memory = os.memfd_create("linked")
     command = [sys.executable, str(tmp_path / "linked" / "program.py"), str(memory), str(FAKE)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(command, **pipes, env=variables, pass_fds=(memory,)) as linked:
         os.close(memory)

@@ -195,7 +195,8 @@ class RayEngine:
         checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
         pending, problems = [each.remote(words) for each in checks], []
         for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
-            name, told, left, checking = node["NodeManagerHostname"], None, _TRIES_OF_A_CHECK, reference
+            name, left, checking = node["NodeManagerHostname"], _TRIES_OF_A_CHECK, reference
+            told: Any = None
             # Ray's own retries would never end on a node that lacks memory.
             while left:
                 left -= 1

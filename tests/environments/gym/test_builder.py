@@ -108,7 +108,10 @@ def test_an_environment_that_ignores_its_seed_runs_if_one_insists():
 
 def test_what_workers_draw_with_is_said_once_and_kept(caplog):
     caplog.set_level(logging.INFO)
-    variables = {"make_kwargs": {"render_mode": "rgb_array"}, "environment_variables": {"MUJOCO_GL": "egl"}}
+    variables: dict[str, Any] = {
+        "make_kwargs": {"render_mode": "rgb_array"},
+        "environment_variables": {"MUJOCO_GL": "egl"},
+    }
     for _ in range(2):
         environment = build("gym:InvertedPendulum-v5", python=sys.executable, **variables)
         environment.close()

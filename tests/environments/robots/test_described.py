@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,7 +181,7 @@ def menagerie_checkout(directory: Path) -> Path:
 
 def test_a_robot_of_menagerie_is_built_from_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("MENAGERIE_ROOT", str(menagerie_checkout(tmp_path)))
-    env = solves("lift_object", "menagerie:franka_emika_panda")
+    env: Any = solves("lift_object", "menagerie:franka_emika_panda")
     assert env.robot.gripper_open == 255
     assert "wrist_cam_rgb" in env.filmable
 

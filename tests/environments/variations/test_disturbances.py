@@ -164,6 +164,7 @@ def test_noise_is_a_share_of_each_actions_range_drawn_from_the_episodes_seed_to_
 
 def test_an_env_slot_goes_on_with_its_noise_however_long_others_run_and_whenever_they_begin():
     noise, alone = imperfections_noise_of([0.1, 0.2], [5, 6]), imperfections_noise_of([0.1], [5])
+    first = torch.zeros(1, 2)
     for step in range(MAX_STEPS):
         if step in (7, NOISE_STEPS + 7):
             noise.begin([1], [0.3], [step])

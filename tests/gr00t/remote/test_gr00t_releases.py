@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -195,7 +195,7 @@ def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own
 
 @each_release
 def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
-    with serving(Gr00tSimPolicyWrapper(Arms())) as server, ReleasedClient(release, server.port) as client:
+    with serving(Gr00tSimPolicyWrapper(cast(Any, Arms()))) as server, ReleasedClient(release, server.port) as client:
         seen = observed(2.5, batch_size=2)
         flat = {
             f"{modality}.{key}": values for modality in ("video", "state") for key, values in seen[modality].items()

@@ -50,7 +50,8 @@ def by_the_library(path, index):
 
 def test_parts_and_datasets_are_read_back_as_the_library_reads_them_which_opens_one_of_a_kind(tmp_path):
     parts = write_parts(tmp_path, range(5))
-    for index, changes in enumerate(({"more": 1.5}, {"text": "é\n"}), start=5):
+    changed: tuple[dict[str, Any], ...] = ({"more": 1.5}, {"text": "é\n"})
+    for index, changes in enumerate(changed, start=5):
         parts.append(tmp_path / episode_file_name(index))
         hdf5.write_episode(parts[-1], recorded(index, **changes))
     parts.append(tmp_path / episode_file_name(7))
