@@ -203,12 +203,7 @@ class ClaimServer:
             raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
         answer, asking = None, [] if life is None else [life]
         for method, arguments, content in calls:
-            try:
-                answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
-            except ValueError as error:
-                what = arguments[0] if method == "keep" else method
-                rank = life.rank if life else 0
-                raise StorageError(f"rank {rank} sent {what!r}, which cannot be read: {error}") from error
+            answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
         return answer
 
     def claim(
@@ -240,7 +235,10 @@ class ClaimServer:
 
     def commit(self, life: Life, text: str, content: bytes | None = None) -> None:
         """Commit an episode as a rank does that shares the run's directory. `content` is its file, if it has one."""
-        line = parse_line(text)
+        try:
+            line = parse_line(text)
+        except ValueError as error:
+            raise StorageError(f"rank {life.rank} sent a line that is no episode: {error}") from error
         name = line.job
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
@@ -283,7 +281,10 @@ class ClaimServer:
         if offset is not None:
             atomic.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
-            report = json_values.adapter(reports.JobReport).validate_json(content)
+            try:
+                report = json_values.adapter(reports.JobReport).validate_json(content)
+            except ValueError as error:
+                raise StorageError(f"rank {life.rank} sent '{name}', which is no report: {error}") from error
             if report.rank != life.rank:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
             reports.write_job_report(target.parent, report)

@@ -257,9 +257,9 @@ OF_RANK_1 = line_text(line_of(0, rank=1))
         ),
         # A line of another rank, and messages of another form.
         (("commit", (OF_RANK_1,), None), StorageError),
-        (("commit", (1,), None), StorageError),
+        (("commit", (1,), None), ValueError),
         (("commit", ("{}",), None), StorageError),
-        (("begin", ("x", 0, 0), None), StorageError),
+        (("begin", ("x", 0, 0), None), ValueError),
         # Something that no rank asks.
         (("_check", (), None), KeyError),
     ],
