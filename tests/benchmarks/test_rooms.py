@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 from benchmarks import ROOT
 
@@ -25,15 +24,3 @@ def test_a_benchmark_imports_nothing_of_the_tests_and_leaves_the_import_path_alo
         for name, text in texts.items()
         if any(module.split(".")[0] == "tests" for module in imported(ast.parse(text)))
     ] == []
-
-
-def test_no_room_of_benchmarks_has_more_than_twelve_files() -> None:
-    rooms = {path.parent for path in FILES}
-    assert max(len(list(room.glob("*.py"))) for room in rooms) <= 12
-
-
-def test_each_file_of_tests_is_named_after_a_room_of_benchmarks() -> None:
-    here = Path(__file__).parent
-    tests = [path.name.removeprefix("test_").removesuffix(".py") for path in here.rglob("test_*.py")]
-    rooms = {path.parent.name for path in FILES} | {"rooms"}
-    assert [name for name in tests if not any(name.split("_")[0] == room.split("_")[0] for room in rooms)] == []

@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.measure import command_line
-from benchmarks.success.engines import Engine, flips_table, paired, pairs_table, rates_table, write_outcomes
-from benchmarks.success.latency import MODELS, Options, jobs_document, lines
-from benchmarks.success.models import PAGES, SWAPPED
+from benchmarks.success.engines import Engine, paired, pairs_table
+from benchmarks.success.latency import MODELS, lines
+from benchmarks.success.models import PAGES
 from benchmarks.success.models import jobs_document as models_jobs_document
 from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
-from isaaclab_arena.config.loading import read_jobs
 
 # The table of engines counts what changes from one version of MuJoCo to another, episode by episode.
 
@@ -51,31 +49,6 @@ def test_pairs_say_which_version_alone_solved_them_and_whose_length_is_another()
     assert last.endswith("| 5 | 3 | 2 | 1 | 80 % |")
 
 
-def test_rates_and_tasks_that_flip_are_in_the_order_of_the_versions():
-    assert "| robosuite | 3.9.0 | 3/5 | 60.0 % [23.1, 88.2] | 12.0 | numpy 2 |" in str(rates_table(FOUND))
-    assert str(flips_table(FOUND)).splitlines()[-1] == "| robosuite | lift | 4, 3 | 3 |"
-
-
-def test_every_outcome_and_length_is_written(tmp_path):
-    write_outcomes(tmp_path / "engines.csv", FOUND)
-    assert (tmp_path / "engines.csv").read_text().splitlines()[1:] == [
-        "robosuite,lift,3.3.2,5,4,11101,10 10 10 20 10",
-        "robosuite,lift,3.9.0,5,3,10011,10 20 20 15 11",
-    ]
-
-
-@pytest.mark.parametrize("models", ["gr00t", "trained"])
-def test_every_model_is_asked_with_every_latency_in_every_way_that_it_can_bridge(models):
-    jobs = read_jobs(jobs_document(Options(models=models, steps=(2, 0), episodes=3)), source="jobs.json").jobs
-    said = [(job.name.rsplit("-", 2)[0], job.latency) for job in jobs]
-    asked = [(name, str(latency.meanwhile), latency.steps) for name, latency in said if latency]
-    names, meanwhile = MODELS[models].names, MODELS[models].meanwhile
-    # Without latency all ways are one, and the order is the one that was asked for.
-    late = [(name, way, (2, 2)) for name in names for way in meanwhile]
-    assert asked == [*late, *((name, "hold", (0, 0)) for name in names)]
-    assert {job.num_episodes for job in jobs} == {3}
-
-
 def result(name: str, status: str = "completed") -> dict[str, object]:
     counts = {"successes": 150, "episodes": 200, "stale_action_share": 0.25, "queries_per_s": 2.5}
     return {"name": name, "status": status, "latency": f"{name[-1]} control steps", **counts}
@@ -91,19 +64,7 @@ def test_the_page_has_the_jobs_that_have_finished_by_model_way_and_latency():
     assert told[0][3:] == ("150/200", "75.0 % [68.6, 80.5]", "25 %", "2.50")
 
 
-def test_where_a_run_is_kept_is_no_part_of_the_command_on_the_page(tmp_path):
-    options = Options(steps=(0, 2), run=tmp_path, finished_only=True, output=tmp_path / "page.md")
-    assert command_line(options) == "python -m benchmarks.success.latency --steps 0 2"
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_job_that_is_to_reach_something_is_run(page):
     names = {job["name"] for job in models_jobs_document(PAGES[page], 3)["jobs"]}
     assert set(PAGES[page].wanted) <= names
-
-
-def test_the_other_colour_is_told_in_the_job_that_is_otherwise_the_same():
-    jobs = {job.pop("name"): job for job in models_jobs_document(PAGES["gr00t_success"], 3)["jobs"]}
-    policy = jobs[SWAPPED].pop("policy_type")
-    assert policy.endswith(".SwappedColours")
-    assert jobs[SWAPPED] == jobs["colour"]

@@ -5,8 +5,6 @@ import pytest
 from benchmarks.training import ranks
 from benchmarks.training.evaluation import train
 from benchmarks.training.exchange import Options, counted, exchanged, figures
-from benchmarks.training.processes import Turn
-from benchmarks.training.throughput import figures as throughput_figures
 from isaaclab_arena.training import TASKS
 
 
@@ -38,16 +36,3 @@ def test_two_ranks_exchange_one_gradient_for_each_mini_batch():
 
 def test_every_task_that_ranks_are_measured_with_ships():
     assert {measured.task for measured in ranks.TASKS} <= set(TASKS.names())
-
-
-def turns(*walls: float) -> list[Turn]:
-    return [Turn(wall_s=wall, cpu_s=wall, learning_cpu_s=wall / 2, env_steps=100, ranks=()) for wall in walls]
-
-
-def test_the_ratio_of_two_systems_is_that_of_neighbouring_turns():
-    ours = throughput_figures(turns(1.0, 10.0), turns(4.0, 40.0))
-    assert ours[3:] == ["4.0 (4.0 to 4.0)"] * 3
-
-
-def test_a_system_has_its_speeds_alone_where_it_is_compared_with_none():
-    assert throughput_figures(turns(4.0, 40.0), None) == ["14 (2 to 25)", "28 (5 to 50)", "14 (2 to 25)", "", "", ""]
