@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rer
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_evenly
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
+from isaaclab_arena.recording.video import FilmThreads, VideoRecorder
 from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episodes import file_with, locate_episodes
@@ -135,13 +135,13 @@ def film_episodes(
         if config.num_rebuilds > 1 and config.num_episodes is not None:
             rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
         files: dict[int, Path] = {}
-        places: dict[int, FilmPlace] = {}
+        places: dict[int, tuple[int, int | None]] = {}
         for index in indices:
             line, reason = lines.get(index), "it has not finished"
             if line is not None:
                 if (file := file_with(located.get(index, ()), index, line.checksum)) is not None:
                     rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
-                    files[index], places[index] = file, FilmPlace(env_id=line.env_id, rebuild=rebuild)
+                    files[index], places[index] = file, (line.env_id, rebuild)
                     continue
                 reason = "; ".join(["there is no recording of it", *problems])
             tell(FilmedEpisode(job=name, episode_index=index, reason=reason))

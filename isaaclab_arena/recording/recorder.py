@@ -340,22 +340,22 @@ class EpisodeArrays:
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
             keyed.append((own, numbers, {_PARTS: (width,)}, own))
 
-        # The arrays lie side by side in their packs.
-        packs: dict[object, _TensorPack] = {}
+        # The arrays lie side by side in their packs, each with its dtype, the numbers of its tensors and its columns.
+        packs: dict[object, tuple[np.dtype, list[int], list[_Column]]] = {}
         for key, numbers, shapes, dtype in keyed:
-            pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
-            begin = stop = pack.columns[-1].stop if pack.columns else 0
-            pack.numbers += numbers
+            _, joined, columns = packs.setdefault(key, (key if isinstance(key, np.dtype) else dtype, [], []))
+            begin = stop = columns[-1].stop if columns else 0
+            joined += numbers
             for name, shape in shapes.items():
                 start, stop = stop, stop + math.prod(shape)
-                pack.columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
+                columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
             self._places.append((list(packs).index(key), slice(begin, stop)))
         if self._host_parts:
             self._parts_pack, self._parts_columns = self._places.pop()
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
-        self._packs = [tuple(pack.numbers) for pack in packs.values()]
-        self._columns = [pack.columns for pack in packs.values()]
-        self._widths = [(pack.columns[-1].stop, pack.dtype) for pack in packs.values()]
+        self._packs = [tuple(numbers) for _, numbers, _ in packs.values()]
+        self._columns = [columns for _, _, columns in packs.values()]
+        self._widths = [(columns[-1].stop, dtype) for dtype, _, columns in packs.values()]
 
         # Tensors may wait only if the environment never reuses their memory.
         can_hold = self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors)
@@ -366,15 +366,6 @@ class EpisodeArrays:
             self._staging = [
                 torch.empty((self._max_held * len(each), *each.shape[1:]), dtype=each.dtype) for each in tensors
             ]
-
-
-@dataclass(kw_only=True)
-class _TensorPack:
-    """The tensors of a step with dtype ``dtype`` side by side: their numbers, and their arrays."""
-
-    dtype: np.dtype
-    numbers: list[int] = field(default_factory=list)
-    columns: list[_Column] = field(default_factory=list)
 
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:
