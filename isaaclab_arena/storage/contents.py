@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.atomic import storage_errors
@@ -138,38 +139,27 @@ class Node:
     platform: str  # operating system, release and architecture
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProvenanceChange:
-    """One changed fact; None if it was or is absent."""
-
-    name: str
-    before: str | None
-    now: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name} was {self.before or 'absent'}, is now {self.now or 'absent'}"
+Provenance: TypeAlias = Mapping[str, str]
+"""The dependencies of results beside the request: ``torch``, ``cpu`` or ``device`` to its version or kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The dependencies of results beside the request."""
+def provenance_of(versions: Mapping[str, str], node: Node, **more: str) -> dict[str, str]:
+    """Return the provenance of a process from its versions, its node, and further facts."""
+    return {**versions, "cpu": node.cpu, "platform": node.platform, **more}
 
-    facts: Mapping[str, str] = field(default_factory=dict)  # ``torch``, ``cpu`` or ``device`` to its version or kind
 
-    @classmethod
-    def of(cls, versions: Mapping[str, str], node: Node, **more: str) -> "Provenance":
-        """Return the provenance of a process from its versions, its node, and further facts."""
-        return cls(facts={**versions, "cpu": node.cpu, "platform": node.platform, **more})
+def changed_facts(before: Provenance, now: Provenance) -> list[tuple[str, str | None, str | None]]:
+    """Return each changed fact by name, with its value before and now; None for an absent one."""
+    names = sorted((before.keys() | now.keys()) - _NOT_COMPARED)
+    return [(name, before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)]
 
-    def differences(self, other: "Provenance") -> tuple[ProvenanceChange, ...]:
-        """Return the changes from this to another provenance, by name."""
-        names = sorted((self.facts.keys() | other.facts.keys()) - _NOT_COMPARED)
-        pairs = ((name, self.facts.get(name), other.facts.get(name)) for name in names)
-        return tuple(ProvenanceChange(name=name, before=old, now=new) for name, old, new in pairs if old != new)
 
-    def told_differences(self, other: "Provenance") -> tuple[str, ...]:
-        """Return a line for each fact known here that differs in another provenance."""
-        return tuple(str(change) for change in self.differences(other) if change.before is not None)
+def told_changes(before: Provenance, now: Provenance) -> tuple[str, ...]:
+    """Return a line for each fact that was known before and has changed."""
+    changed = changed_facts(before, now)
+    return tuple(
+        f"{name} was {old or 'absent'}, is now {new or 'absent'}" for name, old, new in changed if old is not None
+    )
 
 
 # The packages of this process, its checkout and its machine.

@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question,
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges
 from isaaclab_arena.storage import atomic, json_values, layout
-from isaaclab_arena.storage.contents import Contents, Node, Provenance
+from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
@@ -103,7 +103,7 @@ class RunPlan:
     @property
     def provenance(self) -> Provenance:
         """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
-        return Provenance.of(self.versions, self.machine)
+        return provenance_of(self.versions, self.machine)
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = False) -> Path:
