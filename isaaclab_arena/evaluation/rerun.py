@@ -130,8 +130,9 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
     )
 
 
-def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
-    if recorded.dtype.kind not in "fiub":
+def _largest_difference(recorded: np.ndarray, found: np.ndarray | None) -> float | None:
+    """Return the largest absolute difference of two arrays; None if they cannot be compared."""
+    if found is None or found.shape != recorded.shape or recorded.dtype.kind not in "fiub":
         return None
     before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
     with np.errstate(invalid="ignore"):
@@ -359,14 +360,10 @@ class ReplayJudge(Observer):
         )
 
         # The largest distance of positions and angles, if all can be compared.
-        poses = [
-            (before, found.arrays.get(name))
+        distances = [
+            _largest_difference(before, found.arrays.get(name))
             for name, before in recorded.arrays.items()
             if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose"))
-        ]
-        distances = [
-            None if after is None or after.shape != before.shape else _largest_difference(before, after)
-            for before, after in poses
         ]
         known = [distance for distance in distances if distance is not None]
 
