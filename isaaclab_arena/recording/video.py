@@ -277,14 +277,14 @@ class FrameSamples:
 
     def add(self, frame: np.ndarray) -> None:
         """Take the next frame, which must not change afterwards. Shape: (height, width, 3), uint8."""
-        # If the buffer is full, every second frame is dropped and the stride doubles.
+        # If the buffer is full, every second frame is dropped and the stride doubles. The frame is due then too, as the
+        # buffer has room for an even number.
         if self._seen % self._stride == 0:
             if len(self._frames) == _SAMPLES:
                 self._frames = self._frames[::2]
                 self._stride *= 2
-            if self._seen % self._stride == 0:
-                is_large = frame.nbytes > _LARGEST_KEPT_BYTES
-                self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
+            is_large = frame.nbytes > _LARGEST_KEPT_BYTES
+            self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
         self._seen += 1
 
     def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -178,23 +179,21 @@ _PACKAGES = (
     "gymnasium",
 )
 _GIT_TIMEOUT_S = 5.0
-_VERSIONS: dict[str, str | None] = {}
-"""Packages to their versions, as far as they were asked for; None for an absent one."""
 
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions of Python and of each installed package that can affect results, `more` included."""
-    found = {"python": platform.python_version()}
-    for package in (*_PACKAGES, *more):
-        # Kept, also for an absent package: each look reads a long file.
-        if package not in _VERSIONS:
-            try:
-                _VERSIONS[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                _VERSIONS[package] = None
-        if (version := _VERSIONS[package]) is not None:
-            found[package] = version
-    return found
+    known = ((package, _version_of(package)) for package in (*_PACKAGES, *more))
+    return {"python": platform.python_version()} | {name: version for name, version in known if version is not None}
+
+
+# Cached, also for an absent package, because each look reads a long file.
+@cache
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_revision(directory: Path) -> str | None:
