@@ -25,6 +25,7 @@ from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.rows import of_conditions
 from isaaclab_arena.results.stopping import PairCounts
+from isaaclab_arena.storage.contents import changed_facts
 
 # Compare the jobs of a run with those of another, or with each other: difference, confidence, and open questions.
 
@@ -604,8 +605,8 @@ def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
     if same_policy:
         yield f"both sides are the same policy, with the same options and content: {', '.join(same_policy)}"
     for each, name in zip(tasks, names, strict=True):
-        for change in each.second.provenance.differences(each.first.provenance):
-            yield f"{change.name} was {change.before} for the baseline and {change.now} for the candidate"
+        for fact, before, now in changed_facts(each.second.provenance, each.first.provenance):
+            yield f"{fact} was {before} for the baseline and {now} for the candidate"
         backends = each.second.entry.backend, each.first.entry.backend
         if backends[0] != backends[1]:
             yield f"{name} was simulated by {backends[0]} for the baseline and by {backends[1]} for the candidate"

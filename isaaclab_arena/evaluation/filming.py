@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rer
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, split_evenly
 from isaaclab_arena.recording import VideoOptions
-from isaaclab_arena.recording.video import FilmPlace, FilmThreads, VideoRecorder
+from isaaclab_arena.recording.video import FilmThreads, VideoRecorder
 from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episodes import file_with, locate_episodes
@@ -135,13 +135,13 @@ def film_episodes(
         if config.num_rebuilds > 1 and config.num_episodes is not None:
             rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
         files: dict[int, Path] = {}
-        places: dict[int, FilmPlace] = {}
+        places: dict[int, tuple[int, int | None]] = {}
         for index in indices:
             line, reason = lines.get(index), "it has not finished"
             if line is not None:
                 if (file := file_with(located.get(index, ()), index, line.checksum)) is not None:
                     rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
-                    files[index], places[index] = file, FilmPlace(env_id=line.env_id, rebuild=rebuild)
+                    files[index], places[index] = file, (line.env_id, rebuild)
                     continue
                 reason = "; ".join(["there is no recording of it", *problems])
             tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
@@ -167,14 +167,14 @@ def film_episodes(
                 tell(FilmedEpisode(job=name, episode_index=index, reason=first_line(error)))
 
 
+@dataclass(eq=False, kw_only=True)
 class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
-    def __init__(self, *films: Any, lines: Mapping[int, CommitLine], tell: Tell, **more: Any) -> None:
-        super().__init__(*films, **more)
-        self._lines, self._tell = lines, tell
-        self.told: set[int] = set()  # episodes with a result
-        self._replayed: dict[int, ReplayedEpisode] = {}
+    lines: Mapping[int, CommitLine]
+    tell: Tell
+    told: set[int] = field(default_factory=set)  # episodes with a result
+    _replayed: dict[int, ReplayedEpisode] = field(default_factory=dict)
 
     def judge(self, replayed: ReplayedEpisode) -> None:
         """Remember the result of a replay, before the episode's end is observed."""
@@ -185,7 +185,7 @@ class _Recorder(VideoRecorder):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Keep the film if the replay equals the recording, with the recorded outcome."""
         index = record.episode.episode_index
-        replayed, line = self._replayed.pop(index), self._lines[index]
+        replayed, line = self._replayed.pop(index), self.lines[index]
         film = self.films.get(environment, {}).get(record.env_id)
         films = () if film is None else tuple(file.path for file in film.files.values())
         apart, reason = replayed.pose_difference, None
@@ -206,4 +206,4 @@ class _Recorder(VideoRecorder):
 
     def _told(self, index: int, **result: Any) -> None:
         self.told.add(index)
-        self._tell(FilmedEpisode(job=self._lines[index].job, episode_index=index, **result))
+        self.tell(FilmedEpisode(job=self.job, episode_index=index, **result))

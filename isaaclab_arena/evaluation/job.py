@@ -29,7 +29,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
 from isaaclab_arena.policy.catalog import LentPolicy
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, Provenance, content_hash, node, versions
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, content_hash, node, provenance_of, versions
 from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
@@ -264,9 +264,9 @@ def package_content(package: str) -> str | None:
 _packages_by_import_name = cache(metadata.packages_distributions)
 
 
-def provenance_on(device: torch.device) -> Provenance:
+def provenance_on(device: torch.device) -> dict[str, str]:
     """Return the provenance of this process's results on a simulation device."""
-    return Provenance.of(
+    return provenance_of(
         versions(),
         node(),
         # Equal GPUs are interchangeable: the name of a GPU counts, and its index does not.

@@ -583,7 +583,7 @@ def settings_of_rank(
         output_directory=output_directory,
         attempt=attempt,
         num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
-        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
+        provenance={**provenance_on(context.device), "config_hash": config_hash},
         interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
         **own,
     )

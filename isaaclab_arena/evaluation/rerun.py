@@ -24,7 +24,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.policy.replay import RecordedActions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes, told_changes
 from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode, checksum
 from isaaclab_arena.storage.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.json_values import json_line
@@ -130,8 +130,9 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
     )
 
 
-def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
-    if recorded.dtype.kind not in "fiub":
+def _largest_difference(recorded: np.ndarray, found: np.ndarray | None) -> float | None:
+    """Return the largest absolute difference of two arrays; None if they cannot be compared."""
+    if found is None or found.shape != recorded.shape or recorded.dtype.kind not in "fiub":
         return None
     before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
     with np.errstate(invalid="ignore"):
@@ -226,7 +227,7 @@ def rerun(
             contents = ContentReader().environment(job)
             environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
             with closing(environment):
-                now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
+                now = {**provenance_on(settings.device), **environment.provenance()}
                 recordings = intact(indices, damaged)
                 # A damaged recording may lack its observations.
                 if (whole := next(recordings, None)) is not None:
@@ -359,14 +360,10 @@ class ReplayJudge(Observer):
         )
 
         # The largest distance of positions and angles, if all can be compared.
-        poses = [
-            (before, found.arrays.get(name))
+        distances = [
+            _largest_difference(before, found.arrays.get(name))
             for name, before in recorded.arrays.items()
             if name.startswith(f"{layout.STATES}/") and name.endswith(("/joint_position", "/root_pose"))
-        ]
-        distances = [
-            None if after is None or after.shape != before.shape else _largest_difference(before, after)
-            for before, after in poses
         ]
         known = [distance for distance in distances if distance is not None]
 
@@ -374,7 +371,7 @@ class ReplayJudge(Observer):
         contents = recorded.contents
         of_environment = {} if contents is None else {**contents.environment, SAVED_CONDITIONS: UNKNOWN}
         changed = () if contents is None else changes(of_environment, self._contents)
-        was = Provenance(facts={name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL})
+        was = {name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL}
         groups = {name.partition("/")[0] for name in recorded.arrays} - {layout.DONES}
         self._tell(
             ReplayedEpisode(
@@ -384,7 +381,7 @@ class ReplayJudge(Observer):
                 pose_difference=max(known) if known and len(known) == len(distances) else None,
                 from_exact_state=bool(record.episode.start_state),
                 compared=tuple(sorted(groups, key=lambda name: (_PLACES.get(name, 1), name))),
-                other_provenance=was.told_differences(self._now),
+                other_provenance=told_changes(was, self._now),
                 contents=tuple(f"{what} {how}" for what, how in changed),
             )
         )

@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             output_directory=directory,
             attempt=attempt,
             num_threads=options.num_threads or default_num_threads(context.local_world_size),
-            provenance={**provenance_on(context.device).facts, "config_hash": plan.config_hash},
+            provenance={**provenance_on(context.device), "config_hash": plan.config_hash},
         )
         with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
@@ -361,8 +361,8 @@ class _JobOfRun:
         device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         start = self.starts.get(line.attempt, self.plan)
-        facts = {**contents.Provenance.of(start.versions, start.machine).facts, **kind}
-        return contents.Provenance(facts=facts if recorded is None else {**facts, **recorded.provenance})
+        facts = contents.provenance_of(start.versions, start.machine, **kind)
+        return facts if recorded is None else {**facts, **recorded.provenance}
 
 
 def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -440,7 +440,7 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
         compares_arrays=recorded is not None,
         difference=difference,
         explanation=explanation,
-        other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
+        other_provenance=contents.told_changes(before.provenance(index, recorded), now.provenance(index, found)),
     )
 
 

@@ -277,14 +277,14 @@ class FrameSamples:
 
     def add(self, frame: np.ndarray) -> None:
         """Take the next frame, which must not change afterwards. Shape: (height, width, 3), uint8."""
-        # If the buffer is full, every second frame is dropped and the stride doubles.
+        # If the buffer is full, every second frame is dropped and the stride doubles. The frame is due then too, as the
+        # buffer has room for an even number.
         if self._seen % self._stride == 0:
             if len(self._frames) == _SAMPLES:
                 self._frames = self._frames[::2]
                 self._stride *= 2
-            if self._seen % self._stride == 0:
-                is_large = frame.nbytes > _LARGEST_KEPT_BYTES
-                self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
+            is_large = frame.nbytes > _LARGEST_KEPT_BYTES
+            self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
         self._seen += 1
 
     def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:
@@ -374,14 +374,6 @@ class EpisodeVideo:
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilmPlace:
-    """The parts of a film's name beside camera and episode."""
-
-    env_id: int  # env slot among all of the job
-    rebuild: int | None = None  # None for a job with a single rebuild
-
-
 @dataclass(eq=False)
 class VideoRecorder(Observer):
     """Film the episodes of one job, from the frame before the first step to the one after the last."""
@@ -393,8 +385,8 @@ class VideoRecorder(Observer):
     options: VideoOptions
     _: KW_ONLY
     threads: FilmThreads = field(default_factory=partial(FilmThreads, 1))
-    # Slots by episode, for films of a finished run; by default the slot in which an episode runs now.
-    places: Mapping[int, FilmPlace] = field(default_factory=dict)
+    # Env slot among all of the job, and rebuild, of each episode of a finished run; by default those in which it runs.
+    places: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
     _rebuild: int | None = None
     _first_slots: Mapping[Environment, int] = field(default_factory=dict)
     films: dict[Environment, dict[int, EpisodeVideo]] = field(default_factory=dict, init=False)  # of running episodes
@@ -442,12 +434,12 @@ class VideoRecorder(Observer):
         steps_per_frame = max(1, round(1 / (self.options.frames_per_second * environment.control_dt)))
         for start in filmed:
             index = start.episode.episode_index
-            env_id = self._first_slots.get(environment, 0) + start.env_id
-            place = self.places.get(index, FilmPlace(env_id=env_id, rebuild=self._rebuild))
+            here = self._first_slots.get(environment, 0) + start.env_id, self._rebuild
+            env_id, rebuild = self.places.get(index, here)
             files = {}
             for camera in cameras:
                 shown = None if camera == VIEWPORT else camera
-                name = layout.video_file_name(shown, env_id=place.env_id, episode_index=index, rebuild=place.rebuild)
+                name = layout.video_file_name(shown, env_id=env_id, episode_index=index, rebuild=rebuild)
                 # A film plays in real time: its rate follows from the control steps per frame.
                 files[camera] = VideoFile(
                     self.directory / layout.VIDEOS_DIRECTORY / name,

@@ -26,7 +26,7 @@ from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, i
 from isaaclab_arena.storage import atomic, json_values, ledger
 from isaaclab_arena.storage import reports as rank_reports
 from isaaclab_arena.storage.commits import CommitLog, read_commits
-from isaaclab_arena.storage.contents import Provenance
+from isaaclab_arena.storage.contents import changed_facts, provenance_of, told_changes
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
 
 FILES = {
@@ -174,13 +174,13 @@ class RunFiles:
         # One line for each version or kind of machine that a later attempt changed. The plan holds the same facts as
         # the first attempt, whose file may be unreadable.
         first = attempts[0] if attempts and attempts[0].number == 1 else self._plan
-        began = Provenance.of(first.versions, first.machine)
+        began = provenance_of(first.versions, first.machine)
         changes = [
-            f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
+            f"attempt {later.number} ran with {name} {new}, the first one with {old}; "
             "results may differ in their last digits"
             for later in attempts
             if later.number > 1
-            for change in began.differences(Provenance.of(later.versions, later.machine))
+            for name, old, new in changed_facts(began, provenance_of(later.versions, later.machine))
         ]
         # If no attempt has a file, the version of the program wrote none.
         known, named = {1, *(each.number for each in attempts)}, set(ledger.attempt_numbers(self._directory))
@@ -221,8 +221,8 @@ class RunFiles:
                 if recorded is None:
                     unknown.append(number)
                     continue
-                provenance = Provenance(facts=recorded.provenance)
-                same_conditions = same_conditions and not self._plan.provenance.told_differences(provenance)
+                is_same = not told_changes(self._plan.provenance, recorded.provenance)
+                same_conditions = same_conditions and is_same
                 contents[name] = recorded.contents or contents[name]
             evidence = JobEvidence(
                 job=job,

@@ -266,19 +266,17 @@ def fresh_lines(job_directory: Path, job: str, read_bytes: dict[Path, int]) -> I
 
 # Compare a commit line with the attributes of its recording.
 
+_ATTRIBUTES = (
+    *("job", "episode_index", "seed", "episode_seed", "placement_seed", "env_id", "success", "outcome", "termination"),
+    *("episode_return", "language_instruction", "conditions", "metrics", "error", "rank"),
+)
+"""The attributes of an episode's group that a line has too, in the order of the file."""
+
 
 def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
     """Return the attributes of an episode's group from its commit line; unknown values are left out."""
-    named = ("env_id", "success", "outcome", "termination", "episode_return", "language_instruction")
-    values: dict[str, str | int | float | bool | None] = {
-        **{name: getattr(line, name) for name in ("job", "episode_index", "seed", "episode_seed")},
-        "placement_seed": line.conditions_seed,
-        **{name: getattr(line, name) for name in named},
-        "conditions": json_values.json_line(line.conditions),
-        "metrics": json_values.json_line(line.metrics),
-        "error": line.error,
-        "rank": line.rank,
-    }
+    values = {name: getattr(line, "conditions_seed" if name == "placement_seed" else name) for name in _ATTRIBUTES}
+    values |= {name: json_values.json_line(values[name]) for name in ("conditions", "metrics")}
     return {name: value for name, value in values.items() if value is not None}
 
 

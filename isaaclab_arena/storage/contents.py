@@ -8,11 +8,14 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.atomic import storage_errors
@@ -138,38 +141,27 @@ class Node:
     platform: str  # operating system, release and architecture
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProvenanceChange:
-    """One changed fact; None if it was or is absent."""
-
-    name: str
-    before: str | None
-    now: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name} was {self.before or 'absent'}, is now {self.now or 'absent'}"
+Provenance: TypeAlias = Mapping[str, str]
+"""The dependencies of results beside the request: ``torch``, ``cpu`` or ``device`` to its version or kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The dependencies of results beside the request."""
+def provenance_of(versions: Mapping[str, str], node: Node, **more: str) -> dict[str, str]:
+    """Return the provenance of a process from its versions, its node, and further facts."""
+    return {**versions, "cpu": node.cpu, "platform": node.platform, **more}
 
-    facts: Mapping[str, str] = field(default_factory=dict)  # ``torch``, ``cpu`` or ``device`` to its version or kind
 
-    @classmethod
-    def of(cls, versions: Mapping[str, str], node: Node, **more: str) -> "Provenance":
-        """Return the provenance of a process from its versions, its node, and further facts."""
-        return cls(facts={**versions, "cpu": node.cpu, "platform": node.platform, **more})
+def changed_facts(before: Provenance, now: Provenance) -> list[tuple[str, str | None, str | None]]:
+    """Return each changed fact by name, with its value before and now; None for an absent one."""
+    names = sorted((before.keys() | now.keys()) - _NOT_COMPARED)
+    return [(name, before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)]
 
-    def differences(self, other: "Provenance") -> tuple[ProvenanceChange, ...]:
-        """Return the changes from this to another provenance, by name."""
-        names = sorted((self.facts.keys() | other.facts.keys()) - _NOT_COMPARED)
-        pairs = ((name, self.facts.get(name), other.facts.get(name)) for name in names)
-        return tuple(ProvenanceChange(name=name, before=old, now=new) for name, old, new in pairs if old != new)
 
-    def told_differences(self, other: "Provenance") -> tuple[str, ...]:
-        """Return a line for each fact known here that differs in another provenance."""
-        return tuple(str(change) for change in self.differences(other) if change.before is not None)
+def told_changes(before: Provenance, now: Provenance) -> tuple[str, ...]:
+    """Return a line for each fact that was known before and has changed."""
+    changed = changed_facts(before, now)
+    return tuple(
+        f"{name} was {old or 'absent'}, is now {new or 'absent'}" for name, old, new in changed if old is not None
+    )
 
 
 # The packages of this process, its checkout and its machine.
@@ -188,22 +180,16 @@ _PACKAGES = (
     "gymnasium",
 )
 _GIT_TIMEOUT_S = 5.0
-_VERSIONS: dict[str, str | None] = {}
-"""Packages to their versions, as far as they were asked for; None for an absent one."""
 
 
-def versions(more: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of Python and of each installed package that can affect results, `more` included."""
+@cache
+def versions() -> Mapping[str, str]:
+    """Return the versions of Python and of each installed package that can affect results."""
+    # Cached, because each look reads a long file.
     found = {"python": platform.python_version()}
-    for package in (*_PACKAGES, *more):
-        # Kept, also for an absent package: each look reads a long file.
-        if package not in _VERSIONS:
-            try:
-                _VERSIONS[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                _VERSIONS[package] = None
-        if (version := _VERSIONS[package]) is not None:
-            found[package] = version
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
     return found
 
 

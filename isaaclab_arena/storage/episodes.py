@@ -296,7 +296,7 @@ class EpisodeExaminer:
             if block is not None and block.episode_index == episode_indices[0]:
                 whole = self.template.read(content, block.origin + block.group_offset)
                 if whole is not None:
-                    return [whole.attributes]
+                    return [whole[0]]
             # The bytes of the whole file are released before HDF5 reads it.
             del content, block
         with self.opened(path) as recording:
@@ -312,7 +312,7 @@ class EpisodeExaminer:
         try:
             with hdf5_errors("read", recording.path):
                 whole = self.read(recording, episode_index, content)
-                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
+                return recording.verified_attributes(episode_index) if whole is None else whole[0]
         except DamagedFileError as error:
             return error
 
@@ -617,15 +617,6 @@ def file_with(files: Iterable[Path], episode_index: int, checksum: int | None) -
 KEPT_BYTES = 1 << 30  # size of the cache of compressed arrays [bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedArray:
-    """One array of one episode."""
-
-    file: Path
-    episode_index: int
-    name: str  # path below the episode's group
-
-
 @dataclass(eq=False)
 class RecordedSteps:
     """Access control steps of arrays in recordings without a writer. `read` loads a compressed array."""
@@ -636,19 +627,18 @@ class RecordedSteps:
         default_factory=lambda: cache(locate_arrays), init=False
     )
     _mapped: dict[Path, np.memmap] = field(default_factory=dict, init=False)
-    _read: OrderedDict[RecordedArray, np.ndarray] = field(default_factory=OrderedDict, init=False)
+    _read: OrderedDict[tuple[Path, int, str], np.ndarray] = field(default_factory=OrderedDict, init=False)
     _held_bytes: int = field(default=0, init=False)
 
     def names(self, file: Path, episode_index: int) -> list[str]:
         """Return the paths of an episode's arrays."""
         return sorted(self._places(file, episode_index))
 
-    def array(self, wanted: RecordedArray) -> np.ndarray:
+    def array(self, file: Path, episode_index: int, name: str) -> np.ndarray:
         """Return a read-only array; an uncompressed one is mapped and read on access. StorageError if missing."""
-        file = wanted.file
-        place = self._places(file, wanted.episode_index).get(wanted.name)
+        place = self._places(file, episode_index).get(name)
         if place is None:
-            raise StorageError(f"{file}: {layout.demo_name(wanted.episode_index)} holds no '{wanted.name}'")
+            raise StorageError(f"{file}: {layout.demo_name(episode_index)} holds no '{name}'")
         if place.offset is not None and 0 not in place.shape:
             if file not in self._mapped:
                 with atomic.storage_errors("read", file):
@@ -656,11 +646,11 @@ class RecordedSteps:
             end = place.offset + int(np.prod(place.shape)) * place.dtype.itemsize
             return self._mapped[file][place.offset : end].view(place.dtype).reshape(place.shape)
 
+        wanted = file, episode_index, name
         if wanted in self._read:
             self._read.move_to_end(wanted)
             return self._read[wanted]
-        array = self.read(file, wanted.episode_index, wanted.name)
-        self._read[wanted] = array
+        array = self._read[wanted] = self.read(*wanted)
         self._held_bytes += array.nbytes
         while self._held_bytes > self.kept_bytes and len(self._read) > 1:
             self._held_bytes -= self._read.popitem(last=False)[1].nbytes

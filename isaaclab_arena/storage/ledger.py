@@ -12,33 +12,24 @@ from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question,
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges
 from isaaclab_arena.storage import atomic, json_values, layout
-from isaaclab_arena.storage.contents import Contents, Node, Provenance
+from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
 
-
-@dataclass(frozen=True)
-class Transition:
-    """An event of a run, and its traces."""
-
-    event: str
-    on_disk: str  # from then on
-    repair: str  # after a death before the next event
-
-
 TRANSITIONS = (
-    Transition("the run is planned", "run.json, then attempts/plan.json", "all episodes are left"),
-    Transition("an attempt begins", "attempts/attempt_<n>.json", "the next attempt reads the files again"),
-    Transition("a piece is claimed", "claims/attempt_<n>/j<job>_p<piece>.g<n>", "another rank takes the piece over"),
-    Transition("a job begins", "job_begun_rank<r>_attempt<n>.json", "the job is interrupted"),
-    Transition("an episode is recorded", "episodes/e<index>.h5, with its line", "its line is committed: it is adopted"),
-    Transition("an episode is committed", "a line of episode_results_rank<r>.jsonl", "the episode is finished"),
-    Transition("a piece is played", "claims/attempt_<n>/j<job>_p<piece>.done", "its new owner finds it committed"),
-    Transition("a job is consolidated", "dataset_<job>.hdf5, then no episodes/", "its episode files are removed"),
-    Transition("a job is reported", "job_report_rank<r>.json, then no begun file", "the later one of the two counts"),
-    Transition("the run is merged", "tables, results.json, then report.html", "old tables are written anew"),
+    ("the run is planned", "run.json, then attempts/plan.json", "all episodes are left"),
+    ("an attempt begins", "attempts/attempt_<n>.json", "the next attempt reads the files again"),
+    ("a piece is claimed", "claims/attempt_<n>/j<job>_p<piece>.g<n>", "another rank takes the piece over"),
+    ("a job begins", "job_begun_rank<r>_attempt<n>.json", "the job is interrupted"),
+    ("an episode is recorded", "episodes/e<index>.h5, with its line", "its line is committed: it is adopted"),
+    ("an episode is committed", "a line of episode_results_rank<r>.jsonl", "the episode is finished"),
+    ("a piece is played", "claims/attempt_<n>/j<job>_p<piece>.done", "its new owner finds it committed"),
+    ("a job is consolidated", "dataset_<job>.hdf5, then no episodes/", "its episode files are removed"),
+    ("a job is reported", "job_report_rank<r>.json, then no begun file", "the later one of the two counts"),
+    ("the run is merged", "tables, results.json, then report.html", "old tables are written anew"),
 )
+"""Each event of a run, its trace on disk from then on, and the effect of a death before the next event."""
 
 # ``run.json``: the plan of a run, written before it starts, so that missing results can be named later.
 
@@ -103,7 +94,7 @@ class RunPlan:
     @property
     def provenance(self) -> Provenance:
         """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
-        return Provenance.of(self.versions, self.machine)
+        return provenance_of(self.versions, self.machine)
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = False) -> Path:

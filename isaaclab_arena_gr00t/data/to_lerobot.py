@@ -452,10 +452,7 @@ class _Conversion:
     def add(self, number: int, episode: SourceEpisode) -> None:
         """Write an episode as number `number` of the dataset."""
         steps, index = recordings.RecordedSteps(), episode.episode_index
-        arrays = {
-            path: steps.array(recordings.RecordedArray(file=episode.file, episode_index=index, name=path))
-            for path in self._features.paths()
-        }
+        arrays = {path: steps.array(episode.file, index, path) for path in self._features.paths()}
         # An instruction gets its number when it first occurs.
         task = self.tasks.setdefault(episode.instruction, len(self.tasks))
         columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}

@@ -94,13 +94,13 @@ def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps)
     for name in steps.names(demonstration.file, demonstration.episode_index):
         for prefix, group in prefixes.items():
             if name.startswith(prefix):
-                array = steps.array(_place(demonstration, name))
+                array = steps.array(demonstration.file, demonstration.episode_index, name)
                 dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
     if not groups[observations.CAMERA_GROUP]:
         message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
         raise ConfigError(message, key="--dataset")
-    action = steps.array(_place(demonstration, layout.ACTIONS))
+    action = steps.array(demonstration.file, demonstration.episode_index, layout.ACTIONS)
     return observations.RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
 
 
@@ -144,7 +144,7 @@ class DemonstrationSteps:
         observed: dict[str, dict[str, torch.Tensor]] = {group: {} for group in names}
         for group, of_group in names.items():
             for key, name in of_group.items():
-                parts = [self._steps.array(_place(demonstration, name))[step] for demonstration, step in places]
+                parts = [self._array(demonstration, name)[step] for demonstration, step in places]
                 observed[group][key] = torch.from_numpy(np.stack(parts))
         rows = list(range(len(places)))
         state = observations.state_values(observed, wiring, rows)
@@ -159,7 +159,7 @@ class DemonstrationSteps:
         chunks: list[np.ndarray] = []
         paddings: list[np.ndarray] = []
         for demonstration, step in places:
-            actions = self._steps.array(_place(demonstration, layout.ACTIONS))
+            actions = self._array(demonstration, layout.ACTIONS)
             wanted = np.arange(step, step + self._horizon)
             chunks.append(np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32))
             paddings.append(wanted >= len(actions))
@@ -185,8 +185,11 @@ class DemonstrationSteps:
         return {key: actions[:, list(columns)] for key, columns in self._wiring.action.items()}
 
     def _all(self, name: str) -> np.ndarray:
-        arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self.demonstrations)
+        arrays = (self._array(demonstration, name) for demonstration in self.demonstrations)
         return np.concatenate([np.asarray(array, np.float32) for array in arrays])
+
+    def _array(self, demonstration: Demonstration, name: str) -> np.ndarray:
+        return self._steps.array(demonstration.file, demonstration.episode_index, name)
 
 
 def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -> tuple[list[int], list[int]]:
@@ -205,10 +208,6 @@ def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -
         held_out += generator.permutation(positions)[:number].tolist()
     chosen = set(held_out)
     return [position for position in range(len(demonstrations)) if position not in chosen], sorted(chosen)
-
-
-def _place(demonstration: Demonstration, name: str) -> episodes.RecordedArray:
-    return episodes.RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.

@@ -32,8 +32,8 @@ def test_versions_are_read_once_however_often_they_are_asked_for():
 
 def test_here_and_now_there_are_versions_a_processor_and_a_device():
     here = provenance_on(torch.device("cpu"))
-    assert {"python", "torch", "mujoco", "numpy", "cpu", "platform"} <= here.facts.keys()
-    assert here.facts["device"] == "cpu"
+    assert {"python", "torch", "mujoco", "numpy", "cpu", "platform"} <= here.keys()
+    assert here["device"] == "cpu"
 
 
 @pytest.fixture

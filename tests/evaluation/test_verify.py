@@ -20,7 +20,6 @@ from isaaclab_arena.evaluation.rerun import (
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.verification import draw_sample, prepare_sample
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
-from isaaclab_arena.storage.contents import Provenance
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
 from isaaclab_arena.storage.ledger import write_run_plan
@@ -170,9 +169,7 @@ def record(directory, environment, policy, number, observations=RecordedObservat
 def replays(environment, recorded) -> list[ReplayedEpisode]:
     found: list[ReplayedEpisode] = []
     observations = recorded_observations(recorded[0])
-    replay_in(
-        environment, recorded, [ReplayJudge(environment, observations, found.append, Provenance(facts={}), contents={})]
-    )
+    replay_in(environment, recorded, [ReplayJudge(environment, observations, found.append, now={}, contents={})])
     return found
 
 

@@ -16,7 +16,7 @@ from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.commits import CommitLine, attributes_of, contradiction
 from isaaclab_arena.storage.dataset import consolidate, observations_of, write_robomimic_file
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode
-from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
 from tests.layouts import LAYOUTS
 from tests.storage.recordings import recorded, write_parts
@@ -30,7 +30,7 @@ def test_steps_are_what_was_recorded(tmp_path, compression):
     steps = RecordedSteps()
     assert steps.names(path, 3) == sorted(recorded(3).arrays)
     for name, array in recorded(3).arrays.items():
-        found = steps.array(RecordedArray(file=path, episode_index=3, name=name))
+        found = steps.array(path, 3, name)
         assert found.dtype == array.dtype
         np.testing.assert_array_equal(found[1:3], array[1:3])
 
@@ -40,14 +40,14 @@ def test_every_episode_of_a_dataset_is_found(tmp_path):
     consolidate(write_parts(tmp_path, [0, 1, 5]), dataset)
     steps = RecordedSteps()
     for index in (5, 0, 1):
-        found = steps.array(RecordedArray(file=dataset, episode_index=index, name="actions"))
+        found = steps.array(dataset, index, "actions")
         np.testing.assert_array_equal(found, recorded(index, length=3 + index).arrays["actions"])
 
 
 def test_of_an_uncompressed_recording_nothing_is_kept_in_memory(tmp_path):
     path = tmp_path / "e.h5"
     hdf5.write_episode(path, recorded(0))
-    found = RecordedSteps().array(RecordedArray(file=path, episode_index=0, name="actions"))
+    found = RecordedSteps().array(path, 0, "actions")
     assert isinstance(found, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 1
@@ -64,14 +64,14 @@ def test_compressed_arrays_are_kept_up_to_a_limit(tmp_path):
 
     steps = RecordedSteps(kept_bytes=1, read=read)
     for name in ("actions", "actions", "dones", "actions"):
-        steps.array(RecordedArray(file=path, episode_index=0, name=name))
+        steps.array(path, 0, name)
     assert reads == ["actions", "dones", "actions"]
 
 
 def test_what_is_not_there_is_named(tmp_path):
     hdf5.write_episode(tmp_path / "e.h5", recorded(0))
     with pytest.raises(StorageError, match="demo_0 holds no 'obs/nothing'"):
-        RecordedSteps().array(RecordedArray(file=tmp_path / "e.h5", episode_index=0, name="obs/nothing"))
+        RecordedSteps().array(tmp_path / "e.h5", 0, "obs/nothing")
     with pytest.raises(StorageError, match="holds no demo_4"):
         RecordedSteps().names(tmp_path / "e.h5", 4)
 

@@ -104,40 +104,37 @@ def verify(argv: Sequence[str]) -> int:
         if sample:
             verified += _run_again(options, merged.plan, sample)
             _say(_summary(verified))
-            is_sound = not problems and all(each.is_same and not each.contents for each in verified)
         else:
             nothing = "no episode was run again"
             _say(nothing if options.sample == 0 else "no episode has finished that could be run again")
-            is_sound = not problems and options.sample == 0
 
         # Store the findings beside the run, for its page.
-        episodes = []
-        for episode in verified:
-            is_same, verdict = episode.is_same and not episode.contents, episode.verdict
-            episodes.append(
-                reports.EpisodeVerification(
-                    job=episode.job,
-                    episode_index=episode.episode_index,
-                    is_same=is_same,
-                    is_bitwise=is_same and episode.compares_arrays,
-                    verdict=f"{verdict}, but something else ran than was run" if episode.contents else verdict,
-                )
+        episodes = tuple(
+            reports.EpisodeVerification(
+                job=each.job,
+                episode_index=each.episode_index,
+                is_same=each.is_same and not each.contents,
+                is_bitwise=each.is_same and not each.contents and each.compares_arrays,
+                verdict=f"{each.verdict}, but something else ran than was run" if each.contents else each.verdict,
             )
+            for each in verified
+        )
+        is_as_asked = bool(sample) or options.sample == 0
         record = reports.RunVerification(
             verified_at=began_at,
             sources=merged.sources,
             num_episodes=len(merged.episodes),
             problems=tuple(problems),
-            episodes=tuple(episodes),
-            is_sound=is_sound,
+            episodes=episodes,
+            is_sound=not problems and is_as_asked and all(each.is_same for each in episodes),
         )
         try:
             reports.write_verification(options.output_dir, record)
         except StorageError as error:
             _say(f"not kept for the page of the run: {error}")
     if options.json:
-        print_json({"problems": problems, "episodes": verified, "is_sound": is_sound})
-    return 0 if is_sound else 1
+        print_json({"problems": problems, "episodes": verified, "is_sound": record.is_sound})
+    return 0 if record.is_sound else 1
 
 
 def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -> Iterator["VerifiedEpisode"]:

@@ -35,7 +35,7 @@ from isaaclab_arena.policies import resolve_policy_class
 from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage import dataset as dataset_assembly
 from isaaclab_arena.storage import episodes as hdf5
-from isaaclab_arena.storage.episodes import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.storage.recovery import consolidate_leftovers, recover_run
@@ -458,7 +458,7 @@ def _readers(bad: Path, output: Path) -> dict[str, tuple[Callable[[], object], t
 def _read_steps(bad: Path) -> None:
     steps = RecordedSteps()
     for name in steps.names(bad, VICTIM):
-        steps.array(RecordedArray(file=bad, episode_index=VICTIM, name=name)).sum()
+        steps.array(bad, VICTIM, name).sum()
 
 
 def _play(bad: Path) -> None:
