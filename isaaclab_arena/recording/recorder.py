@@ -5,7 +5,6 @@ import logging
 import math
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -151,8 +150,15 @@ class RecordedObservations(StrEnum):
     ALL = "all"
 
 
-_Column: TypeAlias = tuple[str, slice, tuple[int, ...], np.dtype]
-"""The path of an array, its columns in its pack, and its shape and dtype in one step."""
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """The position of an array in its pack, and its dtype."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class EpisodeArrays:
@@ -229,9 +235,9 @@ class EpisodeArrays:
         self._copy_held()
         packs = self._ring.take(env_id)
         arrays = {
-            name: pack[:, place].astype(dtype).reshape(len(pack), *shape)
+            column.name: pack[:, column.start : column.stop].astype(column.dtype).reshape(len(pack), *column.shape)
             for columns, pack in zip(self._columns, packs, strict=True)
-            for name, place, shape, dtype in columns
+            for column in columns
         }
         # The states of an episode follow from their parts at its start and after each step.
         if self._state_parts:
@@ -334,24 +340,22 @@ class EpisodeArrays:
             numbers = range(len(tensors), len(tensors) + len(self._host_parts))
             keyed.append((own, numbers, {_PARTS: (width,)}, own))
 
-        # The arrays lie side by side in their packs, each with its dtype, the numbers of its tensors and its columns.
-        packs: dict[object, tuple[np.dtype, list[int], list[_Column]]] = {}
-        widths: Counter[object] = Counter()
+        # The arrays lie side by side in their packs.
+        packs: dict[object, _TensorPack] = {}
         for key, numbers, shapes, dtype in keyed:
-            _, joined, columns = packs.setdefault(key, (key if isinstance(key, np.dtype) else dtype, [], []))
-            joined += numbers
-            begin = widths[key]
+            pack = packs.setdefault(key, _TensorPack(dtype=key if isinstance(key, np.dtype) else dtype))
+            begin = stop = pack.columns[-1].stop if pack.columns else 0
+            pack.numbers += numbers
             for name, shape in shapes.items():
-                start = widths[key]
-                widths[key] += math.prod(shape)
-                columns.append((name, slice(start, widths[key]), shape, dtype))
-            self._places.append((list(packs).index(key), slice(begin, widths[key])))
+                start, stop = stop, stop + math.prod(shape)
+                pack.columns.append(_Column(name=name, start=start, stop=stop, shape=shape, dtype=dtype))
+            self._places.append((list(packs).index(key), slice(begin, stop)))
         if self._host_parts:
             self._parts_pack, self._parts_columns = self._places.pop()
         self._not_flat = [number for number, tensor in enumerate(tensors) if tensor.ndim != 2]
-        self._packs = [tuple(numbers) for _, numbers, _ in packs.values()]
-        self._columns = [columns for _, _, columns in packs.values()]
-        self._widths = [(widths[key], dtype) for key, (dtype, _, _) in packs.items()]
+        self._packs = [tuple(pack.numbers) for pack in packs.values()]
+        self._columns = [pack.columns for pack in packs.values()]
+        self._widths = [(pack.columns[-1].stop, pack.dtype) for pack in packs.values()]
 
         # Tensors may wait only if the environment never reuses their memory.
         can_hold = self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors)
@@ -362,6 +366,15 @@ class EpisodeArrays:
             self._staging = [
                 torch.empty((self._max_held * len(each), *each.shape[1:]), dtype=each.dtype) for each in tensors
             ]
+
+
+@dataclass(kw_only=True)
+class _TensorPack:
+    """The tensors of a step with dtype ``dtype`` side by side: their numbers, and their arrays."""
+
+    dtype: np.dtype
+    numbers: list[int] = field(default_factory=list)
+    columns: list[_Column] = field(default_factory=list)
 
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -80,10 +80,12 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path, *, name:
                     if whole is None:
                         # This function did not write its bytes.
                         return False
-                    attributes, found = whole
-                    num_samples = episode_file.num_samples_of(attributes)
                     block = episode_file.EpisodeBlock(
-                        **vars(found), episode_index=index, num_samples=num_samples, env_args=described
+                        **vars(whole.block),
+                        episode_index=index,
+                        group_offset=whole.group_offset,
+                        num_samples=episode_file.num_samples_of(whole.attributes),
+                        env_args=described,
                     )
                 if block is None or block.episode_index != index:
                     return False

@@ -141,7 +141,6 @@ class Block:
     content: bytes | bytearray | memoryview
     pointers: np.ndarray  # offsets of the addresses in `content`. Shape: (n,), int64
     origin: int = 0  # file address of the first byte that the stored addresses assume
-    group_offset: int = 0  # offset of the object header of the outermost group in `content`
 
     def at(self, address: int) -> bytearray:
         """Return the bytes relocated to an address of a file."""
@@ -290,8 +289,13 @@ AttributeType: TypeAlias = tuple[str, np.dtype | None]  # name of an attribute a
 _PLACE = struct.Struct("<QQ")
 
 
-WholeEpisode: TypeAlias = tuple[dict[str, AttributeValue], Block]
-"""An episode whose arrays match their checksum: the attributes of its group, and its bytes."""
+@dataclass(frozen=True, kw_only=True)
+class WholeEpisode:
+    """An episode whose arrays match their checksum."""
+
+    attributes: dict[str, AttributeValue]  # of the episode's group
+    block: Block
+    group_offset: int  # offset of the group in `block`
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,16 @@ class _ValueSlot:
     dtype: np.dtype | None
     at: int
     num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """The structure of episodes with equal array shapes, at one address in a file."""
+
+    structure: bytes  # complete but for the values of attributes
+    paddings: tuple[bytes, ...]  # bytes after each array
+    end: int  # end of the arrays in the file
+    pointers: np.ndarray  # offsets of the addresses in `structure`
 
 
 class EpisodeTemplate:
@@ -365,25 +379,22 @@ class EpisodeTemplate:
     ) -> tuple[list[bytes | bytearray | memoryview], np.ndarray]:
         """Return an episode's bytes in pieces, and the offsets of their addresses, for the file address `address`."""
         # Arrays are contiguous, one per `ArrayType`. Values are bytes, one per `AttributeType`; text is UTF-8.
-        placed, paddings, end, pointers = self._placed(tuple([array.shape for array in arrays]), address)
-        structure = bytearray(placed)
+        placed = self._placed(tuple([array.shape for array in arrays]), address)
+        structure = bytearray(placed.structure)
         pieces: list[bytes | bytearray | memoryview] = [structure]
-        for array, padding in zip(arrays, paddings, strict=True):
+        for array, padding in zip(arrays, placed.paddings, strict=True):
             pieces += (array.data, padding)
         texts: list[bytes] = []
         for value, slot in zip(values, self._values, strict=True):
             stored = value
             if slot.dtype is None:
                 texts.append(value)
-                stored = TEXT_REFERENCE.pack(len(value), end, len(texts))
+                stored = TEXT_REFERENCE.pack(len(value), placed.end, len(texts))
             structure[slot.at : slot.at + slot.num_bytes] = stored
         pieces.append(text_heap(texts))
-        return pieces, pointers
+        return pieces, placed.pointers
 
-    def _place(
-        self, shapes: tuple[tuple[int, ...], ...], address: int
-    ) -> tuple[bytes, tuple[bytes, ...], int, np.ndarray]:
-        """Return the structure without values of attributes, the padding of each array, their end, and the pointers."""
+    def _place(self, shapes: tuple[tuple[int, ...], ...], address: int) -> _Placed:
         structure = bytearray(self._structure_at(address))
         position = address + len(structure)
         absent, paddings = [], []
@@ -396,8 +407,12 @@ class EpisodeTemplate:
                 absent.append(slot.layout_at)
             paddings.append(bytes(-num_bytes % 8))
             position += num_bytes + len(paddings[-1])
-        pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-        return bytes(structure), tuple(paddings), position, pointers
+        return _Placed(
+            structure=bytes(structure),
+            paddings=tuple(paddings),
+            end=position,
+            pointers=np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers,
+        )
 
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
         """Return the intact episode of this structure whose group is at `group_address` in the file, else None."""
@@ -449,9 +464,8 @@ class EpisodeTemplate:
         if view[position:end] != heap or attributes.get("checksum") != crc:
             return None
         pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-        return attributes, Block(
-            content=view[address:end], pointers=pointers, origin=address, group_offset=self.group_offset
-        )
+        block = Block(content=view[address:end], pointers=pointers, origin=address)
+        return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
 
     def _structure_at(self, address: int) -> bytes:
         # Files of one job have their episodes at the same address.
@@ -502,8 +516,21 @@ class EpisodeBlock(Block):
     """The group of an episode with all its descendants."""
 
     episode_index: int  # position in the job, which names the group
+    group_offset: int  # offset of the group's object header in `content`
     num_samples: int  # control steps
     env_args: str  # JSON description of the environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """The bytes before the episode in its file, with placeholders for the values of the single episode."""
+
+    content: bytes  # its length is the address of the episode
+    root_address: int  # address of the root group
+    name_at: int  # offset of the group's name
+    total_at: int  # offset of the number of control steps
+    env_args_at: int  # offset of the environment's description
+    env_args_bytes: int  # length of that description
 
 
 def episode_file(
@@ -516,19 +543,16 @@ def episode_file(
     num_samples: int,
 ) -> bytearray:
     """Return the file of one episode; see `EpisodeTemplate.filled` for `arrays` and `values`."""
-    described = env_args.encode()
-    opening, root_address, name_at, total_at, env_args_at = _opening(
-        template.max_pointers, template.group_offset, described
-    )
-    address = len(opening)
+    opening = _opening(template.max_pointers, template.group_offset, env_args)
+    address = len(opening.content)
     parts, pointers = template.filled(arrays, values, address)
-    content = bytearray().join((opening, *parts))
-    content[:SUPERBLOCK_BYTES] = superblock(root_address=root_address, end_address=len(content))
+    content = bytearray().join((opening.content, *parts))
+    content[:SUPERBLOCK_BYTES] = superblock(root_address=opening.root_address, end_address=len(content))
     name = demo_name(episode_index).encode()
-    content[name_at : name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
-    struct.pack_into("<q", content, total_at, num_samples)
+    content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
+    struct.pack_into("<q", content, opening.total_at, num_samples)
     # The index comes last: it holds the pointers and the CRC of the finished content.
-    places = (address, env_args_at, len(described), template.group_offset)
+    places = (address, opening.env_args_at, opening.env_args_bytes, template.group_offset)
     _INDEX.pack_into(
         content, _INDEX_ADDRESS, _SIGNATURE, 0, len(pointers), len(content), *places, episode_index, num_samples
     )
@@ -538,16 +562,22 @@ def episode_file(
 
 
 @lru_cache(maxsize=64)
-def _opening(max_pointers: int, group_offset: int, env_args: bytes) -> tuple[bytes, int, int, int, int]:
-    """Return the bytes before an episode, with placeholders, and the root group's address."""
-    # The offsets of the placeholders and of the environment's description follow: name, control steps, description.
+def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
     before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
     # The size of these groups does not depend on the address of the episode, which follows them.
-    above, _ = groups_above({_NAME: 0}, env_args, _TOTAL, len(before))
+    text = env_args.encode()
+    above, _ = groups_above({_NAME: 0}, text, _TOTAL, len(before))
     address = len(before) + len(above)
-    above, root_address = groups_above({_NAME: address + group_offset}, env_args, _TOTAL, len(before))
+    above, root_address = groups_above({_NAME: address + group_offset}, text, _TOTAL, len(before))
     content = before + above
-    return content, root_address, content.index(_NAME.encode()), content.index(_TOTAL), content.index(env_args)
+    return _Opening(
+        content=content,
+        root_address=root_address,
+        name_at=content.index(_NAME.encode()),
+        total_at=content.index(_TOTAL),
+        env_args_at=content.index(text),
+        env_args_bytes=len(text),
+    )
 
 
 def block_of(content: bytes | bytearray) -> EpisodeBlock | None:

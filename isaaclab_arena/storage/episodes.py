@@ -296,7 +296,7 @@ class EpisodeExaminer:
             if block is not None and block.episode_index == episode_indices[0]:
                 whole = self.template.read(content, block.origin + block.group_offset)
                 if whole is not None:
-                    return [whole[0]]
+                    return [whole.attributes]
             # The bytes of the whole file are released before HDF5 reads it.
             del content, block
         with self.opened(path) as recording:
@@ -312,7 +312,7 @@ class EpisodeExaminer:
         try:
             with hdf5_errors("read", recording.path):
                 whole = self.read(recording, episode_index, content)
-                return recording.verified_attributes(episode_index) if whole is None else whole[0]
+                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
         except DamagedFileError as error:
             return error
 
