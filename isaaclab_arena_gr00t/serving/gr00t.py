@@ -190,14 +190,14 @@ class NamedPolicy(BasePolicy):
                 episode = served.episode(next(self._numbers))
             else:
                 episode = Episode(job=policy.job.config.name, episode_index=0, seed=seed)
-            begun.append(serving.BegunEpisode(episode=episode, instruction=served.instruction(INSTRUCTION, text)))
+            begun.append((episode, served.instruction(INSTRUCTION, text)))
 
         # A request may have more entries than the policy has env slots.
         num_slots, chunks = policy.num_slots, []
         for first in range(0, len(entries), num_slots):
             shown = dict(enumerate(entries[first : first + num_slots]))
             for env_id in shown:
-                policy.start(env_id, begun[first + env_id])
+                policy.start(env_id, *begun[first + env_id])
             answers = policy.act(shown)
             for env_id in shown:
                 policy.end(env_id)

@@ -289,9 +289,8 @@ class WebsocketServer:
 
     def _before(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] in PATHS:
-            statistics = self._host.statistics()
-            counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
-            status, body = health_answer({**self._stated, **counted}, is_served=not self._host.is_closed)
+            stated = {**self._stated, **self._host.statistics()}
+            status, body = health_answer(stated, is_served=not self._host.is_closed)
             headers = [
                 ("Connection", "close"),
                 ("Content-Length", str(len(body))),
