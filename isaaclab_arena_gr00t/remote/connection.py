@@ -124,15 +124,13 @@ class PolicyServerConnection:
     def begin(self, message: Message | None = None) -> None:
         """Begin an episode, in a new connection if the old one is lost; `message` to the server has no answer."""
         self._beginning, self._has_answered = message, False
-        try:
-            self._send_beginning()
-        except OSError as error:
-            self.close()
-            _LOG.warning("%s: %s; waiting for it", self._server.name, self._reason(error))
+        for is_repeated in (False, True):
             try:
                 self._send_beginning()
-            except OSError as again:
-                raise self._silent(again) from again
+            except OSError as error:
+                self._lose(error, is_repeated=is_repeated)
+            else:
+                return
 
     def end(self, message: Message) -> None:
         """Send the end of the episode. A lost server needs no message."""
@@ -201,11 +199,15 @@ class PolicyServerConnection:
             self._loss = error
 
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
-        """Close after a lost or late answer; ServerUnreachableError if the question may not be asked once more."""
+        """Close after a loss or a late answer; ServerUnreachableError if the message may not be sent once more."""
         self.close()
+        is_late = isinstance(error, TimeoutError)
+        reason = f"it did not answer within {self._limit_s:.4g} s" if is_late else plain(error.strerror or error)
         if is_repeated:
-            raise self._silent(error) from error
-        reason = self._reason(error)
+            raise ServerUnreachableError(
+                f"{self._server.name} takes connections, but answers nothing: {reason}, "
+                "twice; its log may say why, and timeout_s has to leave its model enough time"
+            ) from error
         if self.codec.remembers and self._has_answered:
             raise ServerUnreachableError(
                 f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
@@ -268,17 +270,6 @@ class PolicyServerConnection:
                 f"which policy_type {other.policy_type} asks"
             )
 
-    def _silent(self, error: OSError) -> ServerUnreachableError:
-        return ServerUnreachableError(
-            f"{self._server.name} takes connections, but answers nothing: {self._reason(error)}, "
-            "twice; its log may say why, and timeout_s has to leave its model enough time"
-        )
-
-    def _reason(self, error: OSError) -> str:
-        if isinstance(error, TimeoutError):
-            return f"it did not answer within {self._limit_s:.4g} s"
-        return plain(error.strerror or error)
-
 
 def plain(words: object) -> str:
     """Return text from a server, shortened and without control characters."""
@@ -310,8 +301,7 @@ def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mappin
                 if connection._shown is not None:
                     connection._send(connection._shown, owes_answer=True)
             except OSError as error:
-                connection.close()
-                raise connection._silent(error) from error
+                connection._lose(error, is_repeated=True)
     return [answers[place] for place in range(len(asked))]
 
 

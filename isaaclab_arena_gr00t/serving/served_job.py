@@ -68,9 +68,13 @@ class ObservationMapping:
 
     images: Mapping[str, str]  # key of a picture to camera
     states: Mapping[str, Sequence[str]]  # key of an array to its terms of the group ``policy``, one behind the other
-    shapes: Mapping[str, tuple[int, ...]]  # shape of each of those terms
-    sizes: Mapping[str, tuple[int, ...]]  # shape of each camera's pictures
-    state_sizes: Mapping[str, int]  # number of values in each of a client's arrays
+    spec: Mapping[str, Any]  # of the environment's observations
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        """The number of values in each of a client's arrays."""
+        terms = self.spec.get(STATES, {})
+        return {key: sum(math.prod(terms[name].shape) for name in names) for key, names in self.states.items()}
 
     def shown(self) -> dict[str, set[str]]:
         """Return the terms that clients send, by group."""
@@ -87,10 +91,9 @@ class ObservationMapping:
                 picture = _found(pictures, key, "picture")
                 # A picture is decoded only if its stated size is that of the environment's pictures.
                 if isinstance(picture, protocols.EncodedPicture):
-                    if picture.shape != self.sizes[camera]:
-                        raise serving.ObservationRefusedError(
-                            f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due"
-                        )
+                    shape = self.spec[CAMERAS][camera].shape
+                    if picture.shape != shape:
+                        raise serving.ObservationRefusedError(f"'{key}' has shape {picture.shape}, {shape} is due")
                     try:
                         picture = picture.decoded()
                     except WireError as error:
@@ -109,14 +112,15 @@ class ObservationMapping:
                 raise serving.ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
 
             # Split it into the terms of the environment, which lie one behind the other.
-            sizes = [math.prod(self.shapes[name]) for name in names]
+            shapes = [self.spec[STATES][name].shape for name in names]
+            sizes = [math.prod(shape) for shape in shapes]
             if numbers.size != sum(sizes):
                 due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
                 raise serving.ObservationRefusedError(
                     f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}"
                 )
             parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
-            found[STATES] |= {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
+            found[STATES] |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         return found
 
 
@@ -142,14 +146,7 @@ def mapping_of(
         twice = sorted({name for name in used if used.count(name) > 1})
         problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
     refuse(problems)
-    shapes = {name: terms[name].shape for name in named}
-    return ObservationMapping(
-        images=images,
-        states=states,
-        shapes=shapes,
-        state_sizes={key: sum(math.prod(shapes[name]) for name in names) for key, names in states.items()},
-        sizes={name: cameras[name].shape for name in images.values()},
-    )
+    return ObservationMapping(images=images, states=states, spec=spec)
 
 
 def value_of(message: Mapping[str, Any], key: str) -> Any:
