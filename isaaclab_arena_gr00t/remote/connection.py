@@ -5,34 +5,35 @@ import socket as sockets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from arena_wire.messages import WireError
-from arena_wire.zmtp import GREETING
+from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
 from isaaclab_arena_gr00t.remote import protocols
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
+from isaaclab_arena_gr00t.remote.websocket import Websocket
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
+CODECS: tuple[type[protocols.Codec], ...] = (Gr00tCodec, OpenpiCodec, VlaEvalCodec)
+"""All protocols, those first whose servers speak first."""
+
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
-_READY = b"HTTP/1.1 200"
 
 
 def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
-    # GR00T's servers speak first. The requests only ask for readiness, so a server of any kind keeps its state.
-    kinds: tuple[tuple[str, bytes, type[protocols.Codec]], ...] = (
-        ("", GREETING[:1], protocols.Gr00tCodec),
-        ("/healthz", _READY, protocols.OpenpiCodec),
-        ("/health", _READY, protocols.VlaEvalCodec),
-    )
+    # The requests only ask for readiness, so a server of any kind keeps its state.
     with suppress(OSError, UnicodeError):
-        for path, due, codec in kinds:
-            said = b""
+        for codec in CODECS:
+            path, due, said = codec.path, codec.greeting, b""
             with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
                 if path:
                     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
@@ -61,6 +62,16 @@ _LONGEST_WORDS = 500
 Message = tuple[str, Mapping[str, Any] | None]
 """Its kind and its content."""
 
+Channel: TypeAlias = Websocket | RequestSocket
+"""A connection of one thread that carries messages, within limits of time and size."""
+
+
+def dialled(codec: protocols.Codec, address: protocols.ServerAddress, timeout_s: float) -> Channel:
+    """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
+    if codec.scheme:
+        return Websocket(address, timeout_s, numbers_answers=codec.numbers_answers, limits=codec.limits)
+    return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=codec.limits.max_message_bytes)
+
 
 class ServerUnreachableError(PolicyLostError):
     """A policy server does not answer; the user can fix this."""
@@ -79,7 +90,7 @@ class PolicyServerConnection:
         # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
-        self._channel: protocols.Channel | None = None
+        self._channel: Channel | None = None
         self._beginning: Message | None = None
         self._shown: Message | None = None
         self._loss: OSError | None = None
@@ -156,7 +167,7 @@ class PolicyServerConnection:
         deadline = time.monotonic() + timeout_s
         try:
             with self._refusals():
-                channel = self._channel = self.codec.dial(self.address, timeout_s)
+                channel = self._channel = dialled(self.codec, self.address, timeout_s)
                 hello = self.codec.hello()
                 if hello is not None:
                     channel.send(hello, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
@@ -172,10 +183,10 @@ class PolicyServerConnection:
                     if self.codec.scheme and not isinstance(said, str):
                         # The first message on a websocket shows the protocol.
                         with suppress(WireError):
-                            message = protocols.OpenpiCodec.unpack(said)
+                            message = OpenpiCodec.unpack(said)
                             if isinstance(message, dict):
                                 is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = protocols.VlaEvalCodec if is_message else protocols.OpenpiCodec
+                                other = VlaEvalCodec if is_message else OpenpiCodec
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)

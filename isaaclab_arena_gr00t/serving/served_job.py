@@ -27,7 +27,9 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
-from isaaclab_arena_gr00t.remote import protocols
+from isaaclab_arena_gr00t.remote import vla_eval
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
 
 # Below the program's own logger, so that it is shown.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -90,7 +92,7 @@ class ObservationMapping:
             for key, camera in self.images.items():
                 picture = _found(pictures, key, "picture")
                 # A picture is decoded only if its stated size is that of the environment's pictures.
-                if isinstance(picture, protocols.EncodedPicture):
+                if isinstance(picture, vla_eval.EncodedPicture):
                     shape = self.spec[CAMERAS][camera].shape
                     if picture.shape != shape:
                         raise serving.ObservationRefusedError(f"'{key}' has shape {picture.shape}, {shape} is due")
@@ -349,7 +351,7 @@ class OpenpiTalks:
             "states": served.mapping.state_sizes,
             "prompt_key": self.prompt_key,
         }
-        connection.send(protocols.OpenpiCodec.pack(metadata))
+        connection.send(OpenpiCodec.pack(metadata))
         for data in connection:
             # An error is text, as openpi's own server writes it.
             connection.send(self._answer(data, session))
@@ -358,7 +360,7 @@ class OpenpiTalks:
         if isinstance(data, str):
             return error_text("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
         try:
-            request = protocols.OpenpiCodec.unpack(data, self.limits)
+            request = OpenpiCodec.unpack(data, self.limits)
         except WireError as error:
             return error_text("unreadable message", error)
         began_s = time.perf_counter()
@@ -371,7 +373,7 @@ class OpenpiTalks:
             actions = session.act(observation).planned
         except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             return failure_text(error)
-        return protocols.OpenpiCodec.pack(
+        return OpenpiCodec.pack(
             {"actions": actions, "server_timing": {"infer_ms": 1000 * (time.perf_counter() - began_s)}}
         )
 
@@ -394,25 +396,25 @@ class VlaEvalTalks:
         # An episode begins with its first observation, which has the instruction.
         begins: Episode | None = None
         for data in connection:
-            answer: protocols.Message | None = None
+            answer: vla_eval.Message | None = None
             try:
-                message = protocols.VlaEvalCodec.unpack(data, self.limits)
+                message = vla_eval.VlaEvalCodec.unpack(data, self.limits)
             except WireError as error:
-                connection.send(protocols.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
+                connection.send(vla_eval.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
                 continue
-            if message.kind == protocols.HELLO:
+            if message.kind == vla_eval.HELLO:
                 answer = self._hello(message)
-            elif message.kind == protocols.EPISODE_START:
+            elif message.kind == vla_eval.EPISODE_START:
                 session.end_episode()
                 # A task without a number of its episode gets the next one of a common counter.
                 task = message.payload.get("task")
                 index: Any = task.get("episode_idx") if isinstance(task, Mapping) else None
                 is_number = isinstance(index, int) and not isinstance(index, bool) and index >= 0
                 begins = self.served.episode(index if is_number else next(self.unnumbered))
-            elif message.kind == protocols.EPISODE_END:
+            elif message.kind == vla_eval.EPISODE_END:
                 session.end_episode()
                 begins = None
-            elif message.kind == protocols.OBSERVATION:
+            elif message.kind == OBSERVATION:
                 try:
                     observation = self._observation(message.payload)
                     if begins is not None:
@@ -420,15 +422,15 @@ class VlaEvalTalks:
                         session.start_episode(begins, self.served.instruction("task_description", words))
                         begins = None
                     payload = {"actions": session.act(observation).action}
-                    answer = protocols.Message(kind=protocols.ACTION, payload=payload, number=message.number)
+                    answer = vla_eval.Message(kind=vla_eval.ACTION, payload=payload, number=message.number)
                 except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
                     answer = _error(failure_text(error), message.number)
-            elif message.kind == protocols.ERROR:
+            elif message.kind == vla_eval.ERROR:
                 _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
             else:
                 answer = _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
             if answer is not None:
-                connection.send(protocols.VlaEvalCodec.pack(answer))
+                connection.send(vla_eval.VlaEvalCodec.pack(answer))
 
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})
@@ -436,30 +438,30 @@ class VlaEvalTalks:
             raise serving.ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
         return self.served.mapping.observation(pictures, payload)
 
-    def _hello(self, message: protocols.Message) -> protocols.Message:
+    def _hello(self, message: vla_eval.Message) -> vla_eval.Message:
         """Return the server's hello: its description, and the specs of actions and observations."""
         version = message.payload.get("protocol_version")
-        if version != protocols.PROTOCOL_VERSION:
-            words = f"version {in_words(version)} of the protocol is not known here, {protocols.PROTOCOL_VERSION} is"
+        if version != vla_eval.PROTOCOL_VERSION:
+            words = f"version {in_words(version)} of the protocol is not known here, {vla_eval.PROTOCOL_VERSION} is"
             return _error(error_text("hello refused", words), message.number)
         served = self.served
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
         states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes.items()}
         payload = {
             "harness_version": served.stated["program"],
-            "protocol_version": protocols.PROTOCOL_VERSION,
+            "protocol_version": vla_eval.PROTOCOL_VERSION,
             "model_server": "isaaclab_arena",
             "capabilities": {},
             **served.stated,
             "action_spec": {"action": _spec("action", served.policy.environment.action_spec.shape[0], _FORMAT)},
             "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
         }
-        return protocols.Message(kind=protocols.HELLO, payload=payload, number=message.number)
+        return vla_eval.Message(kind=vla_eval.HELLO, payload=payload, number=message.number)
 
 
 def _spec(name: str, dims: int, form: str) -> dict[str, Any]:
     return {"name": name, "dims": dims, "format": form}
 
 
-def _error(text: str, number: int) -> protocols.Message:
-    return protocols.Message(kind=protocols.ERROR, payload={"error": text}, number=number)
+def _error(text: str, number: int) -> vla_eval.Message:
+    return vla_eval.Message(kind=vla_eval.ERROR, payload={"error": text}, number=number)
