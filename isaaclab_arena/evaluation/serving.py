@@ -216,7 +216,6 @@ class HostedPolicy:
         # its call size. Any other would advance every env slot whenever one asks. So each env slot has an object of its
         # own, which shares the network if the policy offers that.
         self.job, self.num_slots = job, num_slots
-        self.stated_instruction = job.config.language_instruction or None
         self._policies: dict[int, PolicyBase] = {}
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:

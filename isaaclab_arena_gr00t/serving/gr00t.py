@@ -119,7 +119,6 @@ def health_server(host: str, port: int, ask: Callable[[], tuple[HTTPStatus, byte
             """Say nothing."""
 
     class Listening(ThreadingHTTPServer):
-        daemon_threads = True
         if ":" in host:
             address_family = AF_INET6
 

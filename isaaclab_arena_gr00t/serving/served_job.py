@@ -29,7 +29,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
 from isaaclab_arena_gr00t.remote import vla_eval
 from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
 
 # Below the program's own logger, so that it is shown.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -196,7 +196,7 @@ class ServedJob:
         """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""
         if isinstance(words, str) and words.strip():
             return words
-        if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):
+        if words is None and (not self.policy.reads_instruction or self.policy.job.config.language_instruction):
             return None
         if words is None:
             raise serving.ObservationRefusedError(f"'{key}' is missing; the policy reads an instruction")
@@ -259,8 +259,7 @@ class WebsocketServer:
             server_header=None,
         )
         self.port: int = self._server.socket.getsockname()[1]
-        name = f"[{listen.host}]" if ":" in listen.host else listen.host
-        self.address = f"ws://{name}:{self.port}"
+        self.address = f"ws://{ServerAddress(host=listen.host, port=self.port)}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="websockets")
 
     @property
