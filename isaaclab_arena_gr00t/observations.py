@@ -320,21 +320,27 @@ def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -
     return shown
 
 
-def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> torch.Tensor | None:
-    """Return the present state of some env slots, None if the model has no state. Shape: (n, size), float32."""
+def states(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Return the present ``state`` of some env slots, if the model has one. Shape: (n, size), float32."""
     if not wiring.state_terms:
-        return None
-    return torch.cat([_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms], dim=1)
+        return {}
+    terms = [_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms]
+    return {"state": torch.cat(terms, dim=1)}
+
+
+def one_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the present inputs of some env slots with a dimension for the steps: (n, ...) to (n, 1, ...)."""
+    return {key: values[:, None] for key, values in inputs.items()}
 
 
 def model_observation(
-    video: Mapping[str, torch.Tensor], state: torch.Tensor | None, wiring: Wiring, instructions: Sequence[str]
+    video: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor], wiring: Wiring, instructions: Sequence[str]
 ) -> dict[str, Any]:
     """Return ``video`` and ``state`` as tensors and ``language`` as n lists of one text, by key, for the model."""
-    # Shapes: each video (n, video steps, height, width, 3), uint8; the state (n, state steps, size), float32, or None.
+    # Shapes: each video (n, video steps, height, width, 3), uint8; the state (n, state steps, size), float32.
     return {
         "video": dict(video),
-        "state": {} if state is None else to_groups(state, wiring.state),
+        "state": to_groups(state["state"], wiring.state) if state else {},
         "language": {key: [[text] for text in instructions] for key in wiring.language_keys},
     }
 

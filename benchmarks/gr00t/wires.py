@@ -27,14 +27,10 @@ from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddres
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.workers import WorkerProcess
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
-from isaaclab_arena_gr00t.remote.protocols import (
-    OBSERVATION,
-    Gr00tCodec,
-    OpenpiCodec,
-    PictureFormat,
-    ServerAddress,
-    VlaEvalCodec,
-)
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
+from isaaclab_arena_gr00t.remote.vla_eval import PictureFormat, VlaEvalCodec
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"

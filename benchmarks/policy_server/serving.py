@@ -24,14 +24,10 @@ from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median
 from benchmarks.harness.policies import GlancePolicy
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.protocols import (
-    EPISODE_START,
-    OBSERVATION,
-    Gr00tCodec,
-    OpenpiCodec,
-    ServerAddress,
-    VlaEvalCodec,
-)
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
+from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_START, VlaEvalCodec
 
 IN_PROCESS = "in this process"
 PROTOCOLS = ("vla_eval", "openpi", "gr00t")

@@ -10,19 +10,18 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation import policy_client
+from isaaclab_arena.evaluation import gathering, policy_client
 from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, SoFar
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
@@ -53,117 +52,55 @@ class Calls:
     so_far: SoFar = field(default_factory=lambda: SoFar(at_s=time.perf_counter()))  # sums at the end of the last call
 
 
-@dataclass(kw_only=True, eq=False)
-class _Query:
-    entries: Entries
-    number: int
-    slots_per_call: int
-    kind: tuple[object, ...]  # equal for queries whose entries can be part of the same call
-    arrived_s: float
-    answer: "Future[Answered]" = field(default_factory=Future)
+_Asked: TypeAlias = tuple[Entries, int]
+"""The entries of a query, and their number in each call."""
 
 
-class Batcher:
-    """Answers the queries of several clients to one network, in a thread of its own."""
+class Batcher(gathering.Batcher[_Asked, Answered]):
+    """Answers the queries of several clients to one network."""
+
+    name, ended = "policy server", "the policy server has ended"
 
     def __init__(self, network: Network, *, max_batch: int, max_wait_s: float, calls: Calls | None = None) -> None:
-        # It waits until a batch is full, every client has asked, or a query has waited `max_wait_s` [s]. A batch of
-        # `max_batch` entries may take several calls. Networks that share `calls` never calculate at the same time.
-        self._network, self._max_batch, self._max_wait_s = network, max_batch, max_wait_s
-        self._calls = calls or Calls()
-        self._changed = threading.Condition()
-        self._waiting: list[_Query] = []
-        self.num_askers = 0  # connected clients, each of which asks one query at a time
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
-        self._thread.start()
-
-    def count(self, change: int) -> None:
-        """Add a client, or remove one."""
-        with self._changed:
-            self.num_askers += change
-            self._changed.notify()
+        # A batch of `max_batch` entries may take several calls. Networks that share `calls` never calculate at the same
+        # time.
+        self._network, self._calls = network, calls or Calls()
+        super().__init__(max_batch=max_batch, max_wait_s=max_wait_s)
 
     def ask(self, entries: Entries, *, slots_per_call: int) -> Answered:
         """Return a query's answer, see `NetworkElsewhere.ask`; `PolicyError` if invalid, `PolicyLostError` if lost."""
         numbers = {name: len(values) for name, values in entries.items()}
         if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
             raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
-        number = next(iter(numbers.values()))
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
-        arrived_s = time.perf_counter()
         forms = [
             (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else (name, "text")
             for name, values in sorted(entries.items())
         ]
-        kind = (slots_per_call, *forms)
-        query = _Query(entries=entries, number=number, slots_per_call=slots_per_call, kind=kind, arrived_s=arrived_s)
-        with self._changed:
-            if self._is_closed:
-                raise PolicyError("the policy server has ended")
-            self._waiting.append(query)
-            self._changed.notify()
-        return query.answer.result()
+        number, kind = next(iter(numbers.values())), (slots_per_call, *forms)
+        return self.submit((entries, slots_per_call), number=number, kind=kind).result()
 
-    def close(self) -> None:
-        """End the thread once the waiting queries are answered."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
-                    return
-                left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
-                self._changed.wait_for(
-                    lambda: (
-                        len(self._waiting) >= self.num_askers
-                        or self._is_closed
-                        or sum(each.number for each in self._waiting) >= self._max_batch
-                    ),
-                    timeout=max(0.0, left_s),
-                )
-
-                # Take the first query, and those behind it that can be answered with it.
-                taken: list[_Query] = []
-                number = 0
-                for each in self._waiting:
-                    if not taken or (each.kind == taken[0].kind and number + each.number <= self._max_batch):
-                        taken.append(each)
-                        number += each.number
-                self._waiting = [each for each in self._waiting if each not in taken]
-            self._answer(taken)
-
-    def _answer(self, queries: Sequence[_Query]) -> None:
+    def _answers(self, queries: Sequence[gathering.Query[_Asked, Answered]]) -> Iterator[Answered | Exception]:
         try:
-            answers, spent, so_far = self._called(queries)
+            answered = self._called(queries)
         except Exception as error:  # noqa: BLE001  a network's error goes to its askers; other networks go on
             if len(queries) > 1:
                 # One query may be invalid: ask again one by one, so that the others get their answers.
                 for each in queries:
-                    self._answer([each])
+                    yield from self._answers([each])
                 return
             is_of_policy = isinstance(error, (PolicyError, PolicyLostError))
-            raised = error if is_of_policy else PolicyError(f"{type(error).__name__}: {first_line(error)}")
-            queries[0].answer.set_exception(raised)
+            yield error if is_of_policy else PolicyError(f"{type(error).__name__}: {first_line(error)}")
             return
-        first = 0
-        for each, usage in zip(queries, spent, strict=True):
-            part = {name: values[first : first + each.number] for name, values in answers.items()}
-            each.answer.set_result(Answered(answers=part, usage=usage, so_far=so_far))
-            first += each.number
+        yield from answered
 
-    def _called(self, queries: Sequence[_Query]) -> tuple[dict[str, np.ndarray], list[ServerUsage], SoFar]:
-        """Return the answers to all entries of the queries, the usage of each query, and the server's sums."""
-        size, number = queries[0].slots_per_call, sum(each.number for each in queries)
+    def _called(self, queries: Sequence[gathering.Query[_Asked, Answered]]) -> list[Answered]:
+        """Return the answers to queries, each with its usage and the server's sums."""
+        (first_entries, size), number = queries[0].asked, sum(each.number for each in queries)
         together: dict[str, np.ndarray | Sequence[str]] = {}
-        for name in queries[0].entries:
-            values = [each.entries[name] for each in queries]
+        for name in first_entries:
+            values = [each.asked[0][name] for each in queries]
             arrays = [each for each in values if isinstance(each, np.ndarray)]
             together[name] = np.concatenate(arrays) if arrays else [text for texts in values for text in texts]
         parts: list[Mapping[str, np.ndarray]] = []
@@ -179,30 +116,32 @@ class Batcher:
                         name: values[filled] if isinstance(values, np.ndarray) else [values[place] for place in filled]
                         for name, values in together.items()
                     }
-                    answered = self._network.answer(taken)
-                    parts.append({name: np.asarray(values)[: len(places)] for name, values in answered.items()})
+                    said = self._network.answer(taken)
+                    parts.append({name: np.asarray(values)[: len(places)] for name, values in said.items()})
             finally:
                 at_s, entries = time.perf_counter(), before.entries + number
                 so_far = SoFar(at_s=at_s, busy_s=before.busy_s + at_s - began_s, entries=entries)
                 self._calls.so_far = so_far
-        busy_s, calls = so_far.at_s - began_s, -(-number // size)
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         wrong = [name for name, values in answers.items() if len(values) != number]
         if wrong:
             raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
-        # Each query bears a share of calls and time in proportion to its entries.
-        usages = [
-            ServerUsage(
+
+        # Each query gets its part, and bears a share of calls and time in proportion to its entries.
+        busy_s, num_calls, first, answered = so_far.at_s - began_s, -(-number // size), 0, []
+        for each in queries:
+            usage = ServerUsage(
                 queries=1,
                 entries=each.number,
-                calls=calls * each.number / number,
-                call_entries=calls * size * each.number / number,
+                calls=num_calls * each.number / number,
+                call_entries=num_calls * size * each.number / number,
                 queue_s=began_s - each.arrived_s,
                 busy_s=busy_s * each.number / number,
             )
-            for each in queries
-        ]
-        return answers, usages, so_far
+            part = {name: values[first : first + each.number] for name, values in answers.items()}
+            answered.append(Answered(answers=part, usage=usage, so_far=so_far))
+            first += each.number
+        return answered
 
 
 # Serve networks over a listening socket: load one for its first client, and answer each client in its own thread.

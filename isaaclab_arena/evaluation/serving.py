@@ -1,11 +1,7 @@
 """A job's policy for clients in other processes: each session has an env slot, and queries are batched."""
 
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -15,6 +11,7 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_mean, first_line
 from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
+from isaaclab_arena.evaluation.gathering import Batcher, Query
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.running_episodes import agreed_instruction, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -202,14 +199,6 @@ ChooseTerms: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Collection[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class BegunEpisode:
-    """An episode that a client begins."""
-
-    episode: Episode
-    instruction: str | None  # as the client states it; None if it states none
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlotAnswer:
     """The policy's answer for one env slot."""
 
@@ -227,7 +216,6 @@ class HostedPolicy:
         # its call size. Any other would advance every env slot whenever one asks. So each env slot has an object of its
         # own, which shares the network if the policy offers that.
         self.job, self.num_slots = job, num_slots
-        self.stated_instruction = job.config.language_instruction or None
         self._policies: dict[int, PolicyBase] = {}
         real = job.with_num_envs(1, policy_num_envs=1).build_environment(device=torch.device("cpu"), num_threads=1)
         try:
@@ -251,7 +239,7 @@ class HostedPolicy:
         zeros = with_leaves(self.environment.observation_spec, lambda term: torch.zeros(term.shape, dtype=term.dtype))
         answer: SlotAnswer | Exception
         try:
-            self.start(0, BegunEpisode(episode=Episode(job="trial", episode_index=0, seed=0), instruction=None))
+            self.start(0, Episode(job="trial", episode_index=0, seed=0))
             answer = self.act({0: zeros})[0]
             self.end(0)
         except PolicyError as error:
@@ -267,11 +255,11 @@ class HostedPolicy:
         looked_at = announced_pictures(self.policy, self.environment, [0])
         self.looks_first = looked_at is None or 0 in looked_at
 
-    def start(self, env_id: int, begun: BegunEpisode) -> None:
-        """Begin an episode in an env slot."""
+    def start(self, env_id: int, episode: Episode, instruction: str | None = None) -> None:
+        """Begin an episode in an env slot, with the client's instruction if it states one."""
         policy, place = self._place_of(env_id)
-        words = begun.instruction or self._instruction or self.environment.task_description
-        self._started = WatchedStart(env_id=place, episode=begun.episode, conditions={}, language_instruction=words)
+        words = instruction or self._instruction or self.environment.task_description
+        self._started = WatchedStart(env_id=place, episode=episode, conditions={}, language_instruction=words)
         policy.start_episodes(self.environment, [self._started])
 
     def end(self, env_id: int) -> None:
@@ -351,50 +339,26 @@ class HostFullError(ArenaError):
     """Every env slot of a served policy has a session. The server can be started with more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostStatistics:
-    """The counters of a host since it was opened."""
+Begun: TypeAlias = tuple[Episode, str | None]
+"""An episode that a client begins, and its instruction as the client states it; None if it states none."""
 
-    sessions: int  # open now
-    queries: int  # answered
-    calls: int  # of the policy, to answer them
-    waited_s: float  # sum of the queries' waits for their call [s]
-    busy_s: float  # sum of the calls' durations [s]
-    open_s: float
+_Asked: TypeAlias = tuple[int, Begun | None, SlotObservation]
+"""An env slot, the episode that begins with the query (None if one goes on), and the observation."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Waiting:
-    """A query that waits for its call."""
-
-    env_id: int
-    begun: BegunEpisode | None  # the episode that begins with the query, None if one goes on
-    observation: SlotObservation
-    arrived_s: float  # clock: `time.perf_counter` [s]
-    answer: "Future[SlotAnswer]" = field(default_factory=Future)
-
-
-class PolicyHost:
+class PolicyHost(Batcher[_Asked, SlotAnswer]):
     """The thread that asks a policy for all sessions, each with its own env slot. It closes the policy."""
+
+    name, ended = "policy host", "the policy is no longer served"
 
     def __init__(self, policy: HostedPolicy, *, max_batch: int = 64, max_wait_s: float = 0.005) -> None:
         # A call waits `max_wait_s` for the sessions whose episode is under way, so that their queries share it. If each
-        # env slot has a policy of its own, a call is one query and waits for no other. A session has one query at a
-        # time.
+        # env slot has a policy of its own, a call is one query and waits for no other.
         self.policy = policy
-        self._max_batch, self._max_wait_s = max_batch if policy.acts_together else 1, max_wait_s
-        self._changed = threading.Condition()
         self._free = list(range(policy.num_slots))
-        self._playing: set[int] = set()
         self._begun: set[int] = set()
-        self._waiting: deque[_Waiting] = deque()
-        self._ended: deque[tuple[int, bool]] = deque()
-        self.is_closed = False  # whether it answers no more queries
-        self.failure: str | None = None  # the error that ended the thread
-        self._queries, self._calls, self._waited_s, self._busy_s = 0, 0, 0.0, 0.0
-        self._since_s = time.perf_counter()
-        self._thread = threading.Thread(target=self._run, name="policy host", daemon=True)
-        self._thread.start()
+        self._num_queries = self._num_calls = 0
+        super().__init__(max_batch=max_batch if policy.acts_together else 1, max_wait_s=max_wait_s)
 
     def check_room(self) -> None:
         """Raise `HostFullError` if no env slot is free or the host is closed."""
@@ -408,109 +372,48 @@ class PolicyHost:
             self.check_room()
             return HostSession(self, self._free.pop(0), looks_next=self.policy.looks_first)
 
-    def statistics(self) -> HostStatistics:
-        """Return the counters since the host was opened."""
+    def statistics(self) -> dict[str, int]:
+        """Return the open sessions, and since the start the answered queries and the policy's calls for them."""
         with self._changed:
-            return HostStatistics(
-                sessions=self.policy.num_slots - len(self._free),
-                queries=self._queries,
-                calls=self._calls,
-                waited_s=self._waited_s,
-                busy_s=self._busy_s,
-                open_s=time.perf_counter() - self._since_s,
-            )
+            sessions = self.policy.num_slots - len(self._free)
+            return {"sessions": sessions, "queries": self._num_queries, "calls": self._num_calls}
 
-    def close(self) -> None:
-        """Fail the queries that wait, and close the policy. May be called more than once."""
-        with self._changed:
-            self.is_closed = True
-            self._changed.notify_all()
-        self._thread.join()
+    def end(self, env_id: int) -> None:
+        """End the env slot's episode before the next call."""
 
-    def submit(self, env_id: int, begun: BegunEpisode | None, observation: SlotObservation) -> "Future[SlotAnswer]":
-        """Queue a query. Only the session of the env slot may call it, and only after its last answer."""
-        waiting = _Waiting(env_id=env_id, begun=begun, observation=observation, arrived_s=time.perf_counter())
-        with self._changed:
-            if self.is_closed:
-                raise PolicyError("the policy is no longer served")
-            self._waiting.append(waiting)
-            self._changed.notify_all()
-        return waiting.answer
+        def end() -> None:
+            if env_id in self._begun:
+                self._begun.discard(env_id)
+                self.policy.end(env_id)
 
-    def begin(self, env_id: int) -> None:
-        """Count the env slot among those whose queries a call waits for: its session begins an episode."""
-        with self._changed:
-            self._playing.add(env_id)
+        self.count(-1)
+        self.soon(end)
 
-    def end(self, env_id: int, *, is_freed: bool) -> None:
-        """End the env slot's episode before its next query; with `is_freed` end its session too."""
-        with self._changed:
-            self._playing.discard(env_id)
-            self._ended.append((env_id, is_freed))
-            self._changed.notify_all()
+    def free(self, env_id: int) -> None:
+        """Give the env slot to another session, once its episode has ended."""
+        self.soon(lambda: self._free.append(env_id))
 
-    def _run(self) -> None:
-        batch: Sequence[_Waiting] = ()
-        try:
-            while True:
-                with self._changed:
-                    # Wait for a query or an ending, then for other queries to join the call.
-                    self._changed.wait_for(lambda: self.is_closed or self._waiting or self._ended)
-                    if self._waiting and not self.is_closed:
-                        left_s = self._waiting[0].arrived_s + self._max_wait_s - time.perf_counter()
-                        self._changed.wait_for(
-                            lambda: self.is_closed or len(self._waiting) >= min(self._max_batch, len(self._playing)),
-                            timeout=max(0.0, left_s),
-                        )
-                    if self.is_closed:
-                        break
-                    ended, self._ended = self._ended, deque()
-                    batch = [self._waiting.popleft() for _ in range(min(self._max_batch, len(self._waiting)))]
-                # Endings come first: a query in the same batch may begin the next episode of its env slot.
-                for env_id in self._begun.intersection(env_id for env_id, _ in ended):
-                    self._begun.discard(env_id)
-                    self.policy.end(env_id)
-                with self._changed:
-                    self._free += [env_id for env_id, is_freed in ended if is_freed]
-                if batch:
-                    self._answer(batch)
-        except Exception as error:
-            self.failure = first_line(error)
-            raise
-        finally:
-            with self._changed:
-                self.is_closed = True
-                # No session may wait for ever, so all queries without an answer fail.
-                left = [waiting for waiting in (*batch, *self._waiting) if not waiting.answer.done()]
-            for waiting in left:
-                waiting.answer.set_exception(PolicyError("the policy is no longer served"))
-            self.policy.close()
-
-    def _answer(self, batch: Sequence[_Waiting]) -> None:
+    def _answers(self, queries: Sequence[Query[_Asked, SlotAnswer]]) -> list[SlotAnswer | Exception]:
         """Answer queries by one call of the policy."""
-        began_s = time.perf_counter()
         answers: dict[int, SlotAnswer | Exception] = {}
-        for waiting in batch:
+        shown: dict[int, SlotObservation] = {}
+        for env_id, begun, observation in (query.asked for query in queries):
             try:
-                if waiting.begun is not None:
-                    self._begun.add(waiting.env_id)
-                    self.policy.start(waiting.env_id, waiting.begun)
+                if begun is not None:
+                    self._begun.add(env_id)
+                    self.policy.start(env_id, *begun)
+                shown[env_id] = observation
             except Exception as error:  # noqa: BLE001  what one client begins must not stop the others
-                answers[waiting.env_id] = error
-        shown = {waiting.env_id: waiting.observation for waiting in batch if waiting.env_id not in answers}
+                answers[env_id] = error
         if shown:
             answers |= self.policy.act(shown)
         with self._changed:
-            self._queries += len(batch)
-            self._calls += 1
-            self._waited_s += sum(began_s - waiting.arrived_s for waiting in batch)
-            self._busy_s += time.perf_counter() - began_s
-        for waiting in batch:
-            answer = answers[waiting.env_id]
-            if isinstance(answer, SlotAnswer):
-                waiting.answer.set_result(answer)
-            else:
-                waiting.answer.set_exception(answer)
+            self._num_queries += len(queries)
+            self._num_calls += 1
+        return [answers[query.asked[0]] for query in queries]
+
+    def _release(self) -> None:
+        self.policy.close()
 
 
 @dataclass(eq=False)
@@ -520,16 +423,15 @@ class HostSession:
     host: PolicyHost
     env_id: int
     looks_next: bool  # whether the policy reads the pictures of the next observation
-    _begun: BegunEpisode | None = field(default=None, init=False)
+    _begun: Begun | None = field(default=None, init=False)
     _is_playing: bool = field(default=False, init=False)
     _is_open: bool = field(default=True, init=False)
 
     def start_episode(self, episode: Episode, instruction: str | None = None) -> None:
         """Begin an episode with the next query, and end the current one. `instruction` None: the job's or task's."""
         self.end_episode()
-        self._begun = BegunEpisode(episode=episode, instruction=instruction)
-        self._is_playing = True
-        self.host.begin(self.env_id)
+        self._begun, self._is_playing = (episode, instruction), True
+        self.host.count(1)
         self.looks_next = self.host.policy.looks_first
 
     def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
@@ -541,7 +443,7 @@ class HostSession:
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
             raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")
-        waiting = self.host.submit(self.env_id, self._begun, checked)
+        waiting = self.host.submit((self.env_id, self._begun, checked))
         self._begun = None
         try:
             answer = waiting.result()
@@ -555,10 +457,11 @@ class HostSession:
         """End the episode, if one is under way."""
         if self._is_playing:
             self._is_playing, self._begun = False, None
-            self.host.end(self.env_id, is_freed=False)
+            self.host.end(self.env_id)
 
     def close(self) -> None:
         """End the session, and give its env slot back. May be called more than once."""
+        self.end_episode()
         if self._is_open:
-            self._is_open, self._is_playing = False, False
-            self.host.end(self.env_id, is_freed=True)
+            self._is_open = False
+            self.host.free(self.env_id)

@@ -35,18 +35,16 @@ class QueryCount:
     slots_of_all: int = 0  # env slots if each query asked for all of them
 
 
-_STATE = "state"
-
-
 class ShownHistory:
     """The model's inputs of every env slot, at the steps of its wiring."""
 
     def __init__(self, wiring: observations.Wiring, num_envs: int) -> None:
-        self.wiring = wiring
+        self.wiring, self.num_envs = wiring, num_envs
         # An input of the present step only needs no history.
-        self._video = None if wiring.video_steps == gr00t_config.PRESENT else FrameHistory(wiring.video_steps, num_envs)
-        self._state = None if wiring.state_steps == gr00t_config.PRESENT else FrameHistory(wiring.state_steps, num_envs)
-        self.num_envs = num_envs
+        self._video, self._state = (
+            None if steps == gr00t_config.PRESENT else FrameHistory(steps, num_envs)
+            for steps in (wiring.video_steps, wiring.state_steps)
+        )
 
     def restart(self, env_ids: torch.Tensor) -> None:
         """Forget the earlier inputs of these env slots."""
@@ -63,25 +61,17 @@ class ShownHistory:
             drawn = [env_id for env_id in some.env_ids if env_id in moving]
             self._video.push(observations.pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
         if self._state is not None:
-            state = observations.state_values(observation, self.wiring, list(stepping))
-            if state is not None:
-                self._state.push({_STATE: state}, stepping, stepping)
+            self._state.push(observations.states(observation, self.wiring, list(stepping)), stepping, stepping)
 
     def shown(
         self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
     ) -> dict[str, Any]:
         """Return the question about `env_ids`, which may repeat; `observation` is the one that was pushed last."""
         slots = list(env_ids)
-        if self._video is None:
-            now = observations.pictures(observation, self.wiring, slots)
-            video = {key: values[:, None] for key, values in now.items()}
-        else:
-            video = self._video.frames(slots)
-        if self._state is None:
-            state = observations.state_values(observation, self.wiring, slots)
-            state = None if state is None else state[:, None]
-        else:
-            state = self._state.frames(slots).get(_STATE)
+        video, state = (
+            observations.one_step(read(observation, self.wiring, slots)) if history is None else history.frames(slots)
+            for read, history in ((observations.pictures, self._video), (observations.states, self._state))
+        )
         asked = observations.model_observation(video, state, self.wiring, instructions)
         if not as_tensors:
             # One transfer brings all of them to the CPU.

@@ -13,7 +13,8 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.protocols import Gr00tCodec, ServerOptions, address_problems, server_address
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
+from isaaclab_arena_gr00t.remote.protocols import ServerOptions, address_problems, server_address
 
 _MODALITIES = ("video", "state", "action", "language")
 

@@ -12,7 +12,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec, ServerOptions
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import ServerOptions
 
 
 @dataclass(frozen=True)

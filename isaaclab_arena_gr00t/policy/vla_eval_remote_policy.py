@@ -15,14 +15,15 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, addressed, misfits, mistaken_options
-from isaaclab_arena_gr00t.remote import protocols
+from isaaclab_arena_gr00t.remote import vla_eval
+from isaaclab_arena_gr00t.remote.protocols import ServerOptions
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
 @dataclass(frozen=True)
-class VlaEvalRemotePolicyCfg(protocols.ServerOptions, PolicyCfg):
+class VlaEvalRemotePolicyCfg(ServerOptions, PolicyCfg):
     """Options of `VlaEvalRemotePolicy`.
 
     Attributes:
@@ -49,7 +50,7 @@ class VlaEvalRemotePolicyCfg(protocols.ServerOptions, PolicyCfg):
     images: Mapping[str, str] | None = None
     states: Mapping[str, Sequence[str]] | None = None
     image_size: tuple[int, int] | None = None
-    picture_format: protocols.PictureFormat = "raw"
+    picture_format: vla_eval.PictureFormat = "raw"
     task: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     action_chunk_length: int = 1
     execute: Literal["all"] | None = None
@@ -71,7 +72,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False, pictures="announced", remote=True)
 
     def __init__(self, config: VlaEvalRemotePolicyCfg) -> None:
-        super().__init__(config, lambda: protocols.VlaEvalCodec(config.picture_format))
+        super().__init__(config, lambda: vla_eval.VlaEvalCodec(config.picture_format))
         self._specs = self._connections.codec.specs
         # Env slots whose session has a running episode.
         self._running: set[int] = set()
@@ -124,7 +125,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         for start in starts:
             name = start.conditions.get("vla_eval.task", start.language_instruction)
             task = {"name": name, "episode_idx": start.episode.episode_index, **self.config.task}
-            self._connections.of(start.env_id).begin((protocols.EPISODE_START, {"task": task}))
+            self._connections.of(start.env_id).begin((vla_eval.EPISODE_START, {"task": task}))
             self._running.add(start.env_id)
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
@@ -145,7 +146,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
 
     def _end(self, env_ids: Sequence[int]) -> None:
         for env_id in self._running.intersection(env_ids):
-            self._connections.of(env_id).end((protocols.EPISODE_END, {}))
+            self._connections.of(env_id).end((vla_eval.EPISODE_END, {}))
         self._running.difference_update(env_ids)
 
     def question(
@@ -155,7 +156,7 @@ class VlaEvalRemotePolicy(RemoteChunks[VlaEvalRemotePolicyCfg]):
         if env_id not in self._running:
             # A loop that does not announce its episodes plays one in each env slot.
             task = {"name": self._words_for(env, env_id), **self.config.task}
-            self._connections.of(env_id).begin((protocols.EPISODE_START, {"task": task}))
+            self._connections.of(env_id).begin((vla_eval.EPISODE_START, {"task": task}))
             self._running.add(env_id)
 
         # Nest the arrays in dicts, one level for each dot in their names.

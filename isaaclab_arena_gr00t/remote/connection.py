@@ -5,34 +5,35 @@ import socket as sockets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from arena_wire.messages import WireError
-from arena_wire.zmtp import GREETING
+from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
 from isaaclab_arena_gr00t.remote import protocols
+from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
+from isaaclab_arena_gr00t.remote.websocket import Websocket
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
+CODECS: tuple[type[protocols.Codec], ...] = (Gr00tCodec, OpenpiCodec, VlaEvalCodec)
+"""All protocols, those first whose servers speak first."""
+
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
-_READY = b"HTTP/1.1 200"
 
 
 def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
-    # GR00T's servers speak first. The requests only ask for readiness, so a server of any kind keeps its state.
-    kinds: tuple[tuple[str, bytes, type[protocols.Codec]], ...] = (
-        ("", GREETING[:1], protocols.Gr00tCodec),
-        ("/healthz", _READY, protocols.OpenpiCodec),
-        ("/health", _READY, protocols.VlaEvalCodec),
-    )
+    # The requests only ask for readiness, so a server of any kind keeps its state.
     with suppress(OSError, UnicodeError):
-        for path, due, codec in kinds:
-            said = b""
+        for codec in CODECS:
+            path, due, said = codec.path, codec.greeting, b""
             with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
                 if path:
                     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
@@ -61,6 +62,16 @@ _LONGEST_WORDS = 500
 Message = tuple[str, Mapping[str, Any] | None]
 """Its kind and its content."""
 
+Channel: TypeAlias = Websocket | RequestSocket
+"""A connection of one thread that carries messages, within limits of time and size."""
+
+
+def dialled(codec: protocols.Codec, address: protocols.ServerAddress, timeout_s: float) -> Channel:
+    """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
+    if codec.scheme:
+        return Websocket(address, timeout_s, numbers_answers=codec.numbers_answers, limits=codec.limits)
+    return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=codec.limits.max_message_bytes)
+
 
 class ServerUnreachableError(PolicyLostError):
     """A policy server does not answer; the user can fix this."""
@@ -79,7 +90,7 @@ class PolicyServerConnection:
         # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
-        self._channel: protocols.Channel | None = None
+        self._channel: Channel | None = None
         self._beginning: Message | None = None
         self._shown: Message | None = None
         self._loss: OSError | None = None
@@ -124,15 +135,13 @@ class PolicyServerConnection:
     def begin(self, message: Message | None = None) -> None:
         """Begin an episode, in a new connection if the old one is lost; `message` to the server has no answer."""
         self._beginning, self._has_answered = message, False
-        try:
-            self._send_beginning()
-        except OSError as error:
-            self.close()
-            _LOG.warning("%s: %s; waiting for it", self._server.name, self._reason(error))
+        for is_repeated in (False, True):
             try:
                 self._send_beginning()
-            except OSError as again:
-                raise self._silent(again) from again
+            except OSError as error:
+                self._lose(error, is_repeated=is_repeated)
+            else:
+                return
 
     def end(self, message: Message) -> None:
         """Send the end of the episode. A lost server needs no message."""
@@ -158,7 +167,7 @@ class PolicyServerConnection:
         deadline = time.monotonic() + timeout_s
         try:
             with self._refusals():
-                channel = self._channel = self.codec.dial(self.address, timeout_s)
+                channel = self._channel = dialled(self.codec, self.address, timeout_s)
                 hello = self.codec.hello()
                 if hello is not None:
                     channel.send(hello, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
@@ -174,10 +183,10 @@ class PolicyServerConnection:
                     if self.codec.scheme and not isinstance(said, str):
                         # The first message on a websocket shows the protocol.
                         with suppress(WireError):
-                            message = protocols.OpenpiCodec.unpack(said)
+                            message = OpenpiCodec.unpack(said)
                             if isinstance(message, dict):
                                 is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = protocols.VlaEvalCodec if is_message else protocols.OpenpiCodec
+                                other = VlaEvalCodec if is_message else OpenpiCodec
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
@@ -201,11 +210,15 @@ class PolicyServerConnection:
             self._loss = error
 
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
-        """Close after a lost or late answer; ServerUnreachableError if the question may not be asked once more."""
+        """Close after a loss or a late answer; ServerUnreachableError if the message may not be sent once more."""
         self.close()
+        is_late = isinstance(error, TimeoutError)
+        reason = f"it did not answer within {self._limit_s:.4g} s" if is_late else plain(error.strerror or error)
         if is_repeated:
-            raise self._silent(error) from error
-        reason = self._reason(error)
+            raise ServerUnreachableError(
+                f"{self._server.name} takes connections, but answers nothing: {reason}, "
+                "twice; its log may say why, and timeout_s has to leave its model enough time"
+            ) from error
         if self.codec.remembers and self._has_answered:
             raise ServerUnreachableError(
                 f"{self._server.name}: {reason}; it remembers what it was shown, so the episode "
@@ -268,17 +281,6 @@ class PolicyServerConnection:
                 f"which policy_type {other.policy_type} asks"
             )
 
-    def _silent(self, error: OSError) -> ServerUnreachableError:
-        return ServerUnreachableError(
-            f"{self._server.name} takes connections, but answers nothing: {self._reason(error)}, "
-            "twice; its log may say why, and timeout_s has to leave its model enough time"
-        )
-
-    def _reason(self, error: OSError) -> str:
-        if isinstance(error, TimeoutError):
-            return f"it did not answer within {self._limit_s:.4g} s"
-        return plain(error.strerror or error)
-
 
 def plain(words: object) -> str:
     """Return text from a server, shortened and without control characters."""
@@ -310,8 +312,7 @@ def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mappin
                 if connection._shown is not None:
                     connection._send(connection._shown, owes_answer=True)
             except OSError as error:
-                connection.close()
-                raise connection._silent(error) from error
+                connection._lose(error, is_repeated=True)
     return [answers[place] for place in range(len(asked))]
 
 

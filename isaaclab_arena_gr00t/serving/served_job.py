@@ -27,7 +27,9 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.nested import value_at
-from isaaclab_arena_gr00t.remote import protocols
+from isaaclab_arena_gr00t.remote import vla_eval
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
+from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
 
 # Below the program's own logger, so that it is shown.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -68,9 +70,13 @@ class ObservationMapping:
 
     images: Mapping[str, str]  # key of a picture to camera
     states: Mapping[str, Sequence[str]]  # key of an array to its terms of the group ``policy``, one behind the other
-    shapes: Mapping[str, tuple[int, ...]]  # shape of each of those terms
-    sizes: Mapping[str, tuple[int, ...]]  # shape of each camera's pictures
-    state_sizes: Mapping[str, int]  # number of values in each of a client's arrays
+    spec: Mapping[str, Any]  # of the environment's observations
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        """The number of values in each of a client's arrays."""
+        terms = self.spec.get(STATES, {})
+        return {key: sum(math.prod(terms[name].shape) for name in names) for key, names in self.states.items()}
 
     def shown(self) -> dict[str, set[str]]:
         """Return the terms that clients send, by group."""
@@ -86,11 +92,10 @@ class ObservationMapping:
             for key, camera in self.images.items():
                 picture = _found(pictures, key, "picture")
                 # A picture is decoded only if its stated size is that of the environment's pictures.
-                if isinstance(picture, protocols.EncodedPicture):
-                    if picture.shape != self.sizes[camera]:
-                        raise serving.ObservationRefusedError(
-                            f"'{key}' has shape {picture.shape}, {self.sizes[camera]} is due"
-                        )
+                if isinstance(picture, vla_eval.EncodedPicture):
+                    shape = self.spec[CAMERAS][camera].shape
+                    if picture.shape != shape:
+                        raise serving.ObservationRefusedError(f"'{key}' has shape {picture.shape}, {shape} is due")
                     try:
                         picture = picture.decoded()
                     except WireError as error:
@@ -109,14 +114,15 @@ class ObservationMapping:
                 raise serving.ObservationRefusedError(f"'{key}' must be an array of numbers, it is {in_words(value)}")
 
             # Split it into the terms of the environment, which lie one behind the other.
-            sizes = [math.prod(self.shapes[name]) for name in names]
+            shapes = [self.spec[STATES][name].shape for name in names]
+            sizes = [math.prod(shape) for shape in shapes]
             if numbers.size != sum(sizes):
                 due = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
                 raise serving.ObservationRefusedError(
                     f"'{key}' has {numbers.size} numbers, {sum(sizes)} are due: {due}"
                 )
             parts = np.split(numbers.reshape(-1), np.cumsum(sizes)[:-1])
-            found[STATES] |= {name: part.reshape(self.shapes[name]) for name, part in zip(names, parts, strict=True)}
+            found[STATES] |= {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         return found
 
 
@@ -142,14 +148,7 @@ def mapping_of(
         twice = sorted({name for name in used if used.count(name) > 1})
         problems += [Problem(f"names the {what} '{name}' twice", key=option) for name in twice]
     refuse(problems)
-    shapes = {name: terms[name].shape for name in named}
-    return ObservationMapping(
-        images=images,
-        states=states,
-        shapes=shapes,
-        state_sizes={key: sum(math.prod(shapes[name]) for name in names) for key, names in states.items()},
-        sizes={name: cameras[name].shape for name in images.values()},
-    )
+    return ObservationMapping(images=images, states=states, spec=spec)
 
 
 def value_of(message: Mapping[str, Any], key: str) -> Any:
@@ -197,7 +196,7 @@ class ServedJob:
         """Return a client's instruction, None if none is needed; ObservationRefusedError if it is wrong or missing."""
         if isinstance(words, str) and words.strip():
             return words
-        if words is None and (not self.policy.reads_instruction or self.policy.stated_instruction):
+        if words is None and (not self.policy.reads_instruction or self.policy.job.config.language_instruction):
             return None
         if words is None:
             raise serving.ObservationRefusedError(f"'{key}' is missing; the policy reads an instruction")
@@ -260,8 +259,7 @@ class WebsocketServer:
             server_header=None,
         )
         self.port: int = self._server.socket.getsockname()[1]
-        name = f"[{listen.host}]" if ":" in listen.host else listen.host
-        self.address = f"ws://{name}:{self.port}"
+        self.address = f"ws://{ServerAddress(host=listen.host, port=self.port)}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="websockets")
 
     @property
@@ -289,9 +287,8 @@ class WebsocketServer:
 
     def _before(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] in PATHS:
-            statistics = self._host.statistics()
-            counted = {"sessions": statistics.sessions, "queries": statistics.queries, "calls": statistics.calls}
-            status, body = health_answer({**self._stated, **counted}, is_served=not self._host.is_closed)
+            stated = {**self._stated, **self._host.statistics()}
+            status, body = health_answer(stated, is_served=not self._host.is_closed)
             headers = [
                 ("Connection", "close"),
                 ("Content-Length", str(len(body))),
@@ -353,7 +350,7 @@ class OpenpiTalks:
             "states": served.mapping.state_sizes,
             "prompt_key": self.prompt_key,
         }
-        connection.send(protocols.OpenpiCodec.pack(metadata))
+        connection.send(OpenpiCodec.pack(metadata))
         for data in connection:
             # An error is text, as openpi's own server writes it.
             connection.send(self._answer(data, session))
@@ -362,7 +359,7 @@ class OpenpiTalks:
         if isinstance(data, str):
             return error_text("unreadable message", "this server speaks openpi's protocol, whose clients send no text")
         try:
-            request = protocols.OpenpiCodec.unpack(data, self.limits)
+            request = OpenpiCodec.unpack(data, self.limits)
         except WireError as error:
             return error_text("unreadable message", error)
         began_s = time.perf_counter()
@@ -375,7 +372,7 @@ class OpenpiTalks:
             actions = session.act(observation).planned
         except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
             return failure_text(error)
-        return protocols.OpenpiCodec.pack(
+        return OpenpiCodec.pack(
             {"actions": actions, "server_timing": {"infer_ms": 1000 * (time.perf_counter() - began_s)}}
         )
 
@@ -398,25 +395,25 @@ class VlaEvalTalks:
         # An episode begins with its first observation, which has the instruction.
         begins: Episode | None = None
         for data in connection:
-            answer: protocols.Message | None = None
+            answer: vla_eval.Message | None = None
             try:
-                message = protocols.VlaEvalCodec.unpack(data, self.limits)
+                message = vla_eval.VlaEvalCodec.unpack(data, self.limits)
             except WireError as error:
-                connection.send(protocols.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
+                connection.send(vla_eval.VlaEvalCodec.pack(_error(error_text("unreadable message", error), 0)))
                 continue
-            if message.kind == protocols.HELLO:
+            if message.kind == vla_eval.HELLO:
                 answer = self._hello(message)
-            elif message.kind == protocols.EPISODE_START:
+            elif message.kind == vla_eval.EPISODE_START:
                 session.end_episode()
                 # A task without a number of its episode gets the next one of a common counter.
                 task = message.payload.get("task")
                 index: Any = task.get("episode_idx") if isinstance(task, Mapping) else None
                 is_number = isinstance(index, int) and not isinstance(index, bool) and index >= 0
                 begins = self.served.episode(index if is_number else next(self.unnumbered))
-            elif message.kind == protocols.EPISODE_END:
+            elif message.kind == vla_eval.EPISODE_END:
                 session.end_episode()
                 begins = None
-            elif message.kind == protocols.OBSERVATION:
+            elif message.kind == OBSERVATION:
                 try:
                     observation = self._observation(message.payload)
                     if begins is not None:
@@ -424,15 +421,15 @@ class VlaEvalTalks:
                         session.start_episode(begins, self.served.instruction("task_description", words))
                         begins = None
                     payload = {"actions": session.act(observation).action}
-                    answer = protocols.Message(kind=protocols.ACTION, payload=payload, number=message.number)
+                    answer = vla_eval.Message(kind=vla_eval.ACTION, payload=payload, number=message.number)
                 except Exception as error:  # noqa: BLE001  an error of one client must not stop the others
                     answer = _error(failure_text(error), message.number)
-            elif message.kind == protocols.ERROR:
+            elif message.kind == vla_eval.ERROR:
                 _LOG.warning("a client reports an error: %s", plain_text(str(message.payload.get("error"))[:500]))
             else:
                 answer = _error(error_text("unknown message", f"type {in_words(message.kind)}"), message.number)
             if answer is not None:
-                connection.send(protocols.VlaEvalCodec.pack(answer))
+                connection.send(vla_eval.VlaEvalCodec.pack(answer))
 
     def _observation(self, payload: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         pictures = payload.get("images", {})
@@ -440,30 +437,30 @@ class VlaEvalTalks:
             raise serving.ObservationRefusedError(f"'images' must hold pictures by name, it is {in_words(pictures)}")
         return self.served.mapping.observation(pictures, payload)
 
-    def _hello(self, message: protocols.Message) -> protocols.Message:
+    def _hello(self, message: vla_eval.Message) -> vla_eval.Message:
         """Return the server's hello: its description, and the specs of actions and observations."""
         version = message.payload.get("protocol_version")
-        if version != protocols.PROTOCOL_VERSION:
-            words = f"version {in_words(version)} of the protocol is not known here, {protocols.PROTOCOL_VERSION} is"
+        if version != vla_eval.PROTOCOL_VERSION:
+            words = f"version {in_words(version)} of the protocol is not known here, {vla_eval.PROTOCOL_VERSION} is"
             return _error(error_text("hello refused", words), message.number)
         served = self.served
         pictures = {key: _spec(key, 0, "rgb_hwc_uint8") for key in served.mapping.images}
         states = {key: _spec(key, size, _FORMAT) for key, size in served.mapping.state_sizes.items()}
         payload = {
             "harness_version": served.stated["program"],
-            "protocol_version": protocols.PROTOCOL_VERSION,
+            "protocol_version": vla_eval.PROTOCOL_VERSION,
             "model_server": "isaaclab_arena",
             "capabilities": {},
             **served.stated,
             "action_spec": {"action": _spec("action", served.policy.environment.action_spec.shape[0], _FORMAT)},
             "observation_spec": {**pictures, **states, "language": _spec("language", 0, "language")},
         }
-        return protocols.Message(kind=protocols.HELLO, payload=payload, number=message.number)
+        return vla_eval.Message(kind=vla_eval.HELLO, payload=payload, number=message.number)
 
 
 def _spec(name: str, dims: int, form: str) -> dict[str, Any]:
     return {"name": name, "dims": dims, "format": form}
 
 
-def _error(text: str, number: int) -> protocols.Message:
-    return protocols.Message(kind=protocols.ERROR, payload={"error": text}, number=number)
+def _error(text: str, number: int) -> vla_eval.Message:
+    return vla_eval.Message(kind=vla_eval.ERROR, payload={"error": text}, number=number)

@@ -86,21 +86,19 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
 
 def recorded_spaces(demonstration: Demonstration, steps: episodes.RecordedSteps) -> observations.RecordedSpaces:
     """Return the observations and actions of a demonstration's environment; ConfigError if it has no pictures."""
-    groups: dict[str, dict[str, ArraySpec]] = {observations.CAMERA_GROUP: {}, observations.STATE_GROUP: {}}
-    prefixes = {
-        f"{observations.CAMERA_GROUP}/": observations.CAMERA_GROUP,
-        f"{layout.OBSERVATIONS}/": observations.STATE_GROUP,
-    }
+    directories = {observations.CAMERA_GROUP: observations.CAMERA_GROUP, observations.STATE_GROUP: layout.OBSERVATIONS}
+    groups: dict[str, dict[str, ArraySpec]] = {group: {} for group in directories}
     for name in steps.names(demonstration.file, demonstration.episode_index):
-        for prefix, group in prefixes.items():
+        for group, directory in directories.items():
+            prefix = f"{directory}/"
             if name.startswith(prefix):
-                array = steps.array(demonstration.file, demonstration.episode_index, name)
+                array = _array(steps, demonstration, name)
                 dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
     if not groups[observations.CAMERA_GROUP]:
         message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
         raise ConfigError(message, key="--dataset")
-    action = steps.array(demonstration.file, demonstration.episode_index, layout.ACTIONS)
+    action = _array(steps, demonstration, layout.ACTIONS)
     return observations.RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
 
 
@@ -135,22 +133,18 @@ class DemonstrationSteps:
             places.append((self.demonstrations[episode], number - int(self._starts[episode])))
 
         # Use the functions of an evaluation, so that the model sees the same inputs in training.
-        names = {
-            observations.CAMERA_GROUP: {
-                camera: f"{observations.CAMERA_GROUP}/{camera}" for camera in wiring.cameras.values()
-            },
-            observations.STATE_GROUP: {term: f"{layout.OBSERVATIONS}/{term}" for term in wiring.state_terms},
+        def recorded(name: str) -> torch.Tensor:
+            parts = [_array(self._steps, demonstration, name)[step] for demonstration, step in places]
+            return torch.from_numpy(np.stack(parts))
+
+        group, rows = observations.CAMERA_GROUP, list(range(len(places)))
+        observed = {
+            group: {camera: recorded(f"{group}/{camera}") for camera in wiring.cameras.values()},
+            observations.STATE_GROUP: {term: recorded(f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
-        observed: dict[str, dict[str, torch.Tensor]] = {group: {} for group in names}
-        for group, of_group in names.items():
-            for key, name in of_group.items():
-                parts = [self._array(demonstration, name)[step] for demonstration, step in places]
-                observed[group][key] = torch.from_numpy(np.stack(parts))
-        rows = list(range(len(places)))
-        state = observations.state_values(observed, wiring, rows)
         observation = observations.model_observation(
-            {key: values[:, None] for key, values in observations.pictures(observed, wiring, rows).items()},
-            None if state is None else state[:, None],
+            observations.one_step(observations.pictures(observed, wiring, rows)),
+            observations.one_step(observations.states(observed, wiring, rows)),
             wiring,
             [demonstration.instruction for demonstration, _ in places],
         )
@@ -159,7 +153,7 @@ class DemonstrationSteps:
         chunks: list[np.ndarray] = []
         paddings: list[np.ndarray] = []
         for demonstration, step in places:
-            actions = self._array(demonstration, layout.ACTIONS)
+            actions = _array(self._steps, demonstration, layout.ACTIONS)
             wanted = np.arange(step, step + self._horizon)
             chunks.append(np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32))
             paddings.append(wanted >= len(actions))
@@ -185,11 +179,8 @@ class DemonstrationSteps:
         return {key: actions[:, list(columns)] for key, columns in self._wiring.action.items()}
 
     def _all(self, name: str) -> np.ndarray:
-        arrays = (self._array(demonstration, name) for demonstration in self.demonstrations)
+        arrays = (_array(self._steps, demonstration, name) for demonstration in self.demonstrations)
         return np.concatenate([np.asarray(array, np.float32) for array in arrays])
-
-    def _array(self, demonstration: Demonstration, name: str) -> np.ndarray:
-        return self._steps.array(demonstration.file, demonstration.episode_index, name)
 
 
 def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -> tuple[list[int], list[int]]:
@@ -208,6 +199,10 @@ def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -
         held_out += generator.permutation(positions)[:number].tolist()
     chosen = set(held_out)
     return [position for position in range(len(demonstrations)) if position not in chosen], sorted(chosen)
+
+
+def _array(steps: episodes.RecordedSteps, demonstration: Demonstration, name: str) -> np.ndarray:
+    return steps.array(demonstration.file, demonstration.episode_index, name)
 
 
 # Choose the samples and random numbers of each rank at each step. Pure functions.

@@ -14,11 +14,10 @@ import torch
 from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.serving import (
-    BegunEpisode,
+    Begun,
     HostedPolicy,
     HostFullError,
     HostSession,
-    HostStatistics,
     ObservationRefusedError,
     PolicyHost,
     SlotAnswer,
@@ -75,7 +74,7 @@ def test_each_session_has_episodes_and_a_memory_of_its_own_whoever_else_asks(pol
         for number, episodes in enumerate(found):
             clocks = [float(number)] * (2 + number)
             assert episodes == [due(10 * number + each, clocks) for each in range(3)]
-        assert host.statistics().queries == 3 * (2 + 3 + 4 + 5)
+        assert host.statistics()["queries"] == 3 * (2 + 3 + 4 + 5)
 
 
 def test_queries_that_wait_together_share_a_call():
@@ -96,7 +95,7 @@ def test_queries_that_wait_together_share_a_call():
         statistics = host.statistics()
     # The first call is the trial when the policy was built.
     assert asked[1:] == [3] * 5
-    assert (statistics.queries, statistics.calls) == (15, 5)
+    assert (statistics["queries"], statistics["calls"]) == (15, 5)
 
 
 def test_a_query_that_shares_no_call_waits_for_no_other():
@@ -104,7 +103,7 @@ def test_a_query_that_shares_no_call_waits_for_no_other():
         session, silent = host.open(), host.open()
         silent.start_episode(Episode(job="coins", episode_index=1, seed=3))
         assert played(session, 0, [1.0, 2.0]) == due(0, [1.0, 2.0])
-        assert host.statistics().calls == 2
+        assert host.statistics()["calls"] == 2
 
 
 def test_no_call_has_more_queries_than_it_may_have():
@@ -117,8 +116,8 @@ def test_no_call_has_more_queries_than_it_may_have():
 def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
     for job_says, last in (("roll it", "roll it"), (None, "call the coin")):
         with hosted(CountingTogetherPolicy, job_says) as policy:
-            policy.start(0, begun(0, "toss it"))
-            policy.start(1, begun(1))
+            policy.start(0, *begun(0, "toss it"))
+            policy.start(1, *begun(1))
             assert isinstance(policy.policy, CountingTogetherPolicy)
             assert policy.policy.words[1:] == ["toss it", last]
 
@@ -198,7 +197,7 @@ def test_a_query_that_waits_when_the_host_is_closed_or_comes_afterwards_is_told_
         for each in (session, other):
             each.start_episode(Episode(job="coins", episode_index=0, seed=3))
         shown = checked_observation(showing(1.0), host.policy.environment.observation_spec)
-        waiting = host.submit(session.env_id, begun(0), shown)
+        waiting = host.submit((session.env_id, begun(0), shown))
         host.close()
         assert host.is_closed
         with pytest.raises(PolicyError, match="no longer served"):
@@ -220,8 +219,8 @@ def asked(policy: HostedPolicy, env_id: int, clock: float) -> SlotAnswer | Excep
     return policy.act({env_id: checked_observation(showing(clock), policy.environment.observation_spec)})[env_id]
 
 
-def begun(episode_index: int, instruction: str | None = None) -> BegunEpisode:
-    return BegunEpisode(episode=Episode(job="coins", episode_index=episode_index, seed=3), instruction=instruction)
+def begun(episode_index: int, instruction: str | None = None) -> Begun:
+    return Episode(job="coins", episode_index=episode_index, seed=3), instruction
 
 
 class BorrowingPolicy(CountingPolicy):
@@ -244,7 +243,7 @@ def test_sessions_share_a_network_and_no_memory():
     with hosted(BorrowingPolicy) as policy:
         loaded = BorrowingPolicy.networks_made - made_before
         for env_id in (0, 1):
-            policy.start(env_id, begun(env_id))
+            policy.start(env_id, *begun(env_id))
         steps = [
             answer.action[0] for env_id in (0, 1, 0) if isinstance(answer := asked(policy, env_id, 1.0), SlotAnswer)
         ]
@@ -262,7 +261,7 @@ class RashPolicy(CountingTogetherPolicy):
 def test_a_chunk_that_is_not_finite_is_no_answer():
     with hosted(RashPolicy) as policy:
         assert policy.chunk_length == 3
-        policy.start(1, begun(0))
+        policy.start(1, *begun(0))
         first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
     assert isinstance(first, SlotAnswer)
     assert isinstance(second, PolicyError)
@@ -279,7 +278,7 @@ class MisreadingPolicy(CountingTogetherPolicy):
 
 def test_a_client_is_told_which_pictures_the_policy_takes_for_those_of_all():
     with hosted(MisreadingPolicy) as policy:
-        policy.start(1, begun(0))
+        policy.start(1, *begun(0))
         assert isinstance(asked(policy, 1, 1.0), SlotAnswer)
         answer = asked(policy, 1, 1.0)
     assert isinstance(answer, UnannouncedPictureError)
@@ -463,7 +462,7 @@ def lerobot_played(session: HostSession, number: int, meeting: threading.Barrier
     return actions
 
 
-def episodes(options: dict[str, Any], *, at_once: bool) -> tuple[list, HostStatistics]:
+def episodes(options: dict[str, Any], *, at_once: bool) -> tuple[list, dict[str, int]]:
     """Return the actions of three episodes, played by as many clients at once or by one, and what the host did."""
     with lerobot_hosting(options) as host:
         if not at_once:
@@ -486,8 +485,8 @@ def test_clients_that_ask_together_get_what_each_gets_alone_and_share_calls_unle
     alone, _ = episodes(options, at_once=False)
     together, statistics = episodes(options, at_once=True)
     assert together == alone
-    assert statistics.queries == 3 * NUM_STEPS
-    assert statistics.calls == NUM_STEPS or not shares_calls
+    assert statistics["queries"] == 3 * NUM_STEPS
+    assert statistics["calls"] == NUM_STEPS or not shares_calls
     assert len({str(actions) for actions in alone}) == 3
 
 

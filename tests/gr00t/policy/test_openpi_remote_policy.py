@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import LimbEnvironment

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.serving import BegunEpisode, HostedPolicy, SlotAnswer, checked_observation
+from isaaclab_arena.evaluation.serving import HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
 from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
@@ -35,7 +35,7 @@ def answered(policy_class: type[LookPolicy], session: int) -> list:
     """Answers of a policy in this process to a client's session."""
     policy = HostedPolicy(limb_job(policy_class), 1)
     job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
-    policy.start(0, BegunEpisode(episode=job.episode(session), instruction=words(session)))
+    policy.start(0, job.episode(session), words(session))
     actions = []
     for step in range(STEPS):
         shown = job.mapping.observation(pictures(session, step), states(session, step))
@@ -49,7 +49,7 @@ def chunk_of(policy_class: type[LookPolicy], step: int) -> list:
     """Return a policy's whole answer to what the first session shows in a step, as if its episode began there."""
     policy = HostedPolicy(limb_job(policy_class), 1)
     job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
-    policy.start(0, BegunEpisode(episode=job.episode(0), instruction=words(0)))
+    policy.start(0, job.episode(0), words(0))
     shown = job.mapping.observation(pictures(0, step), states(0, step))
     answer = policy.act({0: checked_observation(shown, policy.environment.observation_spec)})[0]
     assert isinstance(answer, SlotAnswer)

@@ -54,5 +54,5 @@ def test_clients_of_a_server_get_together_what_each_gets_alone(policy, tmp_path)
     finally:
         host.close()
     assert together == alone
-    assert after.queries - before.queries == 3 * NUM_STEPS
-    assert after.calls - before.calls < 3 * NUM_STEPS
+    assert after["queries"] - before["queries"] == 3 * NUM_STEPS
+    assert after["calls"] - before["calls"] < 3 * NUM_STEPS

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
-from isaaclab_arena_gr00t.remote.protocols import OpenpiCodec
+from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
 from isaaclab_arena_gr00t.serving.served_job import ListenOptions, OpenpiTalks, WebsocketServer
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
