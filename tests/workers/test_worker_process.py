@@ -52,9 +52,9 @@ def test_an_answer_is_that_to_the_request_and_an_error_that_of_the_worker_which_
             message, arrays = asked.ask({"request": "repeat", "number": number}, 60, {"x": np.full(2, number)})
             assert message["number"] == number
             assert arrays["x"].tolist() == [number, number]
-        descriptor = asked.share(16)
+        os.ftruncate(asked.memory, 16)
         asked.ask({"request": "write"}, 60)
-        assert os.pread(descriptor, 16, 0) == b"\0\0\0\0seen" + bytes(8)
+        assert os.pread(asked.memory, 16, 0) == b"\0\0\0\0seen" + bytes(8)
         with pytest.raises(RequestError, match="OSError: the floor gave way") as told:
             asked.ask({"request": "raise"}, 60)
         assert told.value.kind == "other"

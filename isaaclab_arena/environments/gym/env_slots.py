@@ -109,9 +109,10 @@ class ThisProcess:
     """Answers like a `WorkerProcess`, in this process. An error of a request is raised as it is."""
 
     def __init__(self) -> None:
-        self._memory, self.pid = workers.memory_file(), os.getpid()
+        self._memory_file, self.pid = workers.memory_file(), os.getpid()
+        self.memory = self._memory_file.fileno()
         self._answers = answers.Answers(
-            self._memory.fileno(),
+            self.memory,
             lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
             alone=False,
         )
@@ -131,14 +132,9 @@ class ThisProcess:
     def unanswered(self, timeout_s: float) -> None:
         """Return None: no other process makes the step."""
 
-    def share(self, size: int) -> int:
-        """Return the descriptor of a file of `size` bytes; see `WorkerProcess.share`."""
-        os.ftruncate(self._memory.fileno(), size)
-        return self._memory.fileno()
-
     def close(self) -> None:
         """Close the environments."""
-        with self._memory:
+        with self._memory_file:
             self._answers.close()
 
 
@@ -167,7 +163,6 @@ class EnvWorker:
         # of each step since, for all env slots of the worker, each (num_slots, action_dim).
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
-        self._unsent: workers.WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         # Steps made beyond the requested one, from planned actions; an episode's end discards them.
         self._most_ahead = self._options.steps_per_message - 1
@@ -195,24 +190,24 @@ class EnvWorker:
             except workers.WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
-        self._send({**told, "slots": [index - self.indices[0] for index in self._making]})
+        self.process.send({**told, "slots": [index - self.indices[0] for index in self._making]})
 
     def finish_making(self) -> dict[str, Any]:
         """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
         if not self._making:
             return {}
         try:
-            description, _ = self._receive(self._options.start_timeout_s * len(self._making))
+            description, _ = self._started.receive(self._options.start_timeout_s * len(self._making))
         except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
-        if self.shared is None and self.process is not None:
+        if self.shared is None:
             sizes = description, len(self.indices), self._most_ahead
-            self.shared = answers.SharedArrays(self.process.share(answers.layout(*sizes)[1]), *sizes)
+            self.shared = answers.SharedArrays(self._started.memory, *sizes)
             self.shared.asked_ahead[:] = 0
             self._forget(range(len(self.indices)))
             # Resting env slots will not write their known values again.
-            for name, values in self.numbers.items():
-                self.shared.arrays[name][:, 0] = values
+            for name, values in self.shared.arrays.items():
+                values[:, 0] = self.numbers.get(name, 0)
         self.held.update(self._making)
         return description
 
@@ -221,14 +216,14 @@ class EnvWorker:
         starting, self.starting = self.starting, {}
         timeout_s = self._options.start_timeout_s * len(starting)
         try:
-            message, _ = self._receive(timeout_s)
+            message, _ = self._started.receive(timeout_s)
         except workers.WorkerError as error:
             if not error.died:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
             self._start_again(self._played.keys() - starting.keys(), starting)
             self.ask_resets(starting)
-            message, _ = self._receive(timeout_s)
+            message, _ = self._started.receive(timeout_s)
         for name, values in self.numbers.items():
             values[:] = self.shared.arrays[name][:, 0]
         if self._replays:
@@ -268,9 +263,7 @@ class EnvWorker:
 
     def unanswered(self) -> int | None:
         """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
-        if self.process is None or self._unsent is not None or not self._timeout_s:
-            return None
-        return self.process.unanswered(self._timeout_s)
+        return self.process.unanswered(self._timeout_s) if self.process is not None and self._timeout_s else None
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
@@ -315,8 +308,8 @@ class EnvWorker:
         if self.process is None:
             self.begin_making(self.indices[:1])
             self.finish_making()
-        self._send(message, arrays)
-        return self._receive(self._options.step_timeout_s)[1]
+        self._started.send(message, arrays)
+        return self._started.receive(self._options.step_timeout_s)[1]
 
     def let_go(self) -> None:
         """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
@@ -332,8 +325,7 @@ class EnvWorker:
     def close(self) -> None:
         """Stop the process, if there is one."""
         self.held, self.starting = set(), {}
-        self._is_sound = True
-        self.shared, self._unsent = None, None
+        self.shared, self._is_sound = None, True
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -343,17 +335,17 @@ class EnvWorker:
         slots = [index - self.indices[0] for index in starting]
         self._forget(slots)
         starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
-        self._send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
+        self._started.send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
         num_asked = np.count_nonzero(asked)
         self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
         if num_asked:
             self.shared.actions[:, 0], self.shared.asked[:] = actions, asked
-            self._send({})
+            self._started.send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
-        notes, _ = self._receive(self._timeout_s)
+        notes, _ = self._started.receive(self._timeout_s)
         for slot, note in notes.items():
             index = self.indices[int(slot)]
             if "error" in note:
@@ -433,30 +425,21 @@ class EnvWorker:
         for index in playing:
             reset, played = self._played[index]
             self.ask_resets({index: (reset, False)})
-            self._receive(self._options.start_timeout_s)
+            self._started.receive(self._options.start_timeout_s)
             slot, asked = index - self.indices[0], np.full(len(self.indices), answers.REST, np.uint8)
             asked[slot] = answers.MOVE
             for actions in played:
                 self._ask_steps(actions, asked)
-                self._receive(self._timeout_s)
+                self._started.receive(self._timeout_s)
             for name, values in self.numbers.items():
                 if not np.array_equal(self.shared.arrays[name][slot, 0], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
-    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        # Requests to the other workers go first; an error here is raised when the answer is due.
+    @property
+    def _started(self) -> workers.WorkerProcess | ThisProcess:
         if self.process is None:
             raise RuntimeError("a worker was asked before it was started")
-        try:
-            self.process.send(message, arrays)
-        except workers.WorkerError as error:
-            self._unsent = error
-
-    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        unsent, self._unsent = self._unsent, None
-        if unsent is not None or self.process is None:
-            raise unsent or RuntimeError("a worker was asked before it was started")
-        return self.process.receive(timeout_s)
+        return self.process
 
 
 class EnvSlots:
@@ -502,8 +485,6 @@ class EnvSlots:
         }
         for worker in self.workers:
             worker.numbers = {name: values[worker.places] for name, values in self.numbers.items()}
-            for name, values in worker.numbers.items():
-                worker.shared.arrays[name][:, 0] = values
 
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""

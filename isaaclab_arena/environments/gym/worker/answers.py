@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import mmap
+import os
 import pathlib
 import platform
 import struct
@@ -51,22 +52,39 @@ REST, MOVE, MOVE_AND_LOOK = range(3)
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 """Columns of the results of a step. Each entry of ``info`` has two from there on: its presence and its value."""
 
-Description = typing.Mapping[str, typing.Any]
-"""The result of `EnvSlot.description`."""
-
 _ALIGNMENT_BYTES = 64
 
 
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
 
-    def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
+    def __init__(
+        self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int, num_ahead: int = 0
+    ) -> None:
         # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
         # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
-        places, num_bytes = layout(description, num_slots, num_ahead)
+        steps = num_slots, 1 + num_ahead
+        layout: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
+            "<moving>": (np.int32, (1,)),
+            "<asked>": (np.uint8, (num_slots,)),
+            "<asked ahead>": (np.int32, (num_slots,)),
+            "<made ahead>": (np.int32, (num_slots,)),
+            "<actions>": (np.float32, (*steps, len(description["action_low"]))),
+            "<results>": (np.float64, (*steps, num_results(description))),
+        }
+        for name, term in description["observation"].items():
+            layout[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
+        begins, num_bytes = {}, 0
+        for name, (dtype, shape) in layout.items():
+            begins[name] = num_bytes
+            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            num_bytes += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        # The first of the two readers makes the file large enough.
+        if os.fstat(descriptor).st_size < num_bytes:
+            os.ftruncate(descriptor, num_bytes)
         self._memory = mmap.mmap(descriptor, num_bytes)
-        arrays = {name: np.ndarray(shape, dtype, self._memory, at) for name, (dtype, shape, at) in places.items()}
-        self._first_result, self._num_steps = places["<results>"][2], 1 + num_ahead
+        arrays = {name: np.ndarray(*shown[::-1], self._memory, begins[name]) for name, shown in layout.items()}
+        self._first_result, self._num_steps = begins["<results>"], 1 + num_ahead
         self._result = struct.Struct(f"={num_results(description)}d")
         # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
         self.moving: np.ndarray = arrays.pop("<moving>")
@@ -90,32 +108,9 @@ class SharedArrays:
         self._result.pack_into(self._memory, place, *results)
 
 
-def num_results(description: Description) -> int:
+def num_results(description: typing.Mapping[str, typing.Any]) -> int:
     """Return the number of numbers in the results of a step."""
     return FIRST_ENTRY + 2 * len(description["info_keys"])
-
-
-def layout(
-    description: Description, num_slots: int, num_ahead: int = 0
-) -> tuple[dict[str, tuple[typing.Any, tuple[int, ...], int]], int]:
-    """Return each array's type, shape and begin by name, and the number of bytes of all."""
-    steps = num_slots, 1 + num_ahead
-    arrays: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
-        "<moving>": (np.int32, (1,)),
-        "<asked>": (np.uint8, (num_slots,)),
-        "<asked ahead>": (np.int32, (num_slots,)),
-        "<made ahead>": (np.int32, (num_slots,)),
-        "<actions>": (np.float32, (*steps, len(description["action_low"]))),
-        "<results>": (np.float64, (*steps, num_results(description))),
-    }
-    for name, term in description["observation"].items():
-        arrays[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
-    places, begin = {}, 0
-    for name, (dtype, shape) in arrays.items():
-        places[name] = dtype, shape, begin
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        begin += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    return places, begin
 
 
 # Answer the requests of the program that started the worker.
