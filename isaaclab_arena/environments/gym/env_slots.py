@@ -449,13 +449,7 @@ class EnvSlots:
     this process, one after the other.
     """
 
-    def __init__(
-        self,
-        source: SlotSource,
-        num_envs: int,
-        options: workers.WorkerOptions | None,
-        begun: workers.WorkerProcess | None = None,
-    ) -> None:
+    def __init__(self, source: SlotSource, num_envs: int, options: workers.WorkerOptions | None) -> None:
         self.steps_elsewhere = options is not None  # other processes make the steps
         self._source, self._size = source, options.envs_per_worker if options else num_envs
         # Workers also make planned steps before the request.
@@ -467,7 +461,12 @@ class EnvSlots:
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
-        self.workers[0].begun = begun
+        if options is not None:
+            # A worker that has found this environment, and no other, has its imports loaded.
+            which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
+            self.workers[0].begun = workers.taken_worker(which, source.request("find"))
+        # The other kept workers have answered all questions.
+        workers.stop_kept_workers(ANSWERS)
         try:
             for worker in self.workers:
                 worker.begin_making(worker.indices)

@@ -83,7 +83,7 @@ class SharedArrays:
         if os.fstat(descriptor).st_size < num_bytes:
             os.ftruncate(descriptor, num_bytes)
         self._memory = mmap.mmap(descriptor, num_bytes)
-        arrays = {name: np.ndarray(*shown[::-1], self._memory, begins[name]) for name, shown in layout.items()}
+        arrays = {name: np.ndarray(shape, dtype, self._memory, begins[name]) for name, (dtype, shape) in layout.items()}
         self._first_result, self._num_steps = begins["<results>"], 1 + num_ahead
         self._result = struct.Struct(f"={num_results(description)}d")
         # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
@@ -190,8 +190,8 @@ class Answers:
             environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
         if self._alone:
             rendering.keep_robosuite_apart()
-        told = message["info_keys"], env_slot.drawing_of(environment), message["instruction_key"]
-        return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
+        told = message["info_keys"], message["instruction_key"], generators
+        return env_slot.EnvSlot(environment, *told, checks_ranges=message["checks_ranges"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
         if self._raised.pop(slot, None):

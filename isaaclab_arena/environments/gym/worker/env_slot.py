@@ -108,7 +108,6 @@ class EnvSlot:
         self,
         environment: gymnasium.Env,
         info_keys: typing.Sequence[str],
-        drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
         instruction_key: str | None = None,
         generators: OwnGenerators | None = None,
         *,
@@ -121,9 +120,8 @@ class EnvSlot:
         self._generators = generators or OwnGenerators()
         # The instruction is an entry of the reset's ``info``, else an observed text, else an attribute.
         self._instruction_key = instruction_key
-        # None: the environment always draws its pictures.
-        self._drawing = drawing
-        self._told = drawing or (lambda _: _NOTHING_TOLD)
+        self._drawing = drawing_of(environment)
+        self._told = self._drawing or (lambda _: _NOTHING_TOLD)
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
@@ -466,39 +464,30 @@ def _number(value: typing.Any, what: str) -> float:
 
 # Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
 
-HOOK = "draw_pictures"
-"""Method of an environment or a wrapper. Its argument is true if the pictures of the next reset or step are wanted."""
-
-ROBOSUITE_HOOK = "robosuite_cameras"
-"""The method of an environment around one of robosuite that returns it, and the observables that are its pictures.
-
-It may return a third thing: packages beside robosuite whose observables do not depend on pictures.
-"""
-
-Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
-"""The context of a reset or a step; its argument is true if the pictures that it returns are wanted."""
-
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
 _CLOCK_TOLERANCE_S = 1e-9
 
 
-def drawing_of(environment: gymnasium.Env) -> Drawing | None:
-    """Return a context that tells an environment if its pictures are wanted; None if it always draws them."""
+def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None:
+    """Return the context of a reset or step that tells if its pictures are wanted; None if all are drawn."""
     layer: typing.Any = environment
     while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
-    if callable(getattr(type(layer), HOOK, None)):
+    # A method of an environment or a wrapper. True: the pictures of the next reset or step are wanted.
+    if callable(getattr(type(layer), "draw_pictures", None)):
 
         @contextlib.contextmanager
         def telling(wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
-            getattr(layer, HOOK)(wanted)
+            layer.draw_pictures(wanted)
             yield
 
         return telling
-    if callable(getattr(type(layer), ROBOSUITE_HOOK, None)):
-        cameras = RobosuiteCameras(*getattr(layer, ROBOSUITE_HOOK)())
+    # A method of an environment around one of robosuite. It returns that one, the observables that are its pictures,
+    # and maybe packages beside robosuite whose observables do not depend on pictures.
+    if callable(getattr(type(layer), "robosuite_cameras", None)):
+        cameras = RobosuiteCameras(*layer.robosuite_cameras())
     elif _is_robosuite(layer) and kind_of(layer.observation_space) == "Dict":
         names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
         cameras = RobosuiteCameras(layer.unwrapped, names)

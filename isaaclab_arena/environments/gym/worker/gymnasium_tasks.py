@@ -29,9 +29,8 @@ class Registered:
     """Environments of Gymnasium's registry: ``Ant-v5``, ``my_package.my_module:MyTask-v0``."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return an environment's limit and its deciding modules; LookupError if it is unknown, else ImportError."""
-        del make_kwargs
         module, _, identifier = name.rpartition(":")
         if module:
             _import(module)
@@ -72,9 +71,8 @@ class MetaWorld:
     EPISODE_LENGTH = 500
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return a task's limit and its deciding module; LookupError for no such task, else ImportError."""
-        del make_kwargs
         tasks = MetaWorld.task_names()
         if name not in tasks:
             raise LookupError(f"Meta-World has no task '{name}'; it has {', '.join(tasks)}")
@@ -145,9 +143,8 @@ class Robosuite:
     """The tasks of robosuite, with the controllers, horizons and pictures of robomimic."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return a task's limit, its deciding module and all robots; LookupError for no such task, else ImportError."""
-        del make_kwargs
         robosuite = _robosuite()
         if name not in robosuite.ALL_ENVIRONMENTS:
             known = sorted(robosuite.ALL_ENVIRONMENTS)
@@ -488,10 +485,9 @@ class Libero:
     """The tasks of LIBERO, from a checkout; `LiberoBuilder` fills ``make_kwargs``."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(_name: str, make_kwargs: dict) -> dict[str, object]:
         """Return the module that determines the tasks' behaviour; ImportError if a package is missing or another."""
         # The checkout determines the tasks.
-        del name
         wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
 
         # The packages that the wrapper imports at its top level are needed, except LIBERO's own.
@@ -519,9 +515,8 @@ class Libero:
         return {"max_episode_length": None, "modules": ["robosuite"]}
 
     @staticmethod
-    def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+    def make(_name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
         """Return a new environment of the task in ``make_kwargs``, which `LiberoBuilder` has filled."""
-        del name
         states = read_init_states(make_kwargs["init_states_file"])
 
         # Import LIBERO's environments from the checkout. The outer package has no __init__, so another installed LIBERO
