@@ -17,8 +17,7 @@ from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
 
-ANSWERS = Path(__file__).parent / "worker" / "answers.py"
-"""The program of workers that hold env slots."""
+ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """A worker's name of an error to the error that is raised here."""

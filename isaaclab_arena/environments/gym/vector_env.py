@@ -63,9 +63,6 @@ def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...], *, least_d
     return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype.type)
 
 
-# Present an environment as Gymnasium's vector API, for users with a loop of their own.
-
-
 class EnvironmentVectorEnv(VectorEnv):
     """Presents an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
 
@@ -149,11 +146,7 @@ class EnvironmentVectorEnv(VectorEnv):
         return flat_array(dict(_terms({_POLICY: arrays[_POLICY]})), batch_dims=1)
 
 
-# Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.
-
-
-_first = functools.partial(with_leaves, change=operator.itemgetter(0))
-"""Returns an observation of the first env slot."""
+_first = functools.partial(with_leaves, change=operator.itemgetter(0))  # an observation of the first env slot
 
 
 class SingleEnv(gymnasium.Env):

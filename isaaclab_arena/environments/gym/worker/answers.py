@@ -43,8 +43,7 @@ def source_of(kind: str) -> typing.Any:
 
 # Share the steps of a worker's environments with the program that started it, in memory.
 
-NO_SLOT = -1
-"""The number for no env slot."""
+NO_SLOT = -1  # the number for no env slot
 
 REST, MOVE, MOVE_AND_LOOK = range(3)
 """The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
@@ -113,10 +112,7 @@ def num_results(description: typing.Mapping[str, typing.Any]) -> int:
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
-# Answer the requests of the program that started the worker.
-
-_SLOW_RESET_S = 0.05
-"""Resets that take longer make a scene anew [s]; a collection of garbage after them costs little."""
+_SLOW_RESET_S = 0.05  # resets that take longer make a scene anew [s]; a collection of garbage after them costs little
 
 
 class Answers:

@@ -18,8 +18,7 @@ if typing.TYPE_CHECKING:
 
 # Give each environment of a process its own state of the process-wide random generators.
 
-_PYTHON: typing.Any = random.seed.__self__
-"""The object behind the functions of `random`."""
+_PYTHON: typing.Any = random.seed.__self__  # the object behind the functions of `random`
 
 _PUT_BEHIND_NUMPY = getattr(np.random, "set_bit_generator", None)
 _BEHIND_NUMPY = getattr(np.random, "get_bit_generator", lambda: None)
@@ -91,11 +90,9 @@ _NUMBER_KINDS = frozenset("biuf")
 _MISSING = object()
 _NOTHING_TOLD = contextlib.nullcontext()
 
-_OVERSHOOT = 0.1
-"""How far numbers may lie beyond the declared bounds, as a share of the declared range."""
+_OVERSHOOT = 0.1  # how far numbers may lie beyond the declared bounds, as a share of the declared range
 
-_LAST_EXACT = 1 << 24
-"""Up to here float32 holds every whole number."""
+_LAST_EXACT = 1 << 24  # up to here float32 holds every whole number
 
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 """Attributes by which environments state the time of a control step: two in steps per second, two in seconds."""
@@ -461,8 +458,6 @@ def _number(value: typing.Any, what: str) -> float:
         raise ValueError(f"{what} is {value!r}, not a number")
     return float(number.reshape(()))
 
-
-# Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
 
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})

@@ -244,8 +244,7 @@ def _robosuite() -> typing.Any:
 
 # Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
 
-MAX_BYTES = 1 << 28
-"""Larger files are refused; LIBERO's own have 45 kB."""
+MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
 
 _PICKLED = "data.pkl"
 _VALUES = frozenset(
@@ -401,9 +400,6 @@ class ResetSequence:
         self._task.reset()
 
 
-# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
-
-
 class Cameras:
     """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
 
@@ -462,21 +458,19 @@ class Cameras:
 
 # Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
 
-ROBOSUITE = "1.4."
-"""The versions of robosuite that LIBERO's code works with begin like this."""
+ROBOSUITE = "1.4."  # the versions of robosuite that LIBERO's code works with begin like this
 
 PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
 """The packages that LIBERO's environments import beside robosuite; LIBERO-plus's wrapper imports more."""
 
-HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-"""The action while objects come to rest: no motion, with the gripper open."""
+HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)  # the action while objects come to rest: no motion, with the gripper open
 
 CONTROL_FREQUENCY_HZ = 20
 
 GRIPPERS: dict[str, typing.Callable[[float], float]] = {
     "raw": lambda value: value,
     "sign": lambda value: -1.0 if value < 0 else 1.0,
-    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),
+    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),  # 0 closes and 1 opens, rounded to either
 }
 """The meaning of an action's last number, to its conversion for LIBERO: -1 opens, 1 closes."""
 

@@ -39,8 +39,7 @@ class Spec(typing.NamedTuple):
 
 # Run a task of a vla-eval benchmark class, with the episodes of vla-eval's own loop.
 
-DEFAULT_MAX_STEPS = 300
-"""Control steps that vla-eval gives an episode of a class that does not say."""
+DEFAULT_MAX_STEPS = 300  # control steps that vla-eval gives an episode of a class that does not say
 
 RUNS_ON = (
     *("vla_eval", "libero", "robosuite", "robocasa", "mujoco", "dm_control", "bddl", "mani_skill"),
@@ -49,8 +48,7 @@ RUNS_ON = (
 )
 """Packages whose versions are recorded if imported: simulators of vla-eval's own benchmarks, and itself."""
 
-LANGUAGE = "task_description"
-"""The name of the instruction in vla-eval's observations."""
+LANGUAGE = "task_description"  # the name of the instruction in vla-eval's observations
 
 _NUMBER_KINDS = "biuf"
 

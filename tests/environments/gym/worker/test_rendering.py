@@ -260,9 +260,10 @@ class Screen:
 @pytest.fixture
 def drawn():
     """Parts that a renderer draws of the requested world, and the parts that are read."""
-    sparing = type("Sparing", (SeenRenderer,), {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels})
+    own = {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels, "cameras_compared": frozenset({0})}
+    sparing = type("Sparing", (SeenRenderer,), own)
     for _ in range(2):
-        leave_out_unseen(sparing, Screen(), compares=False)
+        leave_out_unseen(sparing, Screen())
 
     def draw(camera: int | None = 0, *, width: int = 32, depth: bool = False, **world: Any) -> tuple[list, Any]:
         renderer = sparing(**world)
