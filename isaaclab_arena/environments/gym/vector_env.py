@@ -106,16 +106,14 @@ class EnvironmentVectorEnv(VectorEnv):
         if isinstance(seed, int):
             self._seed, self._next_episode = seed, 0
         own = seed if isinstance(seed, Sequence) else [None] * self.num_envs
-        episodes: dict[int, Episode] = {}
+        conditions = {}
         for slot in np.flatnonzero(mask).tolist():
             own_seed = own[slot]
             if own_seed is not None:
-                episodes[slot] = Episode(job="vector", episode_index=0, seed=own_seed)
+                episode = Episode(job="vector", episode_index=0, seed=own_seed)
             else:
-                episodes[slot] = Episode(job="vector", episode_index=self._next_episode, seed=self._seed)
+                episode = Episode(job="vector", episode_index=self._next_episode, seed=self._seed)
                 self._next_episode += 1
-        conditions = {}
-        for slot, episode in episodes.items():
             drawn = self.environment.draw_conditions(episode.conditions_generator())
             conditions[slot] = self.environment.vary_conditions(drawn, episode)
         slots = torch.tensor(list(conditions), dtype=torch.int64, device=self.environment.device)

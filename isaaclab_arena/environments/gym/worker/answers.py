@@ -254,11 +254,8 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
     # A wrapper environment names the class of the wrapped one in ``made_by``.
     made_by = getattr(inner, "made_by", type(inner))
     package = made_by.__module__.partition(".")[0]
-    found = {"python": platform.python_version()}
-    for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
-        if (version := _version(name)) is not None:
-            found[name] = version
-    commit = revision(package)
+    names = "gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
     # An engine counts if a module imports it that defines the class or a base class, or that is in the same package.
     # Gymnasium has environments on several engines, so there only the classes count. MuJoCo adds a class to Python's
@@ -279,7 +276,8 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
         # No other code in this process uses an engine, so the loaded ones count.
         engines = {name.partition(".")[0] for name in list(sys.modules)} & _ENGINES
     engine = ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines))
-    return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
+    found = {**versions, "revision": revision(package), "engine": engine}
+    return {name: value for name, value in found.items() if value}
 
 
 def origin(module: str) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -30,12 +31,10 @@ def drawn_with() -> dict[str, str]:
     told: list[typing.Any] = []
     if "OpenGL" in sys.modules:
         gl = importlib.import_module("OpenGL.GL")
-        try:
+        with contextlib.suppress(gl.error.Error):  # there is no context yet
             told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
-        except gl.error.Error:
-            told = []  # there is no context yet
-    renderer = ", ".join(each.decode(errors="replace") for each in told if each)
-    return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
+    found = {"opengl": chosen, "renderer": ", ".join(each.decode(errors="replace") for each in told if each)}
+    return {name: value for name, value in found.items() if value}
 
 
 def keep_robosuite_apart() -> None:
