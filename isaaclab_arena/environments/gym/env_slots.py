@@ -58,8 +58,8 @@ class SlotSteps:
 
     results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
-    # env slot -> all names in its info, if a key is missing
-    info_names: dict[int, Sequence[str]] = field(default_factory=dict)
+    # env slot -> all names in the info of its episode's last step, of the latest one that lacked a key
+    info_names: dict[int, Sequence[str]]
     failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
     @property
@@ -167,7 +167,6 @@ class EnvWorker:
         self._most_ahead = self._options.steps_per_message - 1
         self._num_ahead = 0  # requested with the steps under way
         self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
-        self._names: dict[int, Mapping[str, Sequence[str]]] = {}  # of env slots: names in ``info``, by step
         self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
@@ -203,7 +202,7 @@ class EnvWorker:
             sizes = description, len(self.indices), self._most_ahead
             self.shared = answers.SharedArrays(self._started.memory, *sizes)
             self.shared.asked_ahead[:] = 0
-            self._forget(range(len(self.indices)))
+            self.shared.made_ahead[:] = self._shown[:] = 0
             # Resting env slots will not write their known values again.
             for name, values in self.shared.arrays.items():
                 values[:, 0] = self.numbers.get(name, 0)
@@ -233,12 +232,6 @@ class EnvWorker:
         """Return the number of steps already made ahead for each of its env slots. Shape: (num_slots,)."""
         return np.zeros_like(self._shown) if self.shared is None else self.shared.made_ahead - self._shown
 
-    def _forget(self, slots: Sequence[int]) -> None:
-        """Discard the steps made ahead."""
-        self.shared.made_ahead[slots] = self._shown[slots] = 0
-        for slot in slots:
-            self._names.pop(slot, None)
-
     def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
         """Request a step of this worker's env slots, unless it was made ahead."""
         # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
@@ -252,7 +245,7 @@ class EnvWorker:
             asked[is_made] = answers.REST
             self.shared.asked_ahead[:] = 0
             asking = np.flatnonzero(asked != answers.REST).tolist()
-            self._forget(asking)
+            self.shared.made_ahead[asking] = self._shown[asking] = 0
             for slot in asking:
                 told = planned.get(self.indices[slot], actions[:0])[:most]
                 self.shared.asked_ahead[slot] = len(told)
@@ -286,9 +279,7 @@ class EnvWorker:
             steps.results[made] = self.shared.results[slots, 0]
             for name, values in self.numbers.items():
                 values[slots] = self.shared.arrays[name][slots, 0]
-            for index, slot in zip(made, slots, strict=True):
-                if names := self._names.get(slot, {}).get(str(self._shown[slot])):
-                    steps.info_names[index] = names
+            for index in made:
                 self._played[index][1].append(self._asked[0])
 
         moving = [index for index in moving if index not in made]
@@ -332,7 +323,8 @@ class EnvWorker:
     def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
         """Request new episodes; True: with pictures."""
         slots = [index - self.indices[0] for index in starting]
-        self._forget(slots)
+        # Steps made ahead belong to the episodes before.
+        self.shared.made_ahead[slots] = self._shown[slots] = 0
         starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
         self._started.send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
 
@@ -350,10 +342,8 @@ class EnvWorker:
             if "error" in note:
                 self._failures.tell(f"env slot {index}", note["traceback"])
                 steps.failures[index] = first_line(note["error"])
-                continue
-            self._names[int(slot)] = names = note["info_names"]
-            if "0" in names:
-                steps.info_names[index] = names["0"]
+            else:
+                steps.info_names[index] = note["info_names"]
         # The shared memory holds the numbers, and the notes hold errors and names.
         steps.results[self.places] = self.shared.results[:, 0]
         for name, values in self.numbers.items():
@@ -457,6 +447,7 @@ class EnvSlots:
         # wait for a reset in the same worker.
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
+        self._info_names: dict[int, Sequence[str]] = {}
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
@@ -542,7 +533,7 @@ class EnvSlots:
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""
         results = np.zeros((self.num_envs, answers.num_results(self.description)))
-        steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
+        steps = SlotSteps(results=results, info_keys=self.description["info_keys"], info_names=self._info_names)
         stepping, self._stepping = self._stepping, []
         for worker, part in stepping:
             worker.finish_steps(part, steps)

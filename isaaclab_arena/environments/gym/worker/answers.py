@@ -206,13 +206,12 @@ class Answers:
         if slot in self._raised:
             del self._slots[slot]
             return self._raised.pop(slot)
-        # The requested step, then those that follow it, until the episode ends. ``names`` receives the names in
-        # ``info``, by the number of the step, if a wanted entry is missing.
-        names, looks = {}, asked == MOVE_AND_LOOK
+        # The requested step, then those that follow it, until the episode ends.
+        names, looks = None, asked == MOVE_AND_LOOK
         environment, actions = self._moving(slot), self._shared.actions[slot]
         for number in range(1 + int(self._shared.asked_ahead[slot])):
             try:
-                observation, results, found = environment.step(actions[number], pictures=looks and number == 0)
+                observation, results, names = environment.step(actions[number], pictures=looks and number == 0)
             except self._caught as error:
                 if number == 0:
                     # The other env slots go on. The state is unknown after an error, so the environment is not closed
@@ -225,11 +224,9 @@ class Answers:
             self._shared.put(slot, observation, number)
             self._shared.put_results(slot, results, number)
             self._shared.made_ahead[slot] = number
-            if found:
-                names[str(number)] = found
             if results[TERMINATED] or results[TRUNCATED]:
                 break
-        return {"info_names": names} if names else {}
+        return {} if names is None else {"info_names": names}
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""

@@ -220,10 +220,10 @@ class EnvSlot:
 
     def step(
         self, action: np.ndarray, *, pictures: bool
-    ) -> tuple[dict[str, np.ndarray], list[float], typing.Sequence[str]]:
+    ) -> tuple[dict[str, np.ndarray], list[float], list[str] | None]:
         """Make a step of ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         # Returned are the observation, without unwanted pictures; the results, as `SharedArrays.results` has them; and
-        # all names in ``info`` if a wanted entry is missing, else nothing.
+        # all names in ``info`` if a wanted entry is missing at an episode's last step, else None.
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
@@ -242,8 +242,8 @@ class EnvSlot:
             if number not in (0.0, 1.0):
                 raise ValueError(f"{what} is {value!r}, neither true nor false")
             over.append(number)
-        names = sorted(_names(info)) if any(value is _MISSING for value in found.values()) else ()
-        return arrays, [reward, *over, *entries], names
+        is_missing = any(over) and any(value is _MISSING for value in found.values())
+        return arrays, [reward, *over, *entries], sorted(_names(info)) if is_missing else None
 
     def render(self) -> np.ndarray:
         """Return the environment's own picture, uint8, usually (height, width, 3); ValueError if it is none."""
