@@ -153,7 +153,6 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: workers.WorkerProcess | ThisProcess | None = None
-        self.begun: workers.WorkerProcess | None = None  # a process that already runs, for the first start
         self.shared: Any = None  # `SharedArrays`, once an environment is made
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
@@ -177,14 +176,19 @@ class EnvWorker:
         if not self._making:
             return
         if self.process is None:
-            # A spare process has run such environments, and has more loaded than one that has only begun.
-            spare = None if self._which is None else workers.taken_worker(self._which)
-            begun, self.begun = self.begun, None
-            if spare and begun:
-                begun.close()
             command = ANSWERS, self._options.interpreter, self._options.environment_variables
             try:
-                self.process = spare or begun or (ThisProcess() if self._is_here else workers.WorkerProcess(*command))
+                if self._is_here:
+                    self.process = ThisProcess()
+                else:
+                    # A spare process has run such environments. One that has found this environment, and no other, has
+                    # its imports loaded.
+                    finder = workers.which_worker(*command), self._source.request("find")
+                    self.process = (
+                        workers.taken_worker(self._which)
+                        or workers.taken_worker(*finder)
+                        or workers.WorkerProcess(*command)
+                    )
             except workers.WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
@@ -451,15 +455,11 @@ class EnvSlots:
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
-        if options is not None:
-            # A worker that has found this environment, and no other, has its imports loaded.
-            which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
-            self.workers[0].begun = workers.taken_worker(which, source.request("find"))
-        # The other kept workers have answered all questions.
-        workers.stop_kept_workers(ANSWERS)
         try:
             for worker in self.workers:
                 worker.begin_making(worker.indices)
+            # The other kept workers have answered all questions.
+            workers.stop_kept_workers(ANSWERS)
             self.description = [worker.finish_making() for worker in self.workers][-1]
         except ArenaError:
             self.close()
