@@ -114,7 +114,7 @@ class WorkerProcess:
         self._reader.start()
         self._asked_s = time.monotonic()
         self._number = 0
-        self._unsent: WorkerError | None = None
+        self._lost: WorkerError | None = None
 
     @property
     def is_running(self) -> bool:
@@ -129,22 +129,23 @@ class WorkerProcess:
         return self.receive(timeout_s)
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Send a request; if the worker is gone, `receive` raises that."""
+        """Send a request; if the worker is gone, `receive` raises that, because requests to other workers go first."""
         frame = program.encode(message, arrays or {})
         self._asked_s = time.monotonic()
         self._number = (self._number + 1) & _HIGHEST_NUMBER
+        if self._lost is not None:
+            return
         try:
             self._requests.write(program.NUMBER.pack(self._number))
             self._requests.write(frame)
             self._requests.flush()
         except OSError:
-            # Requests to other workers go first.
-            self._unsent = self._failure("died")
+            self._failure("died")
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return message and arrays of the answer, due `timeout_s` [s] after the request; RequestError, WorkerError."""
-        if self._unsent is not None:
-            raise self._unsent
+        if self._lost is not None:
+            raise self._lost
         deadline_s = self._asked_s + timeout_s
         try:
             (number,) = program.NUMBER.unpack(self._read_exactly(program.NUMBER.size, deadline_s))
@@ -165,7 +166,7 @@ class WorkerProcess:
 
     def unanswered(self, timeout_s: float) -> int | None:
         """Return the descriptor that becomes readable with the answer; None if `receive` would not block."""
-        is_due = self._unsent is not None or time.monotonic() - self._asked_s > timeout_s
+        is_due = self._lost is not None or time.monotonic() - self._asked_s > timeout_s
         return None if is_due or self._ahead or self._answered.poll(0) else self._answers.fileno()
 
     def close(self) -> None:
@@ -212,14 +213,15 @@ class WorkerProcess:
                 raise TimeoutError
 
     def _failure(self, what: str) -> WorkerError:
-        """Stop the worker and return the error to raise."""
+        """Stop the worker and return the error to raise, now and at later requests."""
         if what != "died":
             self._process.kill()
         self.close()
         status, died = self._process.returncode, what == "died"
         ending = f" by signal {-status}" if status < 0 else f" with exit code {status}"
         said = "\n".join(self._stderr) or "nothing"
-        return WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
+        self._lost = WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
+        return self._lost
 
 
 def memory_file() -> IO[bytes]:
