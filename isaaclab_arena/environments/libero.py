@@ -29,8 +29,6 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps
 from isaaclab_arena.workers import REMEMBERED
 
-# Find a checkout of LIBERO through its environment variable.
-
 
 def libero_root(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the directory of a LIBERO checkout, None if LIBERO_PATH is not set."""
@@ -278,14 +276,6 @@ class Seeding(StrEnum):
     EPISODE = "episode"  # before each reset, with the episode's own number alone
 
 
-class Gripper(StrEnum):
-    """The mapping of an action's last number to LIBERO's: -1 opens, 1 closes."""
-
-    RAW = "raw"  # unchanged
-    SIGN = "sign"  # -1 below zero, else 1
-    OPEN_IS_ONE = "open is one"  # 0 closes and 1 opens, rounded to either
-
-
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The rules by which a harness plays an episode."""
@@ -299,7 +289,7 @@ class Protocol:
     camera_size: int = 256  # width and height of drawn pictures [pixels]
     picture_size: int | None = None  # width and height after shrinking [pixels]; None: not shrunk
     wait_steps: int = 10  # control steps in which the arm holds still before the policy starts
-    gripper: Gripper = Gripper.RAW
+    gripper: Literal["raw", "sign", "open is one"] = "raw"  # key of `gymnasium_tasks.GRIPPERS`
 
     def steps_in(self, suite: str) -> int:
         """Return a policy's control steps in a suite; ``libero_goal_task`` has those of ``libero_goal``."""
@@ -315,7 +305,7 @@ _LONGEST_DEMONSTRATIONS = MappingProxyType(
 PROTOCOLS: Mapping[str, Protocol] = {
     "strict": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, seeding=Seeding.EPISODE),
     "openpi": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, picture_size=224),
-    "openvla": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, seed=0, gripper=Gripper.OPEN_IS_ONE),
+    "openvla": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, seed=0, gripper="open is one"),
     "lerobot": Protocol(
         max_steps={**_LONGEST_DEMONSTRATIONS, "libero_spatial": 280},
         other_max_steps=500,
@@ -328,9 +318,9 @@ PROTOCOLS: Mapping[str, Protocol] = {
         max_steps={**_LONGEST_DEMONSTRATIONS, "libero_goal": 600, "libero_10": 1000},
         num_episodes=5,
         seed=0,
-        gripper=Gripper.OPEN_IS_ONE,
+        gripper="open is one",
     ),
-    "vla_eval": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, other_max_steps=300, gripper=Gripper.SIGN),
+    "vla_eval": Protocol(max_steps=_LONGEST_DEMONSTRATIONS, other_max_steps=300, gripper="sign"),
 }
 
 
@@ -339,9 +329,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
 FIXTURE_SEED = "libero.fixture_seed"
 RESET_INDEX = "libero.reset_index"
 INIT_STATE = "libero.init_state"
-
-
-# Build the tasks of LIBERO, ``libero:<suite>/<task>``, from the user's own checkout, in workers.
 
 INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
 
@@ -508,7 +495,7 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
             # An explicit camera size is shown unshrunk.
             "picture_size": None if config.camera_size else protocol.picture_size,
             "wait_steps": protocol.wait_steps,
-            "gripper": protocol.gripper.value,
+            "gripper": protocol.gripper,
             "seeds_every_reset": protocol.seeding is not Seeding.ONCE,
         }
         limit, code = config.max_episode_length or protocol.steps_in(task.suite), settings["package_directory"]

@@ -76,8 +76,9 @@ class WorkerProcess:
     def __init__(self, answers: Path, python: str, variables: Mapping[str, str]) -> None:
         # ``answers`` is the file with the class ``Answers``; see `program.main`. The interpreter needs numpy and the
         # imports of that file. ``variables`` extend this process's environment variables.
-        self._memory = memory_file()
-        command = [python, program.__file__, str(self._memory.fileno()), str(answers)]
+        self._memory_file = memory_file()
+        self.memory = self._memory_file.fileno()  # of a file that the worker shares and can map
+        command = [python, program.__file__, str(self.memory), str(answers)]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:
@@ -88,11 +89,11 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=(self._memory.fileno(),),
+                pass_fds=(self.memory,),
                 env=variables_of_worker(),
             )
         except OSError as error:
-            self._memory.close()
+            self._memory_file.close()
             raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
 
         # Popen declares its pipes as optional.
@@ -113,6 +114,7 @@ class WorkerProcess:
         self._reader.start()
         self._asked_s = time.monotonic()
         self._number = 0
+        self._lost: WorkerError | None = None
 
     @property
     def is_running(self) -> bool:
@@ -127,19 +129,23 @@ class WorkerProcess:
         return self.receive(timeout_s)
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Send a request; WorkerError if the worker is gone."""
+        """Send a request; if the worker is gone, `receive` raises that, because requests to other workers go first."""
         frame = program.encode(message, arrays or {})
         self._asked_s = time.monotonic()
         self._number = (self._number + 1) & _HIGHEST_NUMBER
+        if self._lost is not None:
+            return
         try:
             self._requests.write(program.NUMBER.pack(self._number))
             self._requests.write(frame)
             self._requests.flush()
-        except OSError as error:
-            raise self._failure("died") from error
+        except OSError:
+            self._failure("died")
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return message and arrays of the answer, due `timeout_s` [s] after the request; RequestError, WorkerError."""
+        if self._lost is not None:
+            raise self._lost
         deadline_s = self._asked_s + timeout_s
         try:
             (number,) = program.NUMBER.unpack(self._read_exactly(program.NUMBER.size, deadline_s))
@@ -160,13 +166,8 @@ class WorkerProcess:
 
     def unanswered(self, timeout_s: float) -> int | None:
         """Return the descriptor that becomes readable with the answer; None if `receive` would not block."""
-        is_late = time.monotonic() - self._asked_s > timeout_s
-        return None if is_late or self._ahead or self._answered.poll(0) else self._answers.fileno()
-
-    def share(self, num_bytes: int) -> int:
-        """Return the descriptor of a file of at least `num_bytes` that the worker shares and can map."""
-        os.ftruncate(self._memory.fileno(), max(num_bytes, os.fstat(self._memory.fileno()).st_size))
-        return self._memory.fileno()
+        is_due = self._lost is not None or time.monotonic() - self._asked_s > timeout_s
+        return None if is_due or self._ahead or self._answered.poll(0) else self._answers.fileno()
 
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
@@ -182,7 +183,7 @@ class WorkerProcess:
             self._process.wait()
         self._reader.join(_CLOSE_TIMEOUT_S)
         self._answers.close()
-        self._memory.close()
+        self._memory_file.close()
 
     def _read_exactly(self, size: int, deadline_s: float) -> bytearray:
         # Most answers are short, so the first read takes as much of the answer as is there.
@@ -212,14 +213,15 @@ class WorkerProcess:
                 raise TimeoutError
 
     def _failure(self, what: str) -> WorkerError:
-        """Stop the worker and return the error to raise."""
+        """Stop the worker and return the error to raise, now and at later requests."""
         if what != "died":
             self._process.kill()
         self.close()
         status, died = self._process.returncode, what == "died"
         ending = f" by signal {-status}" if status < 0 else f" with exit code {status}"
         said = "\n".join(self._stderr) or "nothing"
-        return WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
+        self._lost = WorkerError(f"the worker {what}{ending if died else ''}\nit last wrote:\n{said}", died=died)
+        return self._lost
 
 
 def memory_file() -> IO[bytes]:

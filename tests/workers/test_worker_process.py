@@ -52,9 +52,9 @@ def test_an_answer_is_that_to_the_request_and_an_error_that_of_the_worker_which_
             message, arrays = asked.ask({"request": "repeat", "number": number}, 60, {"x": np.full(2, number)})
             assert message["number"] == number
             assert arrays["x"].tolist() == [number, number]
-        descriptor = asked.share(16)
+        os.ftruncate(asked.memory, 16)
         asked.ask({"request": "write"}, 60)
-        assert os.pread(descriptor, 16, 0) == b"\0\0\0\0seen" + bytes(8)
+        assert os.pread(asked.memory, 16, 0) == b"\0\0\0\0seen" + bytes(8)
         with pytest.raises(RequestError, match="OSError: the floor gave way") as told:
             asked.ask({"request": "raise"}, 60)
         assert told.value.kind == "other"
@@ -92,8 +92,9 @@ def test_a_worker_that_dies_or_is_killed_is_told_with_what_it_last_wrote_or_the_
         worker().ask({"request": "die"}, 60)
     asked = worker()
     os.kill(asked.pid, signal.SIGKILL)
-    with pytest.raises(WorkerError, match="died by signal 9"):
-        asked.ask({"request": "repeat"}, 60)
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="died by signal 9"):
+            asked.ask({"request": "repeat"}, 60)
 
 
 def test_a_worker_that_falls_silent_is_stopped():

@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -15,7 +15,7 @@ import torch
 from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import Count, NotNegative
-from isaaclab_arena.distributed.devices import VARIABLE, OpenglChoice, choose_opengl, draw_on
+from isaaclab_arena.distributed.devices import VARIABLE, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import source_of
@@ -58,9 +58,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
     leaves_nothing: bool = False
-    draw_on: Callable[[torch.device], None] = draw_on  # lets workers draw on a device's GPU
-    # Chooses the workers' renderer from a device and the job's environment variables.
-    choose_opengl: Callable[[torch.device, Mapping[str, str]], OpenglChoice] = choose_opengl
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
@@ -76,7 +73,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             # The way out is the library that OpenGL lacks, else the packages.
             if isinstance(error, workers.WorkerError):
                 hint = f"name a Python that has the packages of '{self.kind}:'"
-            if self.choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
+            if choose_opengl(torch.device("cpu"), config.environment_variables).lacks_library:
                 hint = f"{VARIABLE}=osmesa needs the library OSMesa: install libosmesa6, or set {VARIABLE} to egl"
             if isinstance(error, workers.WorkerError):
                 raise ConfigError(f"'{config.python}' cannot be used: {error}\n{hint}", key="python") from error
@@ -120,20 +117,13 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         del num_threads
         device = torch.device(device)
         # Before any import of a renderer: workers read these variables at their start, as does this process.
-        self.draw_on(device)
-        opengl = self.choose_opengl(device, config.environment_variables)
+        draw_on(device)
+        opengl = choose_opengl(device, config.environment_variables)
         # Workers use the chosen renderer, unless the job sets it.
         variables = {**opengl.variables, **config.environment_variables}
         options = replace(config, environment_variables=variables)
-        source, begun = self._source(options), None
-        if config.python is not None:
-            # A worker that has found this environment, and no other, has its imports loaded.
-            which = workers.which_worker(ANSWERS, options.interpreter, options.environment_variables)
-            begun = workers.taken_worker(which, source.request("find"))
-        # The other kept workers have answered all questions.
-        workers.stop_kept_workers(ANSWERS)
         try:
-            slots = EnvSlots(source, num_envs, None if config.python is None else options, begun)
+            slots = EnvSlots(self._source(options), num_envs, None if config.python is None else options)
         except Exception as error:
             if config.python is not None:
                 raise
@@ -200,7 +190,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             return source_of(self.kind).find(self.name, dict(self._source(config).make_kwargs))
         try:
             # The variables are those of a rank on the CPU, whose first worker this one can become.
-            opengl = self.choose_opengl(torch.device("cpu"), config.environment_variables)
+            opengl = choose_opengl(torch.device("cpu"), config.environment_variables)
             variables = {**opengl.variables, **config.environment_variables}
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
             return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]

@@ -17,8 +17,7 @@ from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
 
-ANSWERS = Path(__file__).parent / "worker" / "answers.py"
-"""The program of workers that hold env slots."""
+ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
 FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
 """A worker's name of an error to the error that is raised here."""
@@ -59,8 +58,8 @@ class SlotSteps:
 
     results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
-    # env slot -> all names in its info, if a key is missing
-    info_names: dict[int, Sequence[str]] = field(default_factory=dict)
+    # env slot -> all names in the info of its episode's last step, of the latest one that lacked a key
+    info_names: dict[int, Sequence[str]]
     failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
     @property
@@ -109,9 +108,10 @@ class ThisProcess:
     """Answers like a `WorkerProcess`, in this process. An error of a request is raised as it is."""
 
     def __init__(self) -> None:
-        self._memory, self.pid = workers.memory_file(), os.getpid()
+        self._memory_file, self.pid = workers.memory_file(), os.getpid()
+        self.memory = self._memory_file.fileno()
         self._answers = answers.Answers(
-            self._memory.fileno(),
+            self.memory,
             lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
             alone=False,
         )
@@ -131,14 +131,9 @@ class ThisProcess:
     def unanswered(self, timeout_s: float) -> None:
         """Return None: no other process makes the step."""
 
-    def share(self, size: int) -> int:
-        """Return the descriptor of a file of `size` bytes; see `WorkerProcess.share`."""
-        os.ftruncate(self._memory.fileno(), size)
-        return self._memory.fileno()
-
     def close(self) -> None:
         """Close the environments."""
-        with self._memory:
+        with self._memory_file:
             self._answers.close()
 
 
@@ -158,7 +153,6 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: workers.WorkerProcess | ThisProcess | None = None
-        self.begun: workers.WorkerProcess | None = None  # a process that already runs, for the first start
         self.shared: Any = None  # `SharedArrays`, once an environment is made
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
         self._making: list[int] = []
@@ -167,13 +161,11 @@ class EnvWorker:
         # of each step since, for all env slots of the worker, each (num_slots, action_dim).
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
-        self._unsent: workers.WorkerError | None = None
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
         # Steps made beyond the requested one, from planned actions; an episode's end discards them.
         self._most_ahead = self._options.steps_per_message - 1
         self._num_ahead = 0  # requested with the steps under way
         self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
-        self._names: dict[int, Mapping[str, Sequence[str]]] = {}  # of env slots: names in ``info``, by step
         self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
@@ -184,35 +176,40 @@ class EnvWorker:
         if not self._making:
             return
         if self.process is None:
-            # A spare process has run such environments, and has more loaded than one that has only begun.
-            spare = None if self._which is None else workers.taken_worker(self._which)
-            begun, self.begun = self.begun, None
-            if spare and begun:
-                begun.close()
             command = ANSWERS, self._options.interpreter, self._options.environment_variables
             try:
-                self.process = spare or begun or (ThisProcess() if self._is_here else workers.WorkerProcess(*command))
+                if self._is_here:
+                    self.process = ThisProcess()
+                else:
+                    # A spare process has run such environments. One that has found this environment, and no other, has
+                    # its imports loaded.
+                    finder = workers.which_worker(*command), self._source.request("find")
+                    self.process = (
+                        workers.taken_worker(self._which)
+                        or workers.taken_worker(*finder)
+                        or workers.WorkerProcess(*command)
+                    )
             except workers.WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
         told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
-        self._send({**told, "slots": [index - self.indices[0] for index in self._making]})
+        self.process.send({**told, "slots": [index - self.indices[0] for index in self._making]})
 
     def finish_making(self) -> dict[str, Any]:
         """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
         if not self._making:
             return {}
         try:
-            description, _ = self._receive(self._options.start_timeout_s * len(self._making))
+            description, _ = self._started.receive(self._options.start_timeout_s * len(self._making))
         except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
-        if self.shared is None and self.process is not None:
+        if self.shared is None:
             sizes = description, len(self.indices), self._most_ahead
-            self.shared = answers.SharedArrays(self.process.share(answers.layout(*sizes)[1]), *sizes)
+            self.shared = answers.SharedArrays(self._started.memory, *sizes)
             self.shared.asked_ahead[:] = 0
-            self._forget(range(len(self.indices)))
+            self.shared.made_ahead[:] = self._shown[:] = 0
             # Resting env slots will not write their known values again.
-            for name, values in self.numbers.items():
-                self.shared.arrays[name][:, 0] = values
+            for name, values in self.shared.arrays.items():
+                values[:, 0] = self.numbers.get(name, 0)
         self.held.update(self._making)
         return description
 
@@ -221,14 +218,14 @@ class EnvWorker:
         starting, self.starting = self.starting, {}
         timeout_s = self._options.start_timeout_s * len(starting)
         try:
-            message, _ = self._receive(timeout_s)
+            message, _ = self._started.receive(timeout_s)
         except workers.WorkerError as error:
             if not error.died:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
             self._start_again(self._played.keys() - starting.keys(), starting)
             self.ask_resets(starting)
-            message, _ = self._receive(timeout_s)
+            message, _ = self._started.receive(timeout_s)
         for name, values in self.numbers.items():
             values[:] = self.shared.arrays[name][:, 0]
         if self._replays:
@@ -238,12 +235,6 @@ class EnvWorker:
     def steps_left(self) -> np.ndarray:
         """Return the number of steps already made ahead for each of its env slots. Shape: (num_slots,)."""
         return np.zeros_like(self._shown) if self.shared is None else self.shared.made_ahead - self._shown
-
-    def _forget(self, slots: Sequence[int]) -> None:
-        """Discard the steps made ahead."""
-        self.shared.made_ahead[slots] = self._shown[slots] = 0
-        for slot in slots:
-            self._names.pop(slot, None)
 
     def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
         """Request a step of this worker's env slots, unless it was made ahead."""
@@ -258,7 +249,7 @@ class EnvWorker:
             asked[is_made] = answers.REST
             self.shared.asked_ahead[:] = 0
             asking = np.flatnonzero(asked != answers.REST).tolist()
-            self._forget(asking)
+            self.shared.made_ahead[asking] = self._shown[asking] = 0
             for slot in asking:
                 told = planned.get(self.indices[slot], actions[:0])[:most]
                 self.shared.asked_ahead[slot] = len(told)
@@ -268,9 +259,7 @@ class EnvWorker:
 
     def unanswered(self) -> int | None:
         """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
-        if self.process is None or self._unsent is not None or not self._timeout_s:
-            return None
-        return self.process.unanswered(self._timeout_s)
+        return self.process.unanswered(self._timeout_s) if self.process is not None and self._timeout_s else None
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
@@ -294,9 +283,7 @@ class EnvWorker:
             steps.results[made] = self.shared.results[slots, 0]
             for name, values in self.numbers.items():
                 values[slots] = self.shared.arrays[name][slots, 0]
-            for index, slot in zip(made, slots, strict=True):
-                if names := self._names.get(slot, {}).get(str(self._shown[slot])):
-                    steps.info_names[index] = names
+            for index in made:
                 self._played[index][1].append(self._asked[0])
 
         moving = [index for index in moving if index not in made]
@@ -315,8 +302,8 @@ class EnvWorker:
         if self.process is None:
             self.begin_making(self.indices[:1])
             self.finish_making()
-        self._send(message, arrays)
-        return self._receive(self._options.step_timeout_s)[1]
+        self._started.send(message, arrays)
+        return self._started.receive(self._options.step_timeout_s)[1]
 
     def let_go(self) -> None:
         """Close the environments, and keep the process as a spare if it is sound and its code allows it."""
@@ -332,8 +319,7 @@ class EnvWorker:
     def close(self) -> None:
         """Stop the process, if there is one."""
         self.held, self.starting = set(), {}
-        self._is_sound = True
-        self.shared, self._unsent = None, None
+        self.shared, self._is_sound = None, True
         process, self.process = self.process, None
         if process is not None:
             process.close()
@@ -341,28 +327,27 @@ class EnvWorker:
     def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
         """Request new episodes; True: with pictures."""
         slots = [index - self.indices[0] for index in starting]
-        self._forget(slots)
+        # Steps made ahead belong to the episodes before.
+        self.shared.made_ahead[slots] = self._shown[slots] = 0
         starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
-        self._send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
+        self._started.send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
         num_asked = np.count_nonzero(asked)
         self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
         if num_asked:
             self.shared.actions[:, 0], self.shared.asked[:] = actions, asked
-            self._send({})
+            self._started.send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
-        notes, _ = self._receive(self._timeout_s)
+        notes, _ = self._started.receive(self._timeout_s)
         for slot, note in notes.items():
             index = self.indices[int(slot)]
             if "error" in note:
                 self._failures.tell(f"env slot {index}", note["traceback"])
                 steps.failures[index] = first_line(note["error"])
-                continue
-            self._names[int(slot)] = names = note["info_names"]
-            if "0" in names:
-                steps.info_names[index] = names["0"]
+            else:
+                steps.info_names[index] = note["info_names"]
         # The shared memory holds the numbers, and the notes hold errors and names.
         steps.results[self.places] = self.shared.results[:, 0]
         for name, values in self.numbers.items():
@@ -433,30 +418,21 @@ class EnvWorker:
         for index in playing:
             reset, played = self._played[index]
             self.ask_resets({index: (reset, False)})
-            self._receive(self._options.start_timeout_s)
+            self._started.receive(self._options.start_timeout_s)
             slot, asked = index - self.indices[0], np.full(len(self.indices), answers.REST, np.uint8)
             asked[slot] = answers.MOVE
             for actions in played:
                 self._ask_steps(actions, asked)
-                self._receive(self._timeout_s)
+                self._started.receive(self._timeout_s)
             for name, values in self.numbers.items():
                 if not np.array_equal(self.shared.arrays[name][slot, 0], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
 
-    def _send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        # Requests to the other workers go first; an error here is raised when the answer is due.
+    @property
+    def _started(self) -> workers.WorkerProcess | ThisProcess:
         if self.process is None:
             raise RuntimeError("a worker was asked before it was started")
-        try:
-            self.process.send(message, arrays)
-        except workers.WorkerError as error:
-            self._unsent = error
-
-    def _receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        unsent, self._unsent = self._unsent, None
-        if unsent is not None or self.process is None:
-            raise unsent or RuntimeError("a worker was asked before it was started")
-        return self.process.receive(timeout_s)
+        return self.process
 
 
 class EnvSlots:
@@ -466,13 +442,7 @@ class EnvSlots:
     this process, one after the other.
     """
 
-    def __init__(
-        self,
-        source: SlotSource,
-        num_envs: int,
-        options: workers.WorkerOptions | None,
-        begun: workers.WorkerProcess | None = None,
-    ) -> None:
+    def __init__(self, source: SlotSource, num_envs: int, options: workers.WorkerOptions | None) -> None:
         self.steps_elsewhere = options is not None  # other processes make the steps
         self._source, self._size = source, options.envs_per_worker if options else num_envs
         # Workers also make planned steps before the request.
@@ -481,13 +451,15 @@ class EnvSlots:
         # wait for a reset in the same worker.
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
+        self._info_names: dict[int, Sequence[str]] = {}
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
-        self.workers[0].begun = begun
         try:
             for worker in self.workers:
                 worker.begin_making(worker.indices)
+            # The other kept workers have answered all questions.
+            workers.stop_kept_workers(ANSWERS)
             self.description = [worker.finish_making() for worker in self.workers][-1]
         except ArenaError:
             self.close()
@@ -502,8 +474,6 @@ class EnvSlots:
         }
         for worker in self.workers:
             worker.numbers = {name: values[worker.places] for name, values in self.numbers.items()}
-            for name, values in worker.numbers.items():
-                worker.shared.arrays[name][:, 0] = values
 
     def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotWords]:
         """Start episodes; see `begin_reset` and `finish_reset`."""
@@ -563,7 +533,7 @@ class EnvSlots:
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""
         results = np.zeros((self.num_envs, answers.num_results(self.description)))
-        steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
+        steps = SlotSteps(results=results, info_keys=self.description["info_keys"], info_names=self._info_names)
         stepping, self._stepping = self._stepping, []
         for worker, part in stepping:
             worker.finish_steps(part, steps)

@@ -17,8 +17,6 @@ from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
 from isaaclab_arena.workers import RequestError, WorkerError, WorkerOptions
 
-# Define the options that environments of every source have.
-
 
 @dataclass(frozen=True, kw_only=True)
 class GymConfig(WorkerOptions):
@@ -123,8 +121,6 @@ class SlotPictures(specs.DrawnPictures):
             )
         return self._arrays[name][list(env_ids)]
 
-
-# Present single Gymnasium environments as one `Environment`.
 
 INDEX_CONDITION = "gym.episode_index"
 

@@ -63,9 +63,6 @@ def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...], *, least_d
     return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *shape), dtype=dtype.type)
 
 
-# Present an environment as Gymnasium's vector API, for users with a loop of their own.
-
-
 class EnvironmentVectorEnv(VectorEnv):
     """Presents an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
 
@@ -109,16 +106,14 @@ class EnvironmentVectorEnv(VectorEnv):
         if isinstance(seed, int):
             self._seed, self._next_episode = seed, 0
         own = seed if isinstance(seed, Sequence) else [None] * self.num_envs
-        episodes: dict[int, Episode] = {}
+        conditions = {}
         for slot in np.flatnonzero(mask).tolist():
             own_seed = own[slot]
             if own_seed is not None:
-                episodes[slot] = Episode(job="vector", episode_index=0, seed=own_seed)
+                episode = Episode(job="vector", episode_index=0, seed=own_seed)
             else:
-                episodes[slot] = Episode(job="vector", episode_index=self._next_episode, seed=self._seed)
+                episode = Episode(job="vector", episode_index=self._next_episode, seed=self._seed)
                 self._next_episode += 1
-        conditions = {}
-        for slot, episode in episodes.items():
             drawn = self.environment.draw_conditions(episode.conditions_generator())
             conditions[slot] = self.environment.vary_conditions(drawn, episode)
         slots = torch.tensor(list(conditions), dtype=torch.int64, device=self.environment.device)
@@ -149,11 +144,7 @@ class EnvironmentVectorEnv(VectorEnv):
         return flat_array(dict(_terms({_POLICY: arrays[_POLICY]})), batch_dims=1)
 
 
-# Present an environment with one env slot as Gymnasium's own interface, for programs that use single environments.
-
-
-_first = functools.partial(with_leaves, change=operator.itemgetter(0))
-"""Returns an observation of the first env slot."""
+_first = functools.partial(with_leaves, change=operator.itemgetter(0))  # an observation of the first env slot
 
 
 class SingleEnv(gymnasium.Env):

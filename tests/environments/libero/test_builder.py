@@ -16,7 +16,6 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import HOLD
 from isaaclab_arena.environments.libero import (
     PROTOCOLS,
-    Gripper,
     LiberoCheckout,
     LiberoConfig,
     LiberoEnvironment,
@@ -286,7 +285,7 @@ SEEDS = {
     (Seeding.ONCE, 0): "{seed}, once",
     (Seeding.EVERY_RESET, 1): "{seed} + episode, at each reset",
 }
-GRIPPERS = {Gripper.RAW: "-1 opens, 1 closes", Gripper.OPEN_IS_ONE: "1 opens, 0 closes", Gripper.SIGN: "below 0 opens"}
+GRIPPERS = {"raw": "-1 opens, 1 closes", "open is one": "1 opens, 0 closes", "sign": "below 0 opens"}
 
 
 def columns() -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import mmap
+import os
 import pathlib
 import platform
 import struct
@@ -42,8 +43,7 @@ def source_of(kind: str) -> typing.Any:
 
 # Share the steps of a worker's environments with the program that started it, in memory.
 
-NO_SLOT = -1
-"""The number for no env slot."""
+NO_SLOT = -1  # the number for no env slot
 
 REST, MOVE, MOVE_AND_LOOK = range(3)
 """The tasks of an env slot in a step: rest, move, or move and observe with pictures."""
@@ -51,22 +51,39 @@ REST, MOVE, MOVE_AND_LOOK = range(3)
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 """Columns of the results of a step. Each entry of ``info`` has two from there on: its presence and its value."""
 
-Description = typing.Mapping[str, typing.Any]
-"""The result of `EnvSlot.description`."""
-
 _ALIGNMENT_BYTES = 64
 
 
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
 
-    def __init__(self, descriptor: int, description: Description, num_slots: int, num_ahead: int = 0) -> None:
+    def __init__(
+        self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int, num_ahead: int = 0
+    ) -> None:
         # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
         # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
-        places, num_bytes = layout(description, num_slots, num_ahead)
+        steps = num_slots, 1 + num_ahead
+        layout: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
+            "<moving>": (np.int32, (1,)),
+            "<asked>": (np.uint8, (num_slots,)),
+            "<asked ahead>": (np.int32, (num_slots,)),
+            "<made ahead>": (np.int32, (num_slots,)),
+            "<actions>": (np.float32, (*steps, len(description["action_low"]))),
+            "<results>": (np.float64, (*steps, num_results(description))),
+        }
+        for name, term in description["observation"].items():
+            layout[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
+        begins, num_bytes = {}, 0
+        for name, (dtype, shape) in layout.items():
+            begins[name] = num_bytes
+            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            num_bytes += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        # The first of the two readers makes the file large enough.
+        if os.fstat(descriptor).st_size < num_bytes:
+            os.ftruncate(descriptor, num_bytes)
         self._memory = mmap.mmap(descriptor, num_bytes)
-        arrays = {name: np.ndarray(shape, dtype, self._memory, at) for name, (dtype, shape, at) in places.items()}
-        self._first_result, self._num_steps = places["<results>"][2], 1 + num_ahead
+        arrays = {name: np.ndarray(shape, dtype, self._memory, begins[name]) for name, (dtype, shape) in layout.items()}
+        self._first_result, self._num_steps = begins["<results>"], 1 + num_ahead
         self._result = struct.Struct(f"={num_results(description)}d")
         # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
         self.moving: np.ndarray = arrays.pop("<moving>")
@@ -90,38 +107,12 @@ class SharedArrays:
         self._result.pack_into(self._memory, place, *results)
 
 
-def num_results(description: Description) -> int:
+def num_results(description: typing.Mapping[str, typing.Any]) -> int:
     """Return the number of numbers in the results of a step."""
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
-def layout(
-    description: Description, num_slots: int, num_ahead: int = 0
-) -> tuple[dict[str, tuple[typing.Any, tuple[int, ...], int]], int]:
-    """Return each array's type, shape and begin by name, and the number of bytes of all."""
-    steps = num_slots, 1 + num_ahead
-    arrays: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
-        "<moving>": (np.int32, (1,)),
-        "<asked>": (np.uint8, (num_slots,)),
-        "<asked ahead>": (np.int32, (num_slots,)),
-        "<made ahead>": (np.int32, (num_slots,)),
-        "<actions>": (np.float32, (*steps, len(description["action_low"]))),
-        "<results>": (np.float64, (*steps, num_results(description))),
-    }
-    for name, term in description["observation"].items():
-        arrays[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
-    places, begin = {}, 0
-    for name, (dtype, shape) in arrays.items():
-        places[name] = dtype, shape, begin
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        begin += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    return places, begin
-
-
-# Answer the requests of the program that started the worker.
-
-_SLOW_RESET_S = 0.05
-"""Resets that take longer make a scene anew [s]; a collection of garbage after them costs little."""
+_SLOW_RESET_S = 0.05  # resets that take longer make a scene anew [s]; a collection of garbage after them costs little
 
 
 class Answers:
@@ -195,8 +186,8 @@ class Answers:
             environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
         if self._alone:
             rendering.keep_robosuite_apart()
-        told = message["info_keys"], env_slot.drawing_of(environment), message["instruction_key"]
-        return env_slot.EnvSlot(environment, *told, generators, checks_ranges=message["checks_ranges"])
+        told = message["info_keys"], message["instruction_key"], generators
+        return env_slot.EnvSlot(environment, *told, checks_ranges=message["checks_ranges"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
         if self._raised.pop(slot, None):
@@ -215,13 +206,12 @@ class Answers:
         if slot in self._raised:
             del self._slots[slot]
             return self._raised.pop(slot)
-        # The requested step, then those that follow it, until the episode ends. ``names`` receives the names in
-        # ``info``, by the number of the step, if a wanted entry is missing.
-        names, looks = {}, asked == MOVE_AND_LOOK
+        # The requested step, then those that follow it, until the episode ends.
+        names, looks = None, asked == MOVE_AND_LOOK
         environment, actions = self._moving(slot), self._shared.actions[slot]
         for number in range(1 + int(self._shared.asked_ahead[slot])):
             try:
-                observation, results, found = environment.step(actions[number], pictures=looks and number == 0)
+                observation, results, names = environment.step(actions[number], pictures=looks and number == 0)
             except self._caught as error:
                 if number == 0:
                     # The other env slots go on. The state is unknown after an error, so the environment is not closed
@@ -234,11 +224,9 @@ class Answers:
             self._shared.put(slot, observation, number)
             self._shared.put_results(slot, results, number)
             self._shared.made_ahead[slot] = number
-            if found:
-                names[str(number)] = found
             if results[TERMINATED] or results[TRUNCATED]:
                 break
-        return {"info_names": names} if names else {}
+        return {} if names is None else {"info_names": names}
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""
@@ -263,11 +251,8 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
     # A wrapper environment names the class of the wrapped one in ``made_by``.
     made_by = getattr(inner, "made_by", type(inner))
     package = made_by.__module__.partition(".")[0]
-    found = {"python": platform.python_version()}
-    for name in ("gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())):
-        if (version := _version(name)) is not None:
-            found[name] = version
-    commit = revision(package)
+    names = "gymnasium", "numpy", "mujoco", package, *getattr(inner, "runs_on", ())
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
     # An engine counts if a module imports it that defines the class or a base class, or that is in the same package.
     # Gymnasium has environments on several engines, so there only the classes count. MuJoCo adds a class to Python's
@@ -288,7 +273,8 @@ def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str,
         # No other code in this process uses an engine, so the loaded ones count.
         engines = {name.partition(".")[0] for name in list(sys.modules)} & _ENGINES
     engine = ", ".join(f"{name} {_version(name) or 'of unknown version'}" for name in sorted(engines))
-    return {**found, **({"revision": commit} if commit else {}), **({"engine": engine} if engine else {})}
+    found = {**versions, "revision": revision(package), "engine": engine}
+    return {name: value for name, value in found.items() if value}
 
 
 def origin(module: str) -> dict[str, str | None]:

@@ -18,8 +18,7 @@ if typing.TYPE_CHECKING:
 
 # Give each environment of a process its own state of the process-wide random generators.
 
-_PYTHON: typing.Any = random.seed.__self__
-"""The object behind the functions of `random`."""
+_PYTHON: typing.Any = random.seed.__self__  # the object behind the functions of `random`
 
 _PUT_BEHIND_NUMPY = getattr(np.random, "set_bit_generator", None)
 _BEHIND_NUMPY = getattr(np.random, "get_bit_generator", lambda: None)
@@ -91,11 +90,9 @@ _NUMBER_KINDS = frozenset("biuf")
 _MISSING = object()
 _NOTHING_TOLD = contextlib.nullcontext()
 
-_OVERSHOOT = 0.1
-"""How far numbers may lie beyond the declared bounds, as a share of the declared range."""
+_OVERSHOOT = 0.1  # how far numbers may lie beyond the declared bounds, as a share of the declared range
 
-_LAST_EXACT = 1 << 24
-"""Up to here float32 holds every whole number."""
+_LAST_EXACT = 1 << 24  # up to here float32 holds every whole number
 
 RATES = ("control_hz", "control_freq", "control_timestep", "dt")
 """Attributes by which environments state the time of a control step: two in steps per second, two in seconds."""
@@ -108,7 +105,6 @@ class EnvSlot:
         self,
         environment: gymnasium.Env,
         info_keys: typing.Sequence[str],
-        drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
         instruction_key: str | None = None,
         generators: OwnGenerators | None = None,
         *,
@@ -121,9 +117,8 @@ class EnvSlot:
         self._generators = generators or OwnGenerators()
         # The instruction is an entry of the reset's ``info``, else an observed text, else an attribute.
         self._instruction_key = instruction_key
-        # None: the environment always draws its pictures.
-        self._drawing = drawing
-        self._told = drawing or (lambda _: _NOTHING_TOLD)
+        self._drawing = drawing_of(environment)
+        self._told = self._drawing or (lambda _: _NOTHING_TOLD)
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
@@ -225,10 +220,10 @@ class EnvSlot:
 
     def step(
         self, action: np.ndarray, *, pictures: bool
-    ) -> tuple[dict[str, np.ndarray], list[float], typing.Sequence[str]]:
+    ) -> tuple[dict[str, np.ndarray], list[float], list[str] | None]:
         """Make a step of ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         # Returned are the observation, without unwanted pictures; the results, as `SharedArrays.results` has them; and
-        # all names in ``info`` if a wanted entry is missing, else nothing.
+        # all names in ``info`` if a wanted entry is missing at an episode's last step, else None.
         with self._told(pictures), self._generators:
             answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
@@ -247,8 +242,8 @@ class EnvSlot:
             if number not in (0.0, 1.0):
                 raise ValueError(f"{what} is {value!r}, neither true nor false")
             over.append(number)
-        names = sorted(_names(info)) if any(value is _MISSING for value in found.values()) else ()
-        return arrays, [reward, *over, *entries], names
+        is_missing = any(over) and any(value is _MISSING for value in found.values())
+        return arrays, [reward, *over, *entries], sorted(_names(info)) if is_missing else None
 
     def render(self) -> np.ndarray:
         """Return the environment's own picture, uint8, usually (height, width, 3); ValueError if it is none."""
@@ -464,41 +459,30 @@ def _number(value: typing.Any, what: str) -> float:
     return float(number.reshape(()))
 
 
-# Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
-
-HOOK = "draw_pictures"
-"""Method of an environment or a wrapper. Its argument is true if the pictures of the next reset or step are wanted."""
-
-ROBOSUITE_HOOK = "robosuite_cameras"
-"""The method of an environment around one of robosuite that returns it, and the observables that are its pictures.
-
-It may return a third thing: packages beside robosuite whose observables do not depend on pictures.
-"""
-
-Drawing = typing.Callable[[bool], "contextlib.AbstractContextManager[None]"]
-"""The context of a reset or a step; its argument is true if the pictures that it returns are wanted."""
-
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
 _CLOCK_TOLERANCE_S = 1e-9
 
 
-def drawing_of(environment: gymnasium.Env) -> Drawing | None:
-    """Return a context that tells an environment if its pictures are wanted; None if it always draws them."""
+def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None:
+    """Return the context of a reset or step that tells if its pictures are wanted; None if all are drawn."""
     layer: typing.Any = environment
     while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
-    if callable(getattr(type(layer), HOOK, None)):
+    # A method of an environment or a wrapper. True: the pictures of the next reset or step are wanted.
+    if callable(getattr(type(layer), "draw_pictures", None)):
 
         @contextlib.contextmanager
         def telling(wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
-            getattr(layer, HOOK)(wanted)
+            layer.draw_pictures(wanted)
             yield
 
         return telling
-    if callable(getattr(type(layer), ROBOSUITE_HOOK, None)):
-        cameras = RobosuiteCameras(*getattr(layer, ROBOSUITE_HOOK)())
+    # A method of an environment around one of robosuite. It returns that one, the observables that are its pictures,
+    # and maybe packages beside robosuite whose observables do not depend on pictures.
+    if callable(getattr(type(layer), "robosuite_cameras", None)):
+        cameras = RobosuiteCameras(*layer.robosuite_cameras())
     elif _is_robosuite(layer) and kind_of(layer.observation_space) == "Dict":
         names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
         cameras = RobosuiteCameras(layer.unwrapped, names)

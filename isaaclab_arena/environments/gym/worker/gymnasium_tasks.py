@@ -29,9 +29,8 @@ class Registered:
     """Environments of Gymnasium's registry: ``Ant-v5``, ``my_package.my_module:MyTask-v0``."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return an environment's limit and its deciding modules; LookupError if it is unknown, else ImportError."""
-        del make_kwargs
         module, _, identifier = name.rpartition(":")
         if module:
             _import(module)
@@ -72,9 +71,8 @@ class MetaWorld:
     EPISODE_LENGTH = 500
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return a task's limit and its deciding module; LookupError for no such task, else ImportError."""
-        del make_kwargs
         tasks = MetaWorld.task_names()
         if name not in tasks:
             raise LookupError(f"Meta-World has no task '{name}'; it has {', '.join(tasks)}")
@@ -145,9 +143,8 @@ class Robosuite:
     """The tasks of robosuite, with the controllers, horizons and pictures of robomimic."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(name: str, _make_kwargs: dict) -> dict[str, object]:
         """Return a task's limit, its deciding module and all robots; LookupError for no such task, else ImportError."""
-        del make_kwargs
         robosuite = _robosuite()
         if name not in robosuite.ALL_ENVIRONMENTS:
             known = sorted(robosuite.ALL_ENVIRONMENTS)
@@ -247,8 +244,7 @@ def _robosuite() -> typing.Any:
 
 # Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
 
-MAX_BYTES = 1 << 28
-"""Larger files are refused; LIBERO's own have 45 kB."""
+MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
 
 _PICKLED = "data.pkl"
 _VALUES = frozenset(
@@ -404,9 +400,6 @@ class ResetSequence:
         self._task.reset()
 
 
-# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
-
-
 class Cameras:
     """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
 
@@ -465,21 +458,19 @@ class Cameras:
 
 # Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
 
-ROBOSUITE = "1.4."
-"""The versions of robosuite that LIBERO's code works with begin like this."""
+ROBOSUITE = "1.4."  # the versions of robosuite that LIBERO's code works with begin like this
 
 PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
 """The packages that LIBERO's environments import beside robosuite; LIBERO-plus's wrapper imports more."""
 
-HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-"""The action while objects come to rest: no motion, with the gripper open."""
+HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)  # the action while objects come to rest: no motion, with the gripper open
 
 CONTROL_FREQUENCY_HZ = 20
 
 GRIPPERS: dict[str, typing.Callable[[float], float]] = {
     "raw": lambda value: value,
     "sign": lambda value: -1.0 if value < 0 else 1.0,
-    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),
+    "open is one": lambda value: float(np.sign(1.0 - 2.0 * value)),  # 0 closes and 1 opens, rounded to either
 }
 """The meaning of an action's last number, to its conversion for LIBERO: -1 opens, 1 closes."""
 
@@ -488,10 +479,9 @@ class Libero:
     """The tasks of LIBERO, from a checkout; `LiberoBuilder` fills ``make_kwargs``."""
 
     @staticmethod
-    def find(name: str, make_kwargs: dict) -> dict[str, object]:
+    def find(_name: str, make_kwargs: dict) -> dict[str, object]:
         """Return the module that determines the tasks' behaviour; ImportError if a package is missing or another."""
         # The checkout determines the tasks.
-        del name
         wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
 
         # The packages that the wrapper imports at its top level are needed, except LIBERO's own.
@@ -519,9 +509,8 @@ class Libero:
         return {"max_episode_length": None, "modules": ["robosuite"]}
 
     @staticmethod
-    def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+    def make(_name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
         """Return a new environment of the task in ``make_kwargs``, which `LiberoBuilder` has filled."""
-        del name
         states = read_init_states(make_kwargs["init_states_file"])
 
         # Import LIBERO's environments from the checkout. The outer package has no __init__, so another installed LIBERO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -30,12 +31,10 @@ def drawn_with() -> dict[str, str]:
     told: list[typing.Any] = []
     if "OpenGL" in sys.modules:
         gl = importlib.import_module("OpenGL.GL")
-        try:
+        with contextlib.suppress(gl.error.Error):  # there is no context yet
             told = [gl.glGetString(name) for name in (gl.GL_RENDERER, gl.GL_VERSION)]
-        except gl.error.Error:
-            told = []  # there is no context yet
-    renderer = ", ".join(each.decode(errors="replace") for each in told if each)
-    return {**({"opengl": chosen} if chosen else {}), **({"renderer": renderer} if renderer else {})}
+    found = {"opengl": chosen, "renderer": ", ".join(each.decode(errors="replace") for each in told if each)}
+    return {name: value for name, value in found.items() if value}
 
 
 def keep_robosuite_apart() -> None:
@@ -96,8 +95,7 @@ _ROBOSUITE = OwnContexts()
 
 # Decide by geometry which boxes a camera may see, directly or in a mirror. A visible box is never left out.
 
-MARGIN_M = 1e-3
-"""Faces that hide are taken for smaller and lower by this, and mirrors for larger and higher."""
+MARGIN_M = 1e-3  # faces that hide are taken for smaller and lower by this, and mirrors for larger and higher
 
 _MARGIN_PX = 2
 _LARGEST_SHIFT = 1e-9
@@ -219,10 +217,7 @@ class Eye(typing.NamedTuple):
 # The geometry is checked, not trusted: the first picture of each camera of each renderer is also drawn whole. If the
 # two differ, everything is drawn from then on.
 
-LARGEST_PART = 0.5
-"""Largest part of a picture that mirrors may take; beyond it, the picture is drawn at once."""
-
-_SPARING, _PICTURE, _COMPARED = "leaves_out_unseen", "picture_of_parts", "cameras_compared"
+LARGEST_PART = 0.5  # largest part of a picture that mirrors may take; beyond it, the picture is drawn at once
 
 
 class OpenGL:
@@ -241,9 +236,9 @@ class OpenGL:
         return picture
 
 
-def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, compares: bool = True) -> None:
+def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None) -> None:
     """Replace the drawing methods of a robosuite-like renderer class; other requests go to the originals."""
-    if _SPARING in vars(renderer_class):
+    if "leaves_out_unseen" in vars(renderer_class):
         return
     draw_all, read, opengl = renderer_class.render, renderer_class.read_pixels, opengl or OpenGL()
     differs = False
@@ -257,7 +252,7 @@ def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, c
     ) -> None:
         nonlocal differs
         asked = (width, height, camera_id, segmentation)
-        setattr(renderer, _PICTURE, None)
+        renderer.picture_of_parts = None
         is_large = width > renderer.con.offWidth or height > renderer.con.offHeight
         if differs or segmentation or camera_id is None or camera_id < 0 or is_large:
             draw_all(renderer, *asked)
@@ -267,9 +262,9 @@ def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, c
         world = (renderer.model._model, renderer.data._data, renderer.vopt, renderer.pert, renderer.cam)
         mujoco.mjv_updateScene(*world, mujoco.mjtCatBit.mjCAT_ALL, renderer.scn)
         picture = draw(renderer, width, height, opengl)
-        compared = getattr(renderer, _COMPARED, frozenset())
-        if compares and camera_id not in compared:
-            setattr(renderer, _COMPARED, compared | {camera_id})
+        compared = getattr(renderer, "cameras_compared", frozenset())
+        if camera_id not in compared:
+            renderer.cameras_compared = compared | {camera_id}
             # The whole scene stays drawn; from a difference on, everything is.
             found = read(renderer, *asked[:2]) if picture is None else picture
             draw_all(renderer, *asked)
@@ -277,7 +272,7 @@ def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, c
             if differs:
                 warnings.warn("pictures without unseen geoms differ from whole ones here: all is drawn", stacklevel=2)
         elif picture is not None:
-            setattr(renderer, _PICTURE, (asked, picture))
+            renderer.picture_of_parts = asked, picture
 
     def read_pixels(
         renderer: typing.Any,
@@ -286,7 +281,7 @@ def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, c
         depth: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
         segmentation: bool = False,  # noqa: FBT001, FBT002  as robosuite has it
     ) -> typing.Any:
-        asked, picture = getattr(renderer, _PICTURE, None) or ((), None)
+        asked, picture = getattr(renderer, "picture_of_parts", None) or ((), None)
         if picture is not None and (width, height) == asked[:2] and not depth and not segmentation:
             return picture.copy()
         if picture is not None:
@@ -295,7 +290,7 @@ def leave_out_unseen(renderer_class: typing.Any, opengl: typing.Any = None, *, c
         return read(renderer, width, height, depth=depth, segmentation=segmentation)
 
     renderer_class.render, renderer_class.read_pixels = render, read_pixels
-    setattr(renderer_class, _SPARING, True)
+    renderer_class.leaves_out_unseen = True
 
 
 def draw(renderer: typing.Any, width: int, height: int, opengl: typing.Any) -> np.ndarray | None:

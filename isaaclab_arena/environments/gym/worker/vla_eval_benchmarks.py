@@ -39,8 +39,7 @@ class Spec(typing.NamedTuple):
 
 # Run a task of a vla-eval benchmark class, with the episodes of vla-eval's own loop.
 
-DEFAULT_MAX_STEPS = 300
-"""Control steps that vla-eval gives an episode of a class that does not say."""
+DEFAULT_MAX_STEPS = 300  # control steps that vla-eval gives an episode of a class that does not say
 
 RUNS_ON = (
     *("vla_eval", "libero", "robosuite", "robocasa", "mujoco", "dm_control", "bddl", "mani_skill"),
@@ -49,33 +48,33 @@ RUNS_ON = (
 )
 """Packages whose versions are recorded if imported: simulators of vla-eval's own benchmarks, and itself."""
 
-LANGUAGE = "task_description"
-"""The name of the instruction in vla-eval's observations."""
+LANGUAGE = "task_description"  # the name of the instruction in vla-eval's observations
 
 _NUMBER_KINDS = "biuf"
 
 
 def find(name: str, make_kwargs: dict) -> dict[str, object]:
     """Return the limits and tasks of class ``module:Class``, and its first wrong option; ImportError, LookupError."""
-    module = name.partition(":")[0]
-    found: dict[str, typing.Any] = {"max_episode_length": DEFAULT_MAX_STEPS, "modules": ["vla_eval", module]}
-    found["num_episodes"] = None
+    tasks: list[str] = []
+    metadata: dict[str, typing.Any] = {}
+    wrong_option = None
     try:
-        # A wrong option is a result, not an error: the job's check reports it with its key.
         benchmark = _made(_class_of(name), make_kwargs)
     except _WrongOptionError as error:
-        return {**found, "tasks": [], "wrong_option": error.args}
-    try:
-        tasks = [str(task.get("name")) for task in benchmark.get_tasks()]
-        metadata = benchmark.get_metadata()
-    finally:
-        benchmark.cleanup()
+        # A result, not an error: the job's check reports it with its key.
+        wrong_option = error.args
+    else:
+        try:
+            tasks = [str(task.get("name")) for task in benchmark.get_tasks()]
+            metadata = benchmark.get_metadata()
+        finally:
+            benchmark.cleanup()
     return {
-        **found,
         "max_episode_length": metadata.get("max_steps", DEFAULT_MAX_STEPS),
+        "modules": ["vla_eval", name.partition(":")[0]],
         "num_episodes": metadata.get("max_episodes_per_task"),
         "tasks": tasks,
-        "wrong_option": None,
+        "wrong_option": wrong_option,
     }
 
 

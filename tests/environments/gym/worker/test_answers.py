@@ -19,7 +19,6 @@ from isaaclab_arena.environments.gym.worker.answers import (
     Answers,
     SharedArrays,
     commit_at,
-    layout,
     origin,
     revision,
     versions_of,
@@ -36,7 +35,6 @@ class Asked:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
         self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
         description = self.ask({**self.request, "slots": [0], "num_slots": 1})
-        os.ftruncate(memory, layout(description, 1)[1])
         self.shared = SharedArrays(memory, description, 1)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 

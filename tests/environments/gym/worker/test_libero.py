@@ -18,7 +18,7 @@ from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
     axis_angle,
     read_init_states,
 )
-from isaaclab_arena.environments.libero import Gripper
+from isaaclab_arena.environments.libero import PROTOCOLS
 from tests.environments.libero.checkouts import write_states
 from tests.environments.libero.fake_env_wrapper import GOAL_M, ControlEnv, Domain
 
@@ -41,7 +41,7 @@ STATES = np.array([[0.1, 0.0], [GOAL_M - 0.01, 0.0]])
 )
 def test_a_gripper_opens_and_closes_as_the_policy_means_it(convention, given, taken):
     assert GRIPPERS[convention](given) == taken
-    assert set(GRIPPERS) == {each.value for each in Gripper}
+    assert set(GRIPPERS) == {protocol.gripper for protocol in PROTOCOLS.values()}
 
 
 def test_an_orientation_is_axis_times_angle():

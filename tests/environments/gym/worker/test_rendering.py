@@ -24,7 +24,7 @@ WANTED = (True, False, False, True, True, False, True)
 
 def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> list[dict[str, np.ndarray]]:
     """Pictures of two episodes of an environment that learns before each step which pictures are needed."""
-    slot, shown = EnvSlot(environment, (), drawing_of(environment)), []
+    slot, shown = EnvSlot(environment, ()), []
     assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
     for seed in (1, 2):
         shown.append(slot.reset(seed, pictures=wanted[0])[0])
@@ -90,7 +90,7 @@ def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_
 
 def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_time():
     task = PointTask(hard_reset=False)
-    slot = EnvSlot(GymWrapper(task), (), drawing_of(GymWrapper(task)))
+    slot = EnvSlot(GymWrapper(task), ())
     slot.reset(1, pictures=True)
     slot.step(np.zeros(1, np.float32), pictures=False)
     task._observables["front_image"]._time = -1.0
@@ -128,7 +128,7 @@ def test_the_environment_of_the_document_draws_what_is_wanted():
     document = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
     exec(blocks(document, "python")[0], names)
     block: Any = names["PushBlock"]()
-    slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
+    slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), ())
     assert slot.description()["draws_on_demand"]
     assert set(slot.reset(1, pictures=False)[0]) == {"place"}
     first = slot.step(np.ones(2, np.float32), pictures=True)[0]
@@ -260,9 +260,10 @@ class Screen:
 @pytest.fixture
 def drawn():
     """Parts that a renderer draws of the requested world, and the parts that are read."""
-    sparing = type("Sparing", (SeenRenderer,), {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels})
+    own = {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels, "cameras_compared": frozenset({0})}
+    sparing = type("Sparing", (SeenRenderer,), own)
     for _ in range(2):
-        leave_out_unseen(sparing, Screen(), compares=False)
+        leave_out_unseen(sparing, Screen())
 
     def draw(camera: int | None = 0, *, width: int = 32, depth: bool = False, **world: Any) -> tuple[list, Any]:
         renderer = sparing(**world)
