@@ -3,18 +3,19 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import STEP
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.atomic import read_whole, write_bytes, write_text
 from isaaclab_arena.storage.json_values import read_versioned
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
@@ -201,7 +202,7 @@ _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe
 
 
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
-    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
+    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png` of at least one point; return the table's path."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
     table, text = directory / "curve.csv", io.StringIO()
@@ -214,10 +215,13 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         writer.writerow((*cells, *(point.distinct for _ in repeats)))
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
         lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
-    write_text(table, text.getvalue(), overwrite=True)
     write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
-    if not ordered:
-        return table
+    # The table holds all that the pictures show, and is written after them. So they are current while it is, and need
+    # not be drawn again, which takes about a second.
+    content, drawn, pixels = text.getvalue().encode(), directory / "curve.svg", directory / "curve.png"
+    with suppress(StorageError):
+        if read_whole(table) == content and drawn.is_file() and pixels.is_file():
+            return table
 
     first, last = min(point.step for point in ordered), max(point.step for point in ordered)
 
@@ -259,8 +263,9 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
     description = f"Success by step with 95 % intervals. {told}"
     picture = Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *curves, *legend], description=description)
-    write_text(directory / "curve.svg", svg(picture), overwrite=True)
-    write_bytes(directory / "curve.png", png(picture), overwrite=True)
+    write_text(drawn, svg(picture), overwrite=True)
+    write_bytes(pixels, png(picture), overwrite=True)
+    write_bytes(table, content, overwrite=True)
     return table
 
 

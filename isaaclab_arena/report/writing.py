@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -169,16 +169,18 @@ def pairs_on_page(
     numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
     verdicts: dict[tuple[int, int], str] = {}
     for run in runs:
-        try:
-            for task in read_json(run.directory / f"{NAME}.json")["tasks"]:
+        tasks: Any = ()
+        with suppress(StorageError, KeyError, TypeError):
+            tasks = read_json(run.directory / f"{NAME}.json")["tasks"]
+        # A damaged task leaves the others of its file.
+        for task in tasks if isinstance(tasks, list) else ():
+            with suppress(ValueError, KeyError, TypeError):
                 first, second = (
                     positions.get((numbers.get(Path(arm["run"]).resolve(), -1), arm["job"]))
                     for arm in (task["candidate"], task["baseline"])
                 )
                 if first is not None and second is not None:
                     verdicts[first, second] = str(task["verdict"])
-        except (StorageError, ValueError, KeyError, TypeError, IndexError):
-            continue
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:

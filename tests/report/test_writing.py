@@ -1,5 +1,6 @@
 """The report's page."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -259,6 +260,17 @@ def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
     run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
     (run / "comparison.json").write_text(content)
     assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
+
+
+@pytest.mark.parametrize("damaged", [1, {"candidate": {}}, {"candidate": {"run": "\0", "job": "new"}}])
+def test_a_damaged_task_of_a_comparison_leaves_the_verdicts_of_the_others(tmp_path: Path, damaged: object):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
+    write_comparison(run, compare_with_job(read_run(run), "old", Question()))
+    document = json.loads((run / "comparison.json").read_text())
+    document["tasks"][0] = document["tasks"][0] | damaged if isinstance(damaged, dict) else damaged
+    (run / "comparison.json").write_text(json.dumps(document))
+    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
+    assert [(pair.first, pair.verdict) for pair in pairs_on_page([read_run(run)], positions)] == [(2, "undecided")]
 
 
 def test_a_run_that_asked_shows_what_it_asked_also_beside_a_comparison_made_the_other_way_round(tmp_path: Path):
