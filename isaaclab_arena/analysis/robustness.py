@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, records
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.atomic import write_bytes
 
 # Compare each changed arm of a job with its benign arm, episode by episode.
 
@@ -198,6 +199,12 @@ _INK, _GRID = "#334155", "#e2e8f0"
 _LINE, _BAND = "#0f766e", "#ccfbf1"
 
 
+def slope_pictures(found: Sequence[Drop]) -> dict[str, Picture]:
+    """Return the picture of each job."""
+    jobs = dict.fromkeys(each.job for each in found)
+    return {job: slope_picture([each for each in found if each.job == job]) for job in jobs}
+
+
 def slope_picture(found: Sequence[Drop]) -> Picture:
     """Return the picture of one job from its arms, including the benign one."""
     start = [each for each in found if each.axis == BENIGN]
@@ -253,40 +260,25 @@ NAME = "robustness"
 def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]:
     """Write ``robustness.csv``, ``.md``, and ``robustness_<job>.svg`` and ``.png`` per job; return the paths."""
     said = "\n".join(f"- {sentence}" for sentence in sentences(found))
-    texts = {
-        directory / f"{NAME}.csv": csv_text(table_of(DROPS, found)),
-        directory / f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n",
+    contents = {
+        f"{NAME}.csv": csv_text(table_of(DROPS, found)).encode(),
+        f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n".encode(),
     }
-    pictures = {}
-    for job in dict.fromkeys(each.job for each in found):
-        picture = slope_picture([each for each in found if each.job == job])
-        texts[directory / f"{NAME}_{job}.svg"] = svg(picture)
-        pictures[directory / f"{NAME}_{job}.png"] = png(picture)
-    for path, text in texts.items():
-        write_text(path, text, overwrite=True)
-    for path, content in pictures.items():
-        write_bytes(path, content, overwrite=True)
-    return (*texts, *pictures)
+    for job, picture in slope_pictures(found).items():
+        contents |= {f"{NAME}_{job}.svg": svg(picture).encode(), f"{NAME}_{job}.png": png(picture)}
+    for name, content in contents.items():
+        write_bytes(directory / name, content, overwrite=True)
+    return tuple(directory / name for name in contents)
 
 
 # The costs of changed episodes for a page: pictures, one table and sentences.
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownRobustness:
-    """The cost of changed episodes of a run's jobs."""
-
-    pictures: tuple[str, ...]  # one SVG per job
-    table: pd.DataFrame  # one line per job, axis and level
-    sentences: tuple[str, ...]
-
-
-def shown_robustness(arms: Iterable[Arm]) -> ShownRobustness:
-    """Return the page's content for the jobs of a run."""
+def shown_robustness(arms: Iterable[Arm]) -> dict[str, Any]:
+    """Return a run's part of the page: an SVG per job, the table, and the sentences."""
     found = drops(arms)
-    jobs = dict.fromkeys(each.job for each in found)
-    return ShownRobustness(
-        pictures=tuple(svg(slope_picture([each for each in found if each.job == job])) for job in jobs),
-        table=drops_table(found),
-        sentences=tuple(map(plain_text, sentences(found))),
-    )
+    return {
+        "pictures": [svg(picture) for picture in slope_pictures(found).values()],
+        "table": drops_table(found),
+        "sentences": [plain_text(sentence) for sentence in sentences(found)],
+    }

@@ -112,13 +112,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         # The tables, their limits, and the place of the files.
         console = results_console()
-        for table in (
-            comparison_files.rates_table(report),
-            comparison_files.measures_table(report),
-            comparison_files.events_table(report),
-        ):
-            if len(table):
-                console.print(drawn(table))
+        for table in comparison_files.tables(report):
+            console.print(drawn(table))
         limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
         for sentence in comparison_files.sentences(report):
             console.print(Text(plain_text(sentence)))
