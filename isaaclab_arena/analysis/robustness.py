@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
-from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
@@ -195,7 +195,6 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
 _COLUMNS = 5
 _WIDTH, _HEIGHT = 150, 130
 _LEFT, _TOP, _GAP_X, _GAP_Y = 48, 40, 18, 44
-_INK, _GRID = "#334155", "#e2e8f0"
 _LINE, _BAND = "#0f766e", "#ccfbf1"
 
 
@@ -210,9 +209,7 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
     start = [each for each in found if each.axis == BENIGN]
     axes = list(dict.fromkeys(each.axis for each in found if each.axis != BENIGN))
     last = max((each.level for each in found), default=1) or 1
-    marks: list[Mark] = [
-        Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals", colour=_INK)
-    ]
+    marks: list[Mark] = [Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals")]
     height = _HEIGHT - 24
     for position, axis in enumerate(axes):
         line, column = divmod(position, _COLUMNS)
@@ -226,12 +223,12 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         centres, lows, highs = (
             [(x, top + 20 + (1 - each[at]) * height) for x, each in zip(across, ends, strict=True)] for at in range(3)
         )
-        marks.append(Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0))
+        marks.append(Words(at=(left, top + 10), text=axis, size=12.0))
         for percent in (0, 50, 100):
             y = top + 20 + (1 - percent / 100) * height
-            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
+            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=GRID))
             if column == 0:
-                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
+                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", size=10.0, anchor="end"))
         # The band runs along the lower ends, and back along the upper ends.
         if len(drawn) > 1:
             marks += [
@@ -241,7 +238,7 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
         for level in (0, last):
             at = (left + _WIDTH * level / last, top + 20 + height + 14)
-            marks.append(Words(at=at, text=str(level), colour=_INK, size=10.0, anchor="middle"))
+            marks.append(Words(at=at, text=str(level), size=10.0, anchor="middle"))
     lines = -(-len(axes) // _COLUMNS)
     told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
     return Picture(

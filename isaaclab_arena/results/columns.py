@@ -73,8 +73,8 @@ class Column(Generic[Row]):
         if self.cell is not None:
             return plain_text(self.cell(row))
         if self.ends:
-            low, high, pattern = row[f"{self.ends}_low"], row[f"{self.ends}_high"], self.pattern or ".1f"
-            return f"{100 * value:{pattern}} [{100 * low:{pattern}}, {100 * high:{pattern}}]"
+            low, high = row[f"{self.ends}_low"], row[f"{self.ends}_high"]
+            return evidence.percent_text(value, low, high, pattern=self.pattern or ".1f")
         if self.unit == "%":
             return f"{100 * value:{self.pattern or '.0f'}}"
         text = plain_text(value) if isinstance(value, str) else f"{value:{self.pattern}}"

@@ -290,9 +290,9 @@ def of_conditions(distinct: int | None, scored: int) -> str:
     return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
 
 
-def percent_text(rate: float | None, low: float, high: float, *, unit: str = "") -> str:
+def percent_text(rate: float | None, low: float, high: float, *, unit: str = "", pattern: str = ".1f") -> str:
     """Return a rate with the ends of its interval as ``91.5 [86.8, 94.6]``, a dash without one."""
-    return "-" if rate is None else f"{100 * rate:.1f}{unit} [{100 * low:.1f}, {100 * high:.1f}]"
+    return "-" if rate is None else f"{100 * rate:{pattern}}{unit} [{100 * low:{pattern}}, {100 * high:{pattern}}]"
 
 
 def metric_in_words(row: Mapping[str, Any]) -> str:

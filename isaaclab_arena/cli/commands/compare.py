@@ -22,6 +22,7 @@ from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.console import drawn
+from isaaclab_arena.results.rows import percent_text
 
 # The question, files and exit code that the commands that compare share.
 
@@ -171,7 +172,7 @@ def leaderboard(argv: Sequence[str]) -> int:
             plain_text(place.name),
             numbers[place.name],
             str(place.rank),
-            f"{100 * place.mean_rate:.1f} [{100 * place.mean_interval.low:.1f}, {100 * place.mean_interval.high:.1f}]",
+            percent_text(place.mean_rate, place.mean_interval.low, place.mean_interval.high),
             f"{place.successes}/{place.episodes}",
             f"{100 * place.interval.low:.1f} to {100 * place.interval.high:.1f}",
             ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
