@@ -47,9 +47,9 @@ def export_arena(run: Path, output: Path) -> list[str]:
         rebuilds = _rebuilds_of(job, read_commits(directory, job.name, seed=job.config.seed).lines)
         # A completed job without episodes still gets one empty rebuild.
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
-        videos: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
-        for said, path in videos_of_job(directory.parent, directory.name):
-            videos[said.env_id, said.episode_index].append(path)
+        videos: defaultdict[tuple[int, int], list[tuple[str | None, Path]]] = defaultdict(list)
+        for said, path in videos_of_job(run, job.name):
+            videos[said.env_id, said.episode_index].append((said.camera, path))
         for index, episodes in rebuilds.items():
             lines = "".join(f"{json_line(fields)}\n" for _, fields in episodes)
             write_text(output / job.name / f"episode_results_rebuild{index}.jsonl", lines)
@@ -57,9 +57,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
             # A video is named after the episode's fields in its rebuild.
             for line, fields in episodes:
                 place = f"rebuild{index}-env{fields['env_id']}"
-                for source in videos.get((line.env_id, line.episode_index), ()):
-                    said = layout.parse_video_file_name(source.name)
-                    camera = None if said is None else said.camera
+                for camera, source in videos.get((line.env_id, line.episode_index), ()):
                     view = f"{'viewport' if camera is None else 'robot-cam'}-{place}-{camera or 'viewport'}"
                     target = output / job.name / f"{view}-episode-{fields['episode_in_env']}.mp4"
                     with storage_errors("write", target):
@@ -198,7 +196,7 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
                 for row in scored
             ],
             "wall_s": math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
-            "videos": [str(path.absolute()) for _, path in videos_of_job(directory.parent, directory.name)],
+            "videos": [str(path.absolute()) for _, path in videos_of_job(run, job.name)],
         }
         sizes[group] += 1
     if not tasks:
