@@ -317,9 +317,9 @@ class Place:
     mean_interval: Interval  # stratified by task; see `mean_of_tasks`
     successes: int  # over all episodes
     episodes: int  # scored episodes
-    distinct: int  # distinct draws of conditions
     interval: Interval  # Wilson interval of the rate over all episodes
     like: tuple[str, ...]  # policies without a significant difference
+    distinct_conditions: int  # distinct draws of the episodes' conditions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,9 +383,9 @@ def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leade
                 mean_interval=mean_interval,
                 successes=everything.successes,
                 episodes=len(everything),
-                distinct=everything.num_distinct,
                 interval=interval,
                 like=tuple(like[name]),
+                distinct_conditions=everything.num_distinct,
             )
         )
     return Leaderboard(
