@@ -106,13 +106,13 @@ _EPISODE_COLUMNS = ("job", "episode_index", "environment", "object", "episode_se
                     "conditions", "metrics", "events", "start", "beyond_decision")  # fmt: skip
 
 
-def read_run(directory: Path, *, beyond_decisions: bool = False, merged: Tables | None = None) -> ReadRun:
+def read_run(directory: Path, *, merged: Tables | None = None) -> ReadRun:
     """Read a run from `merged`, its current tables, or else the files of its ranks. StorageError if unreadable."""
     tables = read(directory, episode_columns=_EPISODE_COLUMNS) if merged is None else merged
     attempts, _ = read_attempts(directory, tables.plan.run_id)
-    # A job that stopped on an answer has only the episodes of that answer, unless `beyond_decisions` asks for all.
+    # A job that stopped on an answer has only the episodes of that answer.
     jobs, episodes = tables.jobs, tables.episodes
-    if tables.plan.questions and not beyond_decisions:
+    if tables.plan.questions:
         needed = jobs["episodes"] + jobs["missing"]
         jobs = jobs.assign(planned=jobs["planned"].mask(jobs["decision"].notna(), needed))
         episodes = pd.DataFrame(episodes[~episodes["beyond_decision"]])

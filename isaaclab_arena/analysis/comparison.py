@@ -23,7 +23,7 @@ from isaaclab_arena.analysis.arms import (
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.results import statistics
-from isaaclab_arena.results.rows import of_conditions
+from isaaclab_arena.results.rows import of_conditions, percent_text
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.contents import changed_facts
 
@@ -299,12 +299,12 @@ class Choice:
     @property
     def sentence(self) -> str:
         """Both rates, as a sentence."""
-        low, high = 100 * self.interval.low, 100 * self.interval.high
+        rate = percent_text(self.rate, self.interval.low, self.interval.high, unit=" %")
         scored = f"{self.episodes} of odd index{of_conditions(self.distinct_conditions, self.episodes)}"
         return (
             f"'{self.name}' was chosen: the best of {self.chosen_among} over the {self.episodes_when_chosen} episodes "
             f"of even index, {100 * self.rate_when_chosen:.1f} %; scored again over the {scored}, "
-            f"which nothing was chosen by: {100 * self.rate:.1f} % [{low:.1f}, {high:.1f}]"
+            f"which nothing was chosen by: {rate}"
         )
 
 

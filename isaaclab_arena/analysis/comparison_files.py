@@ -105,6 +105,11 @@ def events_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=headings)
 
 
+def tables(report: comparison.ComparisonReport) -> list[pd.DataFrame]:
+    """Return the tables that have a line, as text."""
+    return [table for table in (rates_table(report), measures_table(report), events_table(report)) if len(table)]
+
+
 def measures(each: comparison.JobComparison) -> Mapping[str, comparison.MeanDifference]:
     """Return the measures beside success, by name."""
     found = {"length": each.length, "length where both succeed": each.time_to_success, "return": each.episode_return}
@@ -290,10 +295,8 @@ def document(report: comparison.ComparisonReport) -> dict[str, Any]:
 
 def markdown(report: comparison.ComparisonReport) -> str:
     """Return tables and sentences in Markdown, also for ``--github-summary``."""
-    parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
-    parts += [markdown_table(table) for table in (measures_table(report), events_table(report)) if len(table)]
-    parts.append("\n".join(f"- {sentence.strip()}" for sentence in sentences(report)))
-    return "\n\n".join(parts) + "\n"
+    said = "\n".join(f"- {sentence.strip()}" for sentence in sentences(report))
+    return "\n\n".join([f"**{report.verdict}**", *map(markdown_table, tables(report)), said]) + "\n"
 
 
 def _repeats(each: comparison.JobComparison | comparison.Together) -> dict[str, int]:
@@ -314,9 +317,9 @@ class Place:
     mean_interval: Interval  # stratified by task; see `mean_of_tasks`
     successes: int  # over all episodes
     episodes: int  # scored episodes
-    distinct: int  # distinct draws of conditions
     interval: Interval  # Wilson interval of the rate over all episodes
     like: tuple[str, ...]  # policies without a significant difference
+    distinct_conditions: int  # distinct draws of the episodes' conditions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,9 +383,9 @@ def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leade
                 mean_interval=mean_interval,
                 successes=everything.successes,
                 episodes=len(everything),
-                distinct=everything.num_distinct,
                 interval=interval,
                 like=tuple(like[name]),
+                distinct_conditions=everything.num_distinct,
             )
         )
     return Leaderboard(

@@ -11,6 +11,9 @@ from PIL import Image, ImageDraw, ImageFont
 _SAMPLES = 4
 """Pixels of the drawing for one of the picture, along each side; their mean makes edges smooth."""
 
+GRID, _INK = "#e2e8f0", "#334155"
+"""Colours of the lines behind a plot, and of its words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -44,7 +47,7 @@ class Words:
 
     at: tuple[float, float]
     text: str
-    colour: str
+    colour: str = _INK
     size: float = 13.0
     anchor: Literal["start", "middle", "end"] = "start"
 

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
-from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
@@ -17,7 +18,7 @@ from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, records
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.atomic import write_bytes
 
 # Compare each changed arm of a job with its benign arm, episode by episode.
 
@@ -194,8 +195,13 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
 _COLUMNS = 5
 _WIDTH, _HEIGHT = 150, 130
 _LEFT, _TOP, _GAP_X, _GAP_Y = 48, 40, 18, 44
-_INK, _GRID = "#334155", "#e2e8f0"
 _LINE, _BAND = "#0f766e", "#ccfbf1"
+
+
+def slope_pictures(found: Sequence[Drop]) -> dict[str, Picture]:
+    """Return the picture of each job."""
+    jobs = dict.fromkeys(each.job for each in found)
+    return {job: slope_picture([each for each in found if each.job == job]) for job in jobs}
 
 
 def slope_picture(found: Sequence[Drop]) -> Picture:
@@ -203,9 +209,7 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
     start = [each for each in found if each.axis == BENIGN]
     axes = list(dict.fromkeys(each.axis for each in found if each.axis != BENIGN))
     last = max((each.level for each in found), default=1) or 1
-    marks: list[Mark] = [
-        Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals", colour=_INK)
-    ]
+    marks: list[Mark] = [Words(at=(_LEFT, 20), text=f"{found[0].job}: success by level, with 95 % intervals")]
     height = _HEIGHT - 24
     for position, axis in enumerate(axes):
         line, column = divmod(position, _COLUMNS)
@@ -219,12 +223,12 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         centres, lows, highs = (
             [(x, top + 20 + (1 - each[at]) * height) for x, each in zip(across, ends, strict=True)] for at in range(3)
         )
-        marks.append(Words(at=(left, top + 10), text=axis, colour=_INK, size=12.0))
+        marks.append(Words(at=(left, top + 10), text=axis, size=12.0))
         for percent in (0, 50, 100):
             y = top + 20 + (1 - percent / 100) * height
-            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=_GRID))
+            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=GRID))
             if column == 0:
-                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", colour=_INK, size=10.0, anchor="end"))
+                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", size=10.0, anchor="end"))
         # The band runs along the lower ends, and back along the upper ends.
         if len(drawn) > 1:
             marks += [
@@ -234,7 +238,7 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
         for level in (0, last):
             at = (left + _WIDTH * level / last, top + 20 + height + 14)
-            marks.append(Words(at=at, text=str(level), colour=_INK, size=10.0, anchor="middle"))
+            marks.append(Words(at=at, text=str(level), size=10.0, anchor="middle"))
     lines = -(-len(axes) // _COLUMNS)
     told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
     return Picture(
@@ -253,40 +257,25 @@ NAME = "robustness"
 def write_robustness(directory: Path, found: Sequence[Drop]) -> tuple[Path, ...]:
     """Write ``robustness.csv``, ``.md``, and ``robustness_<job>.svg`` and ``.png`` per job; return the paths."""
     said = "\n".join(f"- {sentence}" for sentence in sentences(found))
-    texts = {
-        directory / f"{NAME}.csv": csv_text(table_of(DROPS, found)),
-        directory / f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n",
+    contents = {
+        f"{NAME}.csv": csv_text(table_of(DROPS, found)).encode(),
+        f"{NAME}.md": f"{markdown_table(drops_table(found))}\n\n{said}\n".encode(),
     }
-    pictures = {}
-    for job in dict.fromkeys(each.job for each in found):
-        picture = slope_picture([each for each in found if each.job == job])
-        texts[directory / f"{NAME}_{job}.svg"] = svg(picture)
-        pictures[directory / f"{NAME}_{job}.png"] = png(picture)
-    for path, text in texts.items():
-        write_text(path, text, overwrite=True)
-    for path, content in pictures.items():
-        write_bytes(path, content, overwrite=True)
-    return (*texts, *pictures)
+    for job, picture in slope_pictures(found).items():
+        contents |= {f"{NAME}_{job}.svg": svg(picture).encode(), f"{NAME}_{job}.png": png(picture)}
+    for name, content in contents.items():
+        write_bytes(directory / name, content, overwrite=True)
+    return tuple(directory / name for name in contents)
 
 
 # The costs of changed episodes for a page: pictures, one table and sentences.
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownRobustness:
-    """The cost of changed episodes of a run's jobs."""
-
-    pictures: tuple[str, ...]  # one SVG per job
-    table: pd.DataFrame  # one line per job, axis and level
-    sentences: tuple[str, ...]
-
-
-def shown_robustness(arms: Iterable[Arm]) -> ShownRobustness:
-    """Return the page's content for the jobs of a run."""
+def shown_robustness(arms: Iterable[Arm]) -> dict[str, Any]:
+    """Return a run's part of the page: an SVG per job, the table, and the sentences."""
     found = drops(arms)
-    jobs = dict.fromkeys(each.job for each in found)
-    return ShownRobustness(
-        pictures=tuple(svg(slope_picture([each for each in found if each.job == job])) for job in jobs),
-        table=drops_table(found),
-        sentences=tuple(map(plain_text, sentences(found))),
-    )
+    return {
+        "pictures": [svg(picture) for picture in slope_pictures(found).values()],
+        "table": drops_table(found),
+        "sentences": [plain_text(sentence) for sentence in sentences(found)],
+    }

@@ -115,9 +115,7 @@ class Results:
         found = [each for each in self._merged.rows if name is None or each["name"] == name]
         if not found:
             raise ConfigError(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name")
-
         known = found[0]
-
         low, high = known["success_low"], known["success_high"]
         scored = None if known["success_rate"] is None else scored_episodes(known)
         distinct = known.get("distinct_conditions") or scored

@@ -3,18 +3,19 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from isaaclab_arena.analysis.picture import Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import STEP
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.atomic import read_whole, write_bytes, write_text
 from isaaclab_arena.storage.json_values import read_versioned
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
@@ -195,13 +196,12 @@ def checkpoint_measures(directory: Path, points: Sequence[Point]) -> list[Checkp
 
 _WIDTH, _HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 24, 64
-_INK, _GRID = "#334155", "#e2e8f0"
 _COLOURS = (("#0f766e", "#ccfbf1"), ("#c2410c", "#ffedd5"), ("#1d4ed8", "#dbeafe"), ("#7e22ce", "#f3e8ff"))
 """Line and band of one job after the other; they begin anew where there are more jobs."""
 
 
 def write_curve(directory: Path, points: Sequence[Point]) -> Path:
-    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png`, and return the path of the table."""
+    """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png` of at least one point; return the table's path."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
     table, text = directory / "curve.csv", io.StringIO()
@@ -214,10 +214,13 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         writer.writerow((*cells, *(point.distinct for _ in repeats)))
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
         lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
-    write_text(table, text.getvalue(), overwrite=True)
     write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
-    if not ordered:
-        return table
+    # The table holds all that the pictures show, and is written after them. So they are current while it is, and need
+    # not be drawn again, which takes about a second.
+    content, drawn, pixels = text.getvalue().encode(), directory / "curve.svg", directory / "curve.png"
+    with suppress(StorageError):
+        if read_whole(table) == content and drawn.is_file() and pixels.is_file():
+            return table
 
     first, last = min(point.step for point in ordered), max(point.step for point in ordered)
 
@@ -229,13 +232,13 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     marks: list[Mark] = []
     for percent in (0, 25, 50, 75, 100):
         y = _TOP + (1 - percent / 100) * (_HEIGHT - _TOP - _BOTTOM)
-        marks.append(Line(points=[(_LEFT, y), (_WIDTH - _RIGHT, y)], colour=_GRID))
-        marks.append(Words(at=(_LEFT - 8, y + 4), text=f"{percent} %", colour=_INK, size=12.0, anchor="end"))
+        marks.append(Line(points=[(_LEFT, y), (_WIDTH - _RIGHT, y)], colour=GRID))
+        marks.append(Words(at=(_LEFT - 8, y + 4), text=f"{percent} %", size=12.0, anchor="end"))
     below = _HEIGHT - _BOTTOM + 20
     marks += [
-        Words(at=(_LEFT, below), text=f"{first:,}", colour=_INK, size=12.0),
-        Words(at=(_WIDTH - _RIGHT, below), text=f"{last:,}", colour=_INK, size=12.0, anchor="end"),
-        Words(at=(_WIDTH / 2, below), text="step of the checkpoint", colour=_INK, size=12.0, anchor="middle"),
+        Words(at=(_LEFT, below), text=f"{first:,}", size=12.0),
+        Words(at=(_WIDTH - _RIGHT, below), text=f"{last:,}", size=12.0, anchor="end"),
+        Words(at=(_WIDTH / 2, below), text="step of the checkpoint", size=12.0, anchor="middle"),
     ]
 
     # All bands come before the curves, so that no band hides a line. The legend is one line below the steps.
@@ -254,13 +257,14 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         curves += [Line(points=[*lower, *upper], colour=colour, width=1.5)] if len(own) == 1 else []
         curves += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
         legend.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
-        legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, colour=_INK, size=12.0))
+        legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, size=12.0))
         left += 30 + 7.0 * len(job)
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
     description = f"Success by step with 95 % intervals. {told}"
     picture = Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *curves, *legend], description=description)
-    write_text(directory / "curve.svg", svg(picture), overwrite=True)
-    write_bytes(directory / "curve.png", png(picture), overwrite=True)
+    write_text(drawn, svg(picture), overwrite=True)
+    write_bytes(pixels, png(picture), overwrite=True)
+    write_bytes(table, content, overwrite=True)
     return table
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -372,11 +372,7 @@ def uncounted(row: Mapping[str, Any]) -> list[str]:
 
 
 def _for_script(
-    episodes: pd.DataFrame,
-    columns: Mapping[str, np.ndarray],
-    telling: tuple[ConditionRates, ...],
-    *,
-    most_values: int,
+    episodes: pd.DataFrame, columns: Mapping[str, np.ndarray], telling: Sequence[ConditionRates], *, most_values: int
 ) -> dict[str, Any]:
     """Return a job's episodes as columns for the page's script; if room is short, not all conditions."""
     count = len(episodes)
@@ -412,19 +408,9 @@ _STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
 _NO_STRENGTH = frozenset({"seed", "placement_seed"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteOnPage:
-    """A suite of tasks."""
-
-    name: str  # label on the page
-    row: dict[str, Any]  # its row of the table of suites
-    mean: str  # the mean rate of the tasks with its interval, or a dash if a task has no rate
-    pooled: str  # the rate over all episodes with its interval, or a dash without one
-    sentence: str  # quotable: the task, both rates, and uncounted episodes
-
-
-def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
-    """Return the content of the page for a suite."""
+def suite_on_page(row: dict[str, Any], label: str) -> dict[str, Any]:
+    """Return a suite's part of the page from its row: its label, both rates in words, and a sentence to quote."""
+    # The rates are the mean of the tasks and that over all episodes, each a dash where it is unknown.
     mean, pooled = (
         rows.percent_text(*(row[f"{kind}_{part}"] for part in ("rate", "low", "high")), unit=" %")
         for kind in ("mean", "pooled")
@@ -436,7 +422,7 @@ def suite_on_page(row: dict[str, Any], label: str) -> SuiteOnPage:
     played = (f"{row['tasks']} tasks", rows.short_policy_name(row["policy"]), rows.simulation_in_words(row))
     what = plain_text(f"{label} ({row['suite']}, {', '.join(filter(None, played))})")
     sentence = f"{what}: {'; '.join([said, *uncounted(row)])}"
-    return SuiteOnPage(name=plain_text(label), row=row, mean=mean, pooled=pooled, sentence=sentence)
+    return {"name": plain_text(label), "row": row, "mean": mean, "pooled": pooled, "sentence": sentence}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,8 +435,7 @@ class Curve:
     points: tuple[PooledRate, ...]  # one per value, ascending
 
 
-@dataclass(frozen=True, kw_only=True)
-class Matrix:
+class Matrix(NamedTuple):
     """Policies against tasks."""
 
     tasks: tuple[str, ...]  # columns

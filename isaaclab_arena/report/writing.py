@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -41,10 +41,6 @@ from isaaclab_arena.storage.json_values import plain, read_json
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
 from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
 from isaaclab_arena.storage.reports import read_verification
-
-if TYPE_CHECKING:
-    from isaaclab_arena.analysis.robustness import ShownRobustness
-
 
 # The evidence between two jobs by episode, and the evidence that decides.
 
@@ -169,16 +165,18 @@ def pairs_on_page(
     numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
     verdicts: dict[tuple[int, int], str] = {}
     for run in runs:
-        try:
-            for task in read_json(run.directory / f"{NAME}.json")["tasks"]:
+        tasks: Any = ()
+        with suppress(StorageError, KeyError, TypeError):
+            tasks = read_json(run.directory / f"{NAME}.json")["tasks"]
+        # A damaged task leaves the others of its file.
+        for task in tasks if isinstance(tasks, list) else ():
+            with suppress(ValueError, KeyError, TypeError):
                 first, second = (
                     positions.get((numbers.get(Path(arm["run"]).resolve(), -1), arm["job"]))
                     for arm in (task["candidate"], task["baseline"])
                 )
                 if first is not None and second is not None:
                     verdicts[first, second] = str(task["verdict"])
-        except (StorageError, ValueError, KeyError, TypeError, IndexError):
-            continue
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
     if not wanted:
@@ -321,14 +319,14 @@ AUTHORS = "The authors of Isaac Lab Arena on MuJoCo"
 
 
 def texts(
-    jobs: Sequence[sections.JobOnPage], plans: Sequence[RunPlan], suites: Sequence[sections.SuiteOnPage] = ()
+    jobs: Sequence[sections.JobOnPage], plans: Sequence[RunPlan], suites: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[tuple[str, str], ...]:
     """Return the texts to copy with their names; suites precede their jobs."""
     of_jobs, of_suites = ([each for each in columns if Show.COPY in each.show] for columns in (JOBS, SUITES))
     rows = (job.row | {"name": job.name} for job in jobs)
     tables = {"": text_table(of_jobs, rows, spread=False)}
     if suites:
-        rows = (suite.row | {"name": suite.name} for suite in suites)
+        rows = (suite["row"] | {"name": suite["name"]} for suite in suites)
         tables = {"Suites, ": text_table(of_suites, rows), **tables}
     copied = []
     for what, table in tables.items():
@@ -353,48 +351,21 @@ MOST_JOBS_SHOWN = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """The evaluated policy, identified by its content."""
-
-    policy: str
-    path: str | None  # None for a policy without a checkpoint
-    sha256: str | None  # hash of everything that decides its actions; None if that is only this package
-    short: str  # first digits of the hash
-    jobs: tuple[str, ...]  # jobs that evaluated it
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOnPage:
-    """A run on the page."""
-
-    name: str  # name of the directory
-    directory: str  # as the user gave it
-    facts: tuple[tuple[str, str], ...]  # headings and texts: task, time, machine
-    complete: bool  # no episode is missing
-    progress: str | None  # ``412 of 900`` while it runs; None otherwise
-    notes: tuple[str, ...]  # caveats for a reader who quotes a figure
-    missing: tuple[str, ...]  # missing episodes
-    problems: tuple[str, ...]  # unreadable files and lines
-    verified: str | None  # result of ``isaaclab-arena verify``; None if never verified
-    is_unsound: bool  # the verification found a defect, and the run has not changed since
-
-
-@dataclass(frozen=True, kw_only=True)
 class Page:
-    """The content of a page."""
+    """The content of a page. Parts that only its template reads are mappings."""
 
     title: str
     made_at: str  # UTC
-    runs: tuple[RunOnPage, ...]
+    runs: tuple[Mapping[str, Any], ...]  # see `_run_on_page`
     jobs: tuple[sections.JobOnPage, ...]  # in order of the runs
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[Mapping[str, Any], ...]  # the evaluated policies, identified by their content
     films: tuple[Film, ...]  # of the jobs' episodes
-    suites: tuple[sections.SuiteOnPage, ...] = ()  # in order of the runs
+    suites: tuple[Mapping[str, Any], ...] = ()  # in order of the runs
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
     curves: tuple[sections.Curve, ...] = ()  # success by a swept key
-    matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
+    matrix: sections.Matrix | None = None
     pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
-    robustness: "tuple[ShownRobustness, ...]" = ()  # cost of changed episodes, by run; empty while a run is in progress
+    robustness: tuple[Mapping[str, Any], ...] = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
     reloads: bool = False  # a run is in progress, so the page reloads itself
     group_keys: tuple[str, ...] = ()  # keys with values that differ between jobs, for grouping
@@ -408,7 +379,7 @@ def page_of(
     jobs: list[sections.JobOnPage] = []
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
-    suites: list[sections.SuiteOnPage] = []
+    suites: list[Mapping[str, Any]] = []
     num_episodes = max(1, sum(len(merged.episodes) for merged in runs.values()))
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
@@ -437,7 +408,7 @@ def page_of(
 
     # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
     pairs: tuple[PairOnPage, ...] = ()
-    robustness: tuple[ShownRobustness, ...] = ()
+    robustness: tuple[Mapping[str, Any], ...] = ()
     if not running:
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
@@ -463,13 +434,13 @@ def page_of(
         jobs=tuple(jobs),
         suites=tuple(suites),
         checkpoints=tuple(
-            Checkpoint(
-                policy=plain_text(policy),
-                path=None if path is None else plain_text(path),
-                sha256=sha256,
-                short="this package" if sha256 is None else shown(sha256),
-                jobs=tuple(own),
-            )
+            {
+                "policy": plain_text(policy),
+                "path": None if path is None else plain_text(path),
+                "sha256": sha256,  # of everything that decides its actions; None if that is only this package
+                "short": "this package" if sha256 is None else shown(sha256),
+                "jobs": own,
+            }
             for (policy, path, sha256), own in evaluated.items()
         ),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
@@ -484,7 +455,7 @@ def page_of(
     )
 
 
-def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -> RunOnPage:
+def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -> dict[str, Any]:
     """Return a run's part of the page."""
     plan = merged.plan
     # Only versions that matter to most readers are shown; the plan holds all of them.
@@ -522,18 +493,18 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         done = sum(row["episodes"] or 0 for row in merged.rows)
         planned = [row["planned"] for row in merged.rows if row["status"] != "skipped"]
         progress = f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
-    return RunOnPage(
-        name=name,
-        directory=plain_text(directory),
-        facts=tuple((name, plain_text(text)) for name, text in facts.items() if text),
-        complete=merged.complete,
-        progress=progress,
-        notes=tuple(map(plain_text, caveats(merged))),
-        missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
-        problems=tuple(map(plain_text, merged.problems)),
-        verified=verified,
-        is_unsound=is_unsound,
-    )
+    return {
+        "name": name,
+        "directory": plain_text(directory),  # as the user gave it
+        "facts": [(name, plain_text(text)) for name, text in facts.items() if text],
+        "complete": merged.complete,
+        "progress": progress,
+        "notes": [plain_text(line) for line in caveats(merged)],
+        "missing": [] if running else [plain_text(describe_missing(each)) for each in merged.missing],
+        "problems": [plain_text(line) for line in merged.problems],
+        "verified": verified,
+        "is_unsound": is_unsound,
+    }
 
 
 # The page as a file, complete or not at all.

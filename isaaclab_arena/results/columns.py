@@ -41,7 +41,9 @@ class Column(Generic[Row]):
     """A column of a table whose rows stand for a `Row`."""
 
     name: str
-    kind: str  # pandas' type, which every run has, also if the column has no value
+    # The name of its nullable type in pandas, which it has even without a value: ``string``, ``Int64`` for counts,
+    # ``Float64``, ``boolean``. ``object`` keeps any Python value, for tables that only people see.
+    kind: Literal["string", "Int64", "Float64", "boolean", "object"]
     value: Callable[[Row], Any]  # its value in a row; None for an empty cell
     # Its meaning, for the reference page. A column without a meaning shares the line of the column before.
     doc: str = ""
@@ -71,8 +73,8 @@ class Column(Generic[Row]):
         if self.cell is not None:
             return plain_text(self.cell(row))
         if self.ends:
-            low, high, pattern = row[f"{self.ends}_low"], row[f"{self.ends}_high"], self.pattern or ".1f"
-            return f"{100 * value:{pattern}} [{100 * low:{pattern}}, {100 * high:{pattern}}]"
+            low, high = row[f"{self.ends}_low"], row[f"{self.ends}_high"]
+            return evidence.percent_text(value, low, high, pattern=self.pattern or ".1f")
         if self.unit == "%":
             return f"{100 * value:{self.pattern or '.0f'}}"
         text = plain_text(value) if isinstance(value, str) else f"{value:{self.pattern}}"
@@ -149,7 +151,7 @@ _SERVED = _any(lambda job: job.job.config.policy_server is not None)
 _LATE = _any(lambda job: job.job.config.latency is not None)
 _ASKED = _any(lambda job: bool(job.answers))
 _TOLD = _any(lambda job: any(line.events for line in job.finished))
-_REPEATED = _any(lambda row: not row.scored.are_distinct)
+_REPEATED = _any(lambda row: row.scored.num_distinct < len(row.scored))
 _SATURATED = _any(lambda row: row.saturated is not None)
 _NAMED = _any(lambda suite: bool(suite.simulation))
 _ELSEWHERE = _any(lambda suite: evidence.is_of_another_package(suite.jobs))

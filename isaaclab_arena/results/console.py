@@ -47,8 +47,9 @@ def console_table(merged: Tables, width: int = 160) -> Table:
     """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
     # Names come first, then swept keys, if their values differ and no other column shows them.
     rows = merged.rows[:MAX_JOBS_SHOWN]
-    columns = {each.name: each for each in JOBS if Show.CONSOLE in each.show and each.name in merged.jobs}
-    shown = {name: (columns[name].heading, [_cell(columns[name], row) for row in rows]) for name in _NAMES}
+    columns = [each for each in JOBS if Show.CONSOLE in each.show and each.name in merged.jobs]
+    of_jobs = {each.name: (each.heading, [_cell(each, row) for row in rows]) for each in columns}
+    shown = {name: of_jobs[name] for name in _NAMES}
     swept = {job.name: job.config.swept for job in merged.plan.jobs}
     keys = dict.fromkeys(key for own in swept.values() for key in own)
     keys = [key for key in keys if key not in {"policy_type", "arena_env_args.environment"}]
@@ -60,8 +61,8 @@ def console_table(merged: Tables, width: int = 160) -> Table:
         if len(set(cells)) > 1:
             heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
             shown[PREFIX + key] = heading, [*map(Text, cells)]
-    numbers = [*(name for name in columns if name not in (*_NAMES, *_LAST)), *_LAST]
-    shown |= {name: (columns[name].heading, [_cell(columns[name], row) for row in rows]) for name in numbers}
+    shown |= {name: cells for name, cells in of_jobs.items() if name not in (*_NAMES, *_LAST)}
+    shown |= {name: of_jobs[name] for name in _LAST}
 
     # If a line does not fit the width [characters], the least important columns are left out. Without any success rate,
     # returns are the only values to compare.
@@ -106,11 +107,11 @@ def chosen_table(merged: Tables, names: Sequence[str]) -> Table:
     return _by_columns(shown)
 
 
-def _by_columns(shown: Mapping[str, tuple[str, Sequence[Text]]]) -> Table:
-    """Return a table of headings and cells by column."""
+def _by_columns(shown: Mapping[str, tuple[str, Sequence[Text]]], *, names: Collection[str] = _NAMES) -> Table:
+    """Return a table of headings and cells by column, of which those of `names` fold."""
     rows = zip(*(cells for _, cells in shown.values()), strict=True)
     table = pd.DataFrame([*rows], columns=[heading for heading, _ in shown.values()])
-    return drawn(table, names=[heading for name, (heading, _) in shown.items() if name in _NAMES])
+    return drawn(table, names=[heading for name, (heading, _) in shown.items() if name in names])
 
 
 def drawn(table: pd.DataFrame, *, names: Collection[str] | None = None) -> Table:
@@ -254,14 +255,12 @@ def print_summary(
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
     if len(merged.suites):
         # One line per suite: the mean of its tasks, the rate over all episodes, and errors.
-        shown = (each for each in SUITES if Show.CONSOLE in each.show)
-        of_suites = sorted(shown, key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
-        cells = [[_cell(each, row) for each in of_suites] for row in records(merged.suites)]
-        suites = pd.DataFrame(cells, columns=[each.heading for each in of_suites])
-        console.print(drawn(suites, names=("suite", "of")))
+        of_suites = [each for each in SUITES if Show.CONSOLE in each.show]
+        of_suites.sort(key=lambda each: _LAST.index(each.name) if each.name in _LAST else -1)
+        rows = records(merged.suites)
+        cells = {each.name: (each.heading, [_cell(each, row) for row in rows]) for each in of_suites}
+        console.print(_by_columns(cells, names=("name", "suite")))
     limit = merged.plan.settings.get("limit")
-    if isinstance(limit, int):
-        console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     context = [
         f"suite '{plain(row['name'])}': played {words}"
         for row in records(merged.suites)
@@ -287,22 +286,20 @@ def print_summary(
         for row in merged.rows
         if JobResultStatus(row["status"]) is JobResultStatus.FAILED
     ]
-    # Order of the lines: context first, then answers, caveats, failures and defects of the files.
+    # Order of the lines: context first, then answers, caveats, failures, defects of the files, and places.
     styled = (
+        ("yellow", [f"{limit_in_words(limit)}: not the job file's numbers"] if isinstance(limit, int) else []),
         ("", context),
         ("bold", answers),
         ("yellow", caveats(merged)),
         ("red", [*failures, *map(describe_missing, merged.missing)]),
         ("yellow", merged.problems),
+        ("", [f"results in {output_directory}", *([] if report is None else [f"report in {report}"])]),
+        ("bold", [last_line] if last_line else []),
     )
     for style, lines in styled:
         for line in lines:
             console.print(Text(plain(line), style=style), soft_wrap=True)
-    console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
-    if report is not None:
-        console.print(Text(plain(f"report in {report}")), soft_wrap=True)
-    if last_line:
-        console.print(Text(plain(last_line), style="bold"), soft_wrap=True)
 
 
 def caveats(merged: Tables) -> list[str]:

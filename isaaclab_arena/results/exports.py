@@ -6,7 +6,6 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,9 @@ def export_arena(run: Path, output: Path) -> list[str]:
         rebuilds = _rebuilds_of(job, read_commits(directory, job.name, seed=job.config.seed).lines)
         # A completed job without episodes still gets one empty rebuild.
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
-        videos: defaultdict[tuple[int, int], list[Path]] = defaultdict(list)
-        for said, path in videos_of_job(directory.parent, directory.name):
-            videos[said.env_id, said.episode_index].append(path)
+        videos: defaultdict[tuple[int, int], list[tuple[str | None, Path]]] = defaultdict(list)
+        for said, path in videos_of_job(run, job.name):
+            videos[said.env_id, said.episode_index].append((said.camera, path))
         for index, episodes in rebuilds.items():
             lines = "".join(f"{json_line(fields)}\n" for _, fields in episodes)
             write_text(output / job.name / f"episode_results_rebuild{index}.jsonl", lines)
@@ -58,9 +57,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
             # A video is named after the episode's fields in its rebuild.
             for line, fields in episodes:
                 place = f"rebuild{index}-env{fields['env_id']}"
-                for source in videos.get((line.env_id, line.episode_index), ()):
-                    said = layout.parse_video_file_name(source.name)
-                    camera = None if said is None else said.camera
+                for camera, source in videos.get((line.env_id, line.episode_index), ()):
                     view = f"{'viewport' if camera is None else 'robot-cam'}-{place}-{camera or 'viewport'}"
                     target = output / job.name / f"{view}-episode-{fields['episode_in_env']}.mp4"
                     with storage_errors("write", target):
@@ -151,23 +148,12 @@ def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[
 EVAL_INFO_FILE = "eval_info.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluatedTask:
-    """A job in LeRobot's terms."""
-
-    group: str  # LeRobot's task group: the environment
-    task_id: int  # position of the job in its group, from 0
-    episodes: Sequence[Mapping[str, Any]]  # LeRobot's ``per_episode``, by index
-    wall_s: float  # NaN if unknown
-    video_paths: Sequence[str]
-
-
 def export_lerobot(run: Path, output: Path) -> list[str]:
     """Write ``eval_info.json`` per job and for the run into an empty directory, and return notes."""
     merged = read(run)
     rows = {str(row["name"]): row for row in merged.rows}
     notes: list[str] = []
-    tasks: dict[str, EvaluatedTask] = {}
+    tasks: dict[str, dict[str, Any]] = {}
     sizes: Counter[str] = Counter()
     for job in merged.plan.jobs:
         directory, group = run / job.name, job.config.environment
@@ -196,10 +182,10 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
                     if rewards.size:
                         largest[index] = float(rewards.max())
                         break
-        tasks[job.name] = EvaluatedTask(
-            group=group,
-            task_id=sizes[group],
-            episodes=[
+        tasks[job.name] = {
+            "group": group,  # LeRobot's task group: the environment
+            "task_id": sizes[group],  # position of the job in its group, from 0
+            "episodes": [
                 {
                     "episode_ix": row["episode_index"],
                     "sum_reward": math.nan if row["return"] is None else row["return"],
@@ -209,9 +195,9 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
                 }
                 for row in scored
             ],
-            wall_s=math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
-            video_paths=[str(path.absolute()) for _, path in videos_of_job(directory.parent, directory.name)],
-        )
+            "wall_s": math.nan if rows[job.name]["wall_s"] is None else float(rows[job.name]["wall_s"]),
+            "videos": [str(path.absolute()) for _, path in videos_of_job(run, job.name)],
+        }
         sizes[group] += 1
     if not tasks:
         raise ConfigError(f"{run} has no episode whose success is measured")
@@ -221,42 +207,43 @@ def export_lerobot(run: Path, output: Path) -> list[str]:
     for path, info in infos.items():
         # Like LeRobot: NaN for unknown values, which Python reads back.
         write_text(path, json.dumps(info, indent=2))
-    num_episodes = sum(len(task.episodes) for task in tasks.values())
+    num_episodes = sum(len(task["episodes"]) for task in tasks.values())
     return [f"{output / EVAL_INFO_FILE}: episodes {num_episodes}, jobs {len(tasks)}", *notes]
 
 
-def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
+def eval_info(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of ``eval_info.json`` for at least one task."""
     # ``per_task``, ``per_group`` and ``overall`` are the format of LeRobot 0.4.0 and later. A single job also has
     # ``per_episode`` and ``aggregated`` of earlier versions, which LeRobot's comparison of policies reads.
-    groups: defaultdict[str, list[EvaluatedTask]] = defaultdict(list)
+    groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     per_task = []
     for task in tasks:
-        groups[task.group].append(task)
+        groups[task["group"]].append(task)
         metrics = {
-            "sum_rewards": [episode["sum_reward"] for episode in task.episodes],
-            "max_rewards": [episode["max_reward"] for episode in task.episodes],
-            "successes": [episode["success"] for episode in task.episodes],
+            "sum_rewards": [episode["sum_reward"] for episode in task["episodes"]],
+            "max_rewards": [episode["max_reward"] for episode in task["episodes"]],
+            "successes": [episode["success"] for episode in task["episodes"]],
             # LeRobot's world models write videos of their predictions since 0.6.
-            "video_paths": list(task.video_paths),
+            "video_paths": task["videos"],
             "predicted_video_paths": [],
         }
-        per_task.append({"task_group": task.group, "task_id": task.task_id, "metrics": metrics})
-    eval_s = sum(task.wall_s for task in tasks)
-    times = {"eval_s": eval_s, "eval_ep_s": eval_s / sum(len(task.episodes) for task in tasks)}
+        per_task.append({"task_group": task["group"], "task_id": task["task_id"], "metrics": metrics})
+    eval_s = sum(task["wall_s"] for task in tasks)
+    times = {"eval_s": eval_s, "eval_ep_s": eval_s / sum(len(task["episodes"]) for task in tasks)}
     # The means over the episodes of all tasks, and of each group, without unknown values.
     summaries: list[dict[str, Any]] = []
     for members in (tasks, *groups.values()):
         means = {}
         for name in ("sum_reward", "max_reward", "success"):
-            known = [value for task in members for each in task.episodes if not math.isnan(value := each[name])]
+            values = (each[name] for task in members for each in task["episodes"])
+            known = [value for value in values if not math.isnan(value)]
             means[name] = sum(known) / len(known) if known else math.nan
         summary = {
             "avg_sum_reward": means["sum_reward"],
             "avg_max_reward": means["max_reward"],
             "pc_success": 100 * means["success"],
-            "n_episodes": sum(len(task.episodes) for task in members),
-            "video_paths": [path for task in members for path in task.video_paths],
+            "n_episodes": sum(len(task["episodes"]) for task in members),
+            "video_paths": [path for task in members for path in task["videos"]],
             "predicted_video_paths": [],
         }
         summaries.append(summary)
@@ -268,9 +255,9 @@ def eval_info(tasks: Sequence[EvaluatedTask]) -> dict[str, Any]:
     }
     if len(tasks) == 1:
         info |= {
-            "per_episode": list(tasks[0].episodes),
+            "per_episode": tasks[0]["episodes"],
             "aggregated": {name: overall[name] for name in ("avg_sum_reward", "avg_max_reward", "pc_success")} | times,
-            "video_paths": list(tasks[0].video_paths),
+            "video_paths": tasks[0]["videos"],
         }
     return info
 

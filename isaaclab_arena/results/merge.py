@@ -15,7 +15,7 @@ import pandas as pd
 from pyarrow import ArrowException
 from pyarrow.parquet import read_schema
 
-from isaaclab_arena.errors import DamagedFileError, StorageError, first_line
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
@@ -430,7 +430,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
     try:
         document = json_values.read_json(output_directory / rank_reports.RESULTS_FILE)
         if document["run_id"] != plan.run_id:
-            raise DamagedFileError(f"{output_directory / rank_reports.RESULTS_FILE} is of another run")
+            return None
 
         # A run without suites or metrics has no such table; an existing file is a leftover.
         suites, metrics = (
@@ -461,14 +461,14 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
         )
         # JSON and Parquet must agree, so that a single edited file does not change the results silently.
         if json_values.plain(tables.rows) != document["jobs"]:
-            raise DamagedFileError(f"the tables of jobs do not hold what {rank_reports.RESULTS_FILE} does")
+            return None
         # The episodes must give the seed, number of episodes, mean length and mean return of their job.
         if "beyond_decision" in episodes:
             episodes = pd.DataFrame(episodes[~episodes["beyond_decision"].astype(bool)])
         names, of = jobs["name"].to_numpy(object), episodes["job"].to_numpy(object)
         at = pd.Index(names).get_indexer(pd.Index(of))
         if (at < 0).any():
-            raise DamagedFileError(f"the table of episodes in {output_directory} holds those of other jobs")
+            return None
         is_kept = (episodes["outcome"] != Outcome.ERROR).fillna(value=True).to_numpy(bool)
         found = [np.bincount(at, minlength=len(names)).astype(float)]
         for name in ("length", "return"):
@@ -478,12 +478,11 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             found.append(np.divide(sums, counts, out=np.full(len(names), np.nan), where=counts > 0))
         said = jobs[["episodes", "mean_length", "mean_return"]].to_numpy(float, na_value=np.nan)
         is_seed = episodes["seed"].to_numpy(object) == jobs["seed"].to_numpy(object)[at]
-        if not (np.isclose(np.stack(found, axis=1), said, equal_nan=True).all() and is_seed.all()):
-            raise DamagedFileError(f"the table of episodes in {output_directory} does not hold those of its jobs")
-    except (StorageError, ValueError, KeyError, TypeError):
+        is_alike = np.isclose(np.stack(found, axis=1), said, equal_nan=True).all() and is_seed.all()
+    except (StorageError, ArrowException, ValueError, KeyError, TypeError):
         # Tables can be rebuilt, so a damaged one only leads to a merge.
         return None
-    return tables
+    return tables if is_alike else None
 
 
 _CHECKED = ("job", "seed", "outcome", "length", "return", "beyond_decision")
@@ -500,8 +499,5 @@ def _read_table(path: Path, columns: Collection[str] | None = None) -> pd.DataFr
     """Read a table of a run from its Parquet file: all of it, or those of the `columns` that it has."""
     atomic.check_plain(path)
     with atomic.storage_errors("read", path):
-        try:
-            wanted = None if columns is None else [name for name in read_schema(path).names if name in columns]
-            return pd.read_parquet(path, columns=wanted)
-        except (ArrowException, ValueError, KeyError) as error:
-            raise DamagedFileError(f"cannot read {path}: {first_line(error)}") from error
+        wanted = None if columns is None else [name for name in read_schema(path).names if name in columns]
+        return pd.read_parquet(path, columns=wanted)

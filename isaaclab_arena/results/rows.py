@@ -17,13 +17,7 @@ from isaaclab_arena.storage.commits import CommitLine
 from isaaclab_arena.storage.contents import Contents, one_hash
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
-from isaaclab_arena.storage.reports import (
-    JobReport,
-    JobResultStatus,
-    JobStanding,
-    Reproducible,
-    job_standing,
-)
+from isaaclab_arena.storage.reports import JobReport, JobResultStatus, JobStanding, Reproducible, job_standing
 
 STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""
@@ -37,6 +31,12 @@ class EpisodeEvidence(NamedTuple):
     told: str  # initial conditions as JSON
     start: int | None  # see `alike_starts`
     beyond: bool  # beyond the decision that stopped the job
+
+    @property
+    def key(self) -> str:
+        """Its `condition_key`."""
+        job = self.job
+        return stopping.condition_key(job.config.environment, job.object, self.told, self.line.episode_seed, self.start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +99,8 @@ class JobEvidence:
         counted = episodes if needed is None else counted
         # Scored: no errors, and success is measured.
         known = [each for each in counted if each.line.success is not None and each.line.outcome is not Outcome.ERROR]
-        world = job.config.environment, job.object
-        scored = ScoredEpisodes(
-            success=np.array([each.line.success for each in known], float),
-            conditions=[
-                stopping.condition_key(*world, each.told, each.line.episode_seed, each.start) for each in known
-            ],
-        )
+        success = np.array([each.line.success for each in known], float)
+        scored = ScoredEpisodes(success=success, conditions=[each.key for each in known])
 
         # The standing: by the last attempt, the number of finished episodes, and their errors.
         indices = {line.episode_index for line in lines}
@@ -252,9 +247,8 @@ def metrics_of(job: JobEvidence) -> list[MeasuredMetric]:
             if each.line.outcome is not Outcome.ERROR and each.line.metrics.get(metric.name) is not None
         ]
         values = np.array([each.line.metrics[metric.name] for each in told], float)
-        world = job.job.config.environment, job.job.object
-        keys = (stopping.condition_key(*world, each.told, each.line.episode_seed, each.start) for each in told)
-        interval = statistics.interval_of_mean(values, statistics.draws_of(keys)) if "mean" in metric.summary else None
+        draws = statistics.draws_of(each.key for each in told)
+        interval = statistics.interval_of_mean(values, draws) if "mean" in metric.summary else None
         found.append(MeasuredMetric(job=job.job.name, metric=metric, values=values, interval=interval))
     return found
 
@@ -296,9 +290,9 @@ def of_conditions(distinct: int | None, scored: int) -> str:
     return "" if distinct == scored else f" ({distinct} different condition{'' if distinct == 1 else 's'})"
 
 
-def percent_text(rate: float | None, low: float, high: float, *, unit: str = "") -> str:
+def percent_text(rate: float | None, low: float, high: float, *, unit: str = "", pattern: str = ".1f") -> str:
     """Return a rate with the ends of its interval as ``91.5 [86.8, 94.6]``, a dash without one."""
-    return "-" if rate is None else f"{100 * rate:.1f}{unit} [{100 * low:.1f}, {100 * high:.1f}]"
+    return "-" if rate is None else f"{100 * rate:{pattern}}{unit} [{100 * low:{pattern}}, {100 * high:{pattern}}]"
 
 
 def metric_in_words(row: Mapping[str, Any]) -> str:

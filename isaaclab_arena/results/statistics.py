@@ -54,10 +54,8 @@ def wilson_interval(
     return _score_interval(successes / trials, trials / design_effect, confidence)
 
 
-def mean_rate_interval(
-    counts: Sequence[tuple[int, int]], *, confidence: float = 0.95, design_effect: float = 1.0
-) -> Interval | None:
-    """Return the interval of the mean of several tasks' rates with equal weights. None if a task has no trials."""
+def mean_rate_interval(counts: Sequence[tuple[int, int]], *, design_effect: float = 1.0) -> Interval | None:
+    """Return the 95 % interval of several tasks' mean rate with equal weights. None if a task has no trials."""
     # Wilson's score interval of the mean at its effective number of trials: the number that one rate would need for the
     # same variance (Korn & Graubard 1998, Survey Methodology 24, 193; with Wilson's interval: Franco, Little, Louis &
     # Slud 2019, Journal of Survey Statistics and Methodology 7, 334). The variance is that of a stratified sample:
@@ -66,7 +64,7 @@ def mean_rate_interval(
     if not counts or not all(trials for _, trials in counts):
         return None
     if len(counts) == 1:
-        return wilson_interval(*counts[0], confidence=confidence, design_effect=design_effect)
+        return wilson_interval(*counts[0], design_effect=design_effect)
     rates = [successes / trials for successes, trials in counts]
     mean = sum(rates) / len(rates)
     spread = mean * (1 - mean)
@@ -82,17 +80,15 @@ def mean_rate_interval(
         effective = len(counts) ** 2 / sum(1 / trials for _, trials in counts)
     else:
         effective = spread * len(counts) ** 2 / sum(variances)
-    return _score_interval(mean, effective / design_effect, confidence)
+    return _score_interval(mean, effective / design_effect, 0.95)
 
 
-def clopper_pearson_interval(
-    successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
-) -> Interval | None:
-    """Return the exact interval of Clopper and Pearson, None without trials; see `wilson_interval` for arguments."""
-    # Its coverage is never below `confidence`, at any true rate, so it is the interval for claims such as "at least".
+def clopper_pearson_interval(successes: int, trials: int, *, design_effect: float = 1.0) -> Interval | None:
+    """Return the exact 95 % interval of Clopper and Pearson, None without trials; see `wilson_interval`."""
+    # Its coverage is never below 95 %, at any true rate, so it is the interval for claims such as "at least".
     if trials == 0:
         return None
-    failures, tail = (trials - successes) / design_effect, (1 - confidence) / 2
+    failures, tail = (trials - successes) / design_effect, (1 - 0.95) / 2
     successful = successes / design_effect
     return Interval(
         low=float(betaincinv(successful, failures + 1, tail)) if successes else 0.0,
@@ -154,11 +150,6 @@ class ScoredEpisodes:
     def num_distinct(self) -> int:
         """Number of distinct draws of conditions."""
         return len(set(map(draw_of, self.conditions)))
-
-    @property
-    def are_distinct(self) -> bool:
-        """Whether no two episodes share conditions."""
-        return self.num_distinct == len(self)
 
     @cached_property
     def design_effect(self) -> float:
@@ -275,20 +266,20 @@ def interval_of_mean(values: np.ndarray, draws: np.ndarray) -> tuple[Interval, s
     # Values that differ by rounding alone have no skewness.
     differ = np.ptp(units) > 1e-12 * np.abs(units).max()
     if len(units) >= BOOTSTRAPPED_FROM and differ:
-        return interval_from_moments(units, 0.95), "bootstrap"
+        return interval_from_moments(units), "bootstrap"
     half = float(stdtrit(len(units) - 1, 0.975) * units.std(ddof=1)) / math.sqrt(len(units))
     return Interval(low=float(units.mean()) - half, high=float(units.mean()) + half), "t"
 
 
-def interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
-    """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
+def interval_from_moments(values: np.ndarray) -> Interval:
+    """Return the 95 % BCa interval of a mean by Cornish and Fisher (Hall 1992, The Bootstrap, chapter 3)."""
     # Skewness and excess kurtosis of a resample's mean.
     skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
     excess = float(scipy.stats.kurtosis(values)) / len(values)
     # For a mean, the bias correction and the acceleration are both a sixth of its skewness.
     correction = skewness / 6.0
 
-    ends, tail = [], (1.0 - confidence) / 2.0
+    ends, tail = [], (1.0 - 0.95) / 2.0
     for probability in (tail, 1.0 - tail):
         plain = correction + float(scipy.stats.norm.ppf(probability))
         normal = correction + plain / (1.0 - correction * plain)
@@ -397,8 +388,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Interval | None:
-    """Return the BCa bootstrap interval of a mean, None for fewer than two values."""
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % BCa bootstrap interval of a mean, None for fewer than two values."""
     # Below 1,000 values, 10,000 resamples with a fixed seed. From there on the limit of infinitely many resamples is
     # computed from moments, which is closer than 10,000 resamples and takes no time.
     if len(values) < 2:
@@ -406,11 +397,11 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     if min(values) == max(values):
         return Interval(low=values[0], high=values[0])
     if len(values) >= _DRAWN_BELOW:
-        return interval_from_moments(np.asarray(values, float), confidence)
+        return interval_from_moments(np.asarray(values, float))
     result = scipy.stats.bootstrap(
         (np.asarray(values, float),),
         np.mean,
-        confidence_level=confidence,
+        confidence_level=0.95,
         n_resamples=_RESAMPLES,
         method="BCa",
         rng=np.random.default_rng(_SEED),

@@ -1,5 +1,6 @@
 """The report's page."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -172,12 +173,12 @@ def run_of(directory: Path, **jobs: str) -> dict[Path, Tables]:
 def test_a_run_that_goes_on_says_how_far_it_is_and_one_that_is_over_names_what_is_missing(tmp_path: Path):
     run = run_of(tmp_path / "run", lift="ssf--", reach="----")
     page = page_of_runs(run, embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
-    assert (page.runs[0].progress, page.runs[0].missing) == ("3 of 9", ())
+    assert (page.runs[0]["progress"], page.runs[0]["missing"]) == ("3 of 9", [])
     assert page.made_at == "2026-01-02 03:04 UTC"
     assert Reader(html_of(page, tmp_path)).data["reloads"]
     over = page_of_runs(run, embedded_bytes=0)
-    assert over.runs[0].progress is None
-    assert "lacks 2 episodes (3, 4)" in over.runs[0].missing[0]
+    assert over.runs[0]["progress"] is None
+    assert "lacks 2 episodes (3, 4)" in over.runs[0]["missing"][0]
     both = page_of_runs(run | run_of(tmp_path / "new", lift="f"), embedded_bytes=0)
     assert [job.name for job in both.jobs] == ["run: lift", "run: reach", "new: lift"]
     assert both.title == "run, new"
@@ -193,16 +194,15 @@ def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
         episodes=(),
         is_sound=False,
     )
-    assert page_of_runs(run, embedded_bytes=0).runs[0].verified is None
+    assert page_of_runs(run, embedded_bytes=0).runs[0]["verified"] is None
     write_verification(directory, found)
     html = html_of(page_of_runs(run, embedded_bytes=0), tmp_path)
     assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
     assert "Nothing failed, and nothing is missing." not in html
     write_lines(directory, commit_lines("s", first=3))
     (changed,) = page_of_runs(run_of_existing(directory), embedded_bytes=0).runs
-    assert changed.verified is not None
-    assert changed.verified.endswith("The run has changed since.")
-    assert not changed.is_unsound
+    assert changed["verified"].endswith("The run has changed since.")
+    assert not changed["is_unsound"]
 
 
 def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
@@ -259,6 +259,17 @@ def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
     run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
     (run / "comparison.json").write_text(content)
     assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
+
+
+@pytest.mark.parametrize("damaged", [1, {"candidate": {}}, {"candidate": {"run": "\0", "job": "new"}}])
+def test_a_damaged_task_of_a_comparison_leaves_the_verdicts_of_the_others(tmp_path: Path, damaged: object):
+    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
+    write_comparison(run, compare_with_job(read_run(run), "old", Question()))
+    document = json.loads((run / "comparison.json").read_text())
+    document["tasks"][0] = document["tasks"][0] | damaged if isinstance(damaged, dict) else damaged
+    (run / "comparison.json").write_text(json.dumps(document))
+    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
+    assert [(pair.first, pair.verdict) for pair in pairs_on_page([read_run(run)], positions)] == [(2, "undecided")]
 
 
 def test_a_run_that_asked_shows_what_it_asked_also_beside_a_comparison_made_the_other_way_round(tmp_path: Path):

@@ -22,6 +22,7 @@ from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.console import drawn
+from isaaclab_arena.results.rows import percent_text
 
 # The question, files and exit code that the commands that compare share.
 
@@ -112,13 +113,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         # The tables, their limits, and the place of the files.
         console = results_console()
-        for table in (
-            comparison_files.rates_table(report),
-            comparison_files.measures_table(report),
-            comparison_files.events_table(report),
-        ):
-            if len(table):
-                console.print(drawn(table))
+        for table in comparison_files.tables(report):
+            console.print(drawn(table))
         limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
         for sentence in comparison_files.sentences(report):
             console.print(Text(plain_text(sentence)))
@@ -161,13 +157,12 @@ def leaderboard(argv: Sequence[str]) -> int:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
 
-    repeating = [place for place in found.places if place.distinct < place.episodes]
+    repeating = [place for place in found.places if place.distinct_conditions < place.episodes]
     if options.json:
         # Numbers of different conditions are for leaderboards in which some repeat.
-        places = [vars(place) | {"distinct_conditions": place.distinct} for place in found.places]
-        left_out = {"distinct"} if repeating else {"distinct", "distinct_conditions"}
-        shown = [{name: value for name, value in place.items() if name not in left_out} for place in places]
-        print_json(vars(found) | {"places": shown})
+        left_out = set() if repeating else {"distinct_conditions"}
+        places = [{name: own for name, own in vars(place).items() if name not in left_out} for place in found.places]
+        print_json(vars(found) | {"places": places})
         return 0
     # One line per policy, the best first. Numbers stand for names in the last column, which names would make too wide.
     numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
@@ -176,7 +171,7 @@ def leaderboard(argv: Sequence[str]) -> int:
             plain_text(place.name),
             numbers[place.name],
             str(place.rank),
-            f"{100 * place.mean_rate:.1f} [{100 * place.mean_interval.low:.1f}, {100 * place.mean_interval.high:.1f}]",
+            percent_text(place.mean_rate, place.mean_interval.low, place.mean_interval.high),
             f"{place.successes}/{place.episodes}",
             f"{100 * place.interval.low:.1f} to {100 * place.interval.high:.1f}",
             ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
@@ -191,8 +186,8 @@ def leaderboard(argv: Sequence[str]) -> int:
     test = "McNemar's mid-p over all pairs of episodes, adjusted by Holm's method"
     console.print(Text(f"not told apart: {test} for {found.num_comparisons} comparisons, above {options.alpha:g}"))
     for place in repeating:
-        told = f"{place.episodes} episodes have {place.distinct} different conditions and count as a sample of these"
-        console.print(Text(plain_text(f"{place.name}: {told}")))
+        told = f"{place.episodes} episodes have {place.distinct_conditions} different conditions"
+        console.print(Text(plain_text(f"{place.name}: {told} and count as a sample of these")))
     if found.winner is not None:
         console.print(Text(plain_text(found.winner.sentence)))
     return 0
