@@ -347,7 +347,7 @@ class WarpBackend(Backend):
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
         # Widened fields are new arrays, which captured graphs do not know.
-        new = {change.field for own in changes for change in own} - self._changed
+        new = backend.changed_fields(changes) - self._changed
         if fixed := sorted(new - _SHARED - _PER_WORLD):
             reason = f"cannot give a world its own '{fixed[0]}'"
             raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")

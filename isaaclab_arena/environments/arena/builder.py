@@ -20,7 +20,7 @@ from isaaclab_arena.environments.arena.cameras import (
     ViewportOptions,
     check_camera_options,
 )
-from isaaclab_arena.environments.arena.environment import START_NOISE_RAD, FloorEnvironment, TableEnvironment
+from isaaclab_arena.environments.arena.environment import FloorEnvironment, TableEnvironment
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
@@ -204,10 +204,7 @@ class TableTask(_SceneBuilder):
         """Return the possible variations of the environment."""
         self.check(config)
         task, _, model = self._compiled(config)
-        robot, noise = find_embodiment(config.embodiment).robot, START_NOISE_RAD
-        home, limits = robot.home, (robot.joint_low, robot.joint_high)
-        span = tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home)
-        return catalogue(model, task, joint_position_span=span, joint_limits=limits)
+        return catalogue(model, task, find_embodiment(config.embodiment).robot)
 
     def sample(self, config: Any) -> TableEnvironment:
         """Return a batch of one on the CPU."""

@@ -13,7 +13,8 @@ from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset
-from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
+from isaaclab_arena.environments.variations.catalogue import PARAPHRASE, START_NOISE_RAD
+from isaaclab_arena.environments.variations.overrides import ROBOT_START
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -392,10 +393,6 @@ class ArenaEnvironment(Environment):
 
 # Define the environment of a robot arm on a table.
 
-ROBOT_CONDITION = "robot.joint_position"
-
-START_NOISE_RAD = 0.02
-
 
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
@@ -440,7 +437,7 @@ class TableEnvironment(ArenaEnvironment):
         noise = (START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
-        return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
+        return {ROBOT_START: joints, **self.task.draw_conditions(generator)}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
@@ -450,7 +447,7 @@ class TableEnvironment(ArenaEnvironment):
     def _start_state(self, conditions: Conditions) -> StartState:
         task = self.task.start_state(conditions)
         robot = self.robot
-        joints = point(conditions[ROBOT_CONDITION])
+        joints = point(conditions[ROBOT_START])
         arm = dict(zip(robot.arm_joints, joints, strict=True))
         fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart
+from isaaclab_arena.sim.scene import ASSETS, Robot, ScenePart
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -129,23 +129,22 @@ TABLE_HEIGHT = "table.height"
 LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
 MAX_DISTRACTORS = 6
 MAX_DELAY = 100
+START_NOISE_RAD = 0.02  # of the draw of the robot's joints around home
 
 Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the highest value of each component
 _ON_TABLE = "for it has to be on the table"
 _ON_ROBOT = "for no joint goes beyond its limits"
 
 
-def catalogue(
-    model: mujoco.MjModel, task: Task, *, joint_position_span: Ends, joint_limits: Ends
-) -> tuple[Variation, ...]:
-    """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
+def catalogue(model: mujoco.MjModel, task: Task, robot: Robot) -> tuple[Variation, ...]:
+    """Return every variation of an environment, switched off."""
     # A job turns some on, and `VariedWorld` draws, applies and records them.
     found: dict[str, Variation] = {}
     draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
     for variation in (
         *_starts(model, draws),
         *_objects(model, task),
-        *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *_scene(model, robot, has_distractors=bool(distractor_kinds(task))),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
@@ -281,8 +280,9 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
     return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
-def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
+def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Iterator[Variation]:
     """Yield the variations of light, cameras, robot, table and distractors, then of the senses and the surfaces."""
+    # One that changes a field of the model says so in ``changes``, as the tasks' own do: nothing else applies it.
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -298,6 +298,10 @@ def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: 
         words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
         yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
+    # The start of the robot's joints is drawn in `TableEnvironment.draw_conditions`.
+    limits = robot.joint_low, robot.joint_high
+    low, high = ([round(value + noise, 6) for value in robot.home] for noise in (-START_NOISE_RAD, START_NOISE_RAD))
+    span = tuple(low), tuple(high)
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
     low, high = _around(limits, span)
