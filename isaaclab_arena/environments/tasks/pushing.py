@@ -36,6 +36,7 @@ class PushToGoal(ObjectTask):
     """
 
     capturable = True
+    tolerance_m = TOLERANCE_M
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         area = embodiment.workspace.on_table((0.42, 0.10), (0.55, 0.22))
@@ -61,8 +62,8 @@ class PushToGoal(ObjectTask):
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
         height = position[:, 2] - self.thing.half_height
-        upright = terms.upright(backend.body_orientation(OBJECT_BODY))
-        on_goal = self._stands(backend) & (goal_distance < TOLERANCE_M)
+        upright = self._upright(backend)
+        on_goal = self._stands(backend) & (goal_distance < self.tolerance_m)
         success = self.held(on_goal, running)
         reward = (
             0.3 * terms.closeness(tcp_distance, half_at=0.1)
@@ -75,26 +76,17 @@ class PushToGoal(ObjectTask):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
-        return self._stands(state) & (distance < TOLERANCE_M)
+        return self._stands(state) & (distance < self.tolerance_m)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        upright = terms.upright(moments.body_orientation(OBJECT_BODY))
-        stands = self._stands(moments)
-        facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)
-        height = moments.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
-        return replace(facts, lifted=height > LIFTED_M)
-
-    def _push_facts(
-        self, moments: NamedState, *, tolerance_m: float, upright: torch.Tensor, stands: torch.Tensor
-    ) -> Facts:
-        """Return the facts of a push to within ``tolerance_m`` [m] of the disc's middle; masks are (moments,), bool."""
+        upright = self._upright(moments)
         position, goal = moments.body_position(OBJECT_BODY), moments.body_position(GOAL_BODY)
         distance = terms.horizontal_distance(position, goal)
         hand_m = terms.distance(moments.site_position(self.robot.tcp_site), position)
         reach_m = self.thing.footprint_radius + REACH_M
         pushed = terms.horizontal_distance(position, position[:1].expand_as(position)) > _PUSHED_M
         return Facts(
-            stages=(approach(hand_m, reach_m), pushed * approach(distance, tolerance_m)),
+            stages=(approach(hand_m, reach_m), pushed * approach(distance, self.tolerance_m)),
             arm=arm_facts(moments, self.robot),
             hand_m=hand_m,
             reach_m=reach_m,
@@ -102,15 +94,19 @@ class PushToGoal(ObjectTask):
             # A fallen object counts as pushed away.
             strayed_m=torch.where(upright, distance - distance[:1], 1.0),
             off_table=terms.off_the_table(position),
-            met=stands & (distance < tolerance_m),
-            nearly=upright & (distance < 2 * tolerance_m),
+            lifted=position[:, 2] - self.thing.half_height > LIFTED_M,
+            met=self._stands(moments) & (distance < self.tolerance_m),
+            nearly=upright & (distance < 2 * self.tolerance_m),
         )
+
+    def _upright(self, state: NamedState) -> torch.Tensor:
+        return terms.upright(state.body_orientation(OBJECT_BODY))
 
     def _stands(self, state: NamedState) -> torch.Tensor:
         """True where the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
         height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
         at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
-        return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
+        return (height.abs() < _ON_TABLE_M) & self._upright(state) & at_rest
 
 
 PUSH_TO_GOAL = TableTask(
@@ -150,6 +146,7 @@ class PushCube(PushToGoal):
     """
 
     capturable = True
+    tolerance_m = CUBE_TOLERANCE_M
 
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
@@ -228,13 +225,13 @@ class PushCube(PushToGoal):
         metrics = {"final_goal_distance_m": goal_distance}
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
-    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
-        return terms.horizontal_distance(position, goal) < CUBE_TOLERANCE_M
-
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
-        return self._push_facts(moments, tolerance_m=CUBE_TOLERANCE_M, upright=any_way, stands=any_way)
+        return replace(super().facts(moments, env_id), lifted=None)
+
+    def _upright(self, state: NamedState) -> torch.Tensor:
+        return torch.ones_like(state.qpos[:, 0], dtype=torch.bool)
+
+    _stands = _upright  # it may lie, move and hang
 
 
 PUSH_CUBE = TableTask(
