@@ -374,6 +374,11 @@ _ROOM_M = 0.05
 _FLOOR_M = -0.75
 _PARKED_X_M = -1.6
 
+_Pair: TypeAlias = tuple[float, float]
+Footprint: TypeAlias = tuple[str, _Pair, _Pair, _Pair]
+"""A thing's name in conditions, its position in the model, for episodes whose conditions do not set it, the centre of
+its rectangle relative to that, and half the lengths along x and y [m]."""
+
 
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     """Return the kinds of distractors: objects that the instruction cannot mean."""
@@ -403,14 +408,14 @@ class Distractors:
         )
 
     def placed(
-        self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
+        self, among: Sequence[Footprint], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
         """Draw poses on the table, clear of ``among``; return them with the number that fitted."""
         # The occupied rectangles of the table: centre, and half the lengths along x and y [m].
         taken = []
-        for footprint in among:
-            x, y = point(conditions.get(f"{footprint.asset}.position", footprint.place))[:2]
-            taken.append((x + footprint.middle[0], y + footprint.middle[1], *footprint.half))
+        for asset, place, middle, half in among:
+            x, y = point(conditions.get(f"{asset}.position", place))[:2]
+            taken.append((x + middle[0], y + middle[1], *half))
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
@@ -439,23 +444,13 @@ class Distractors:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footprint:
-    """The area of the table that one of the task's things occupies, in any episode."""
-
-    asset: str  # name in conditions
-    place: tuple[float, float]  # position in the model [m], for episodes whose conditions do not set it
-    middle: tuple[float, float]  # centre of its rectangle, relative to its origin [m]
-    half: tuple[float, float]  # half the lengths along x and y [m]
-
-
 def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
-    """Return the footprints of the task's things in a compiled scene."""
+    """Return the footprints of the task's things in a compiled scene, each for any episode."""
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    found = []
+    found: list[Footprint] = []
     for index in range(1, model.nbody):
         name = str(model.body(index).name)
         prefix = name.partition("/")[0]
@@ -473,7 +468,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
             middle, half = (0.0, 0.0), (radius, radius)
         else:
-            middle, half = tuple(((low + high) / 2).tolist()), tuple(((high - low) / 2).tolist())
+            middle, half = ((float(x), float(y)) for x, y in ((low + high) / 2, (high - low) / 2))
         x, y, _ = model.body_pos[index].tolist()
-        found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
+        found.append((asset_of.get(prefix, prefix), (x, y), middle, half))
     return tuple(found)
