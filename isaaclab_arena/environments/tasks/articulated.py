@@ -393,8 +393,7 @@ class PressButton(ArticulatedTask):
             + 0.5 * touched * terms.progress(press, start=0.0, goal=TRAVEL_M)
             + success
         )
-        metrics = {"final_press_m": press}
-        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics={"final_press_m": press})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         return state.touching(_BUTTON_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)

@@ -334,8 +334,7 @@ class PickAndPlace(ObjectTask):
             + success
         )
         lost = terms.off_the_table(position) | terms.off_the_table(bin_position)
-        metrics = {"final_bin_distance_m": bin_distance}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=lost, metrics={"final_bin_distance_m": bin_distance})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)

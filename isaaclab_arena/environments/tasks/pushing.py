@@ -71,8 +71,7 @@ class PushToGoal(ObjectTask):
             + success
         )
         lost = terms.off_the_table(position) | ~upright | (height > LIFTED_M)
-        metrics = {"final_goal_distance_m": goal_distance}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=lost, metrics={"final_goal_distance_m": goal_distance})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))

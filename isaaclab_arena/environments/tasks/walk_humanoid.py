@@ -225,9 +225,8 @@ class WalkHumanoid(HumanoidTask):
         self._feet = torch.where(running[:, None, None], spaces.site_positions(backend, FEET), self._feet)
         reward = self.control_dt * reward
         success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
-        lost = fallen
         metrics = {"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=fallen, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         place = moments.body_position(PELVIS)[:, :2]
