@@ -64,6 +64,7 @@ EMBODIMENTS = Registry(
     schemes={"menagerie": "isaaclab_arena.environments.robots.embodiment:menagerie_embodiment"},
 )
 
+
 _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", "bin", "blue_cube")
 
 OBJECTS = Registry(
@@ -74,8 +75,6 @@ OBJECTS = Registry(
 
 
 # Objects that can be grasped and moved, and the properties that decide which tasks can use them.
-
-_PUSH_HEIGHT_M = 0.015
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ class ObjectAsset:
             "object_oblong": float(self.oblong),
             "object_radius": self.footprint_radius,
             "object_inner_radius": inner_radius,
-            "push_height": _PUSH_HEIGHT_M,
+            "push_height": 0.015,
         }
 
 

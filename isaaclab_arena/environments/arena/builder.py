@@ -258,8 +258,6 @@ TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
 
 # Build a registered environment of a robot on a floor.
 
-FLOOR = "scenes/floor.xml"
-
 
 @dataclass(frozen=True, kw_only=True)
 class FloorEnvironmentBuilder(_SceneBuilder):
@@ -319,4 +317,4 @@ class FloorEnvironmentBuilder(_SceneBuilder):
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         task = self.make_task(config)
-        return task, FLOOR, ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)
+        return task, "scenes/floor.xml", ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset
-from isaaclab_arena.environments.variations.catalogue import PARAPHRASE, START_NOISE_RAD
+from isaaclab_arena.environments.variations.catalogue import START_NOISE_RAD
 from isaaclab_arena.environments.variations.overrides import ROBOT_START
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import EnvironmentBuildError
@@ -134,7 +134,7 @@ class ArenaEnvironment(Environment):
 
     def instruction(self, conditions: Conditions) -> str:
         """Return an episode's instruction, in the task's own words or in the episode's paraphrase."""
-        told = round(number(conditions.get(PARAPHRASE, 0)))
+        told = round(number(conditions.get("instruction.paraphrase", 0)))
         return self.task.instruction_for(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:

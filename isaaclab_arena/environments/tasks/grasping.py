@@ -28,7 +28,6 @@ REACH_M = 0.08
 NEARLY = 0.8
 
 _REACH_OF_GRASP_M = 0.10
-_CLEARANCE_M = 0.008
 _AT_REST_M_S = 0.05
 
 
@@ -117,7 +116,7 @@ def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
     _ = robot.fingers  # raises without a gripper
-    width, widest = thing.grasp_width, robot.gripper_width - _CLEARANCE_M
+    width, widest = thing.grasp_width, robot.gripper_width - 0.008
     if width > widest:
         takes = f"the gripper of '{robot.name}' takes at most {widest:.3f} m"
         raise ConfigError(Problem(f"object '{thing.name}' is {width:.3f} m wide, but {takes}", key="object"))
@@ -131,8 +130,7 @@ def _touch(finger: str, prefix: str) -> str:
 
 BIN_INSIDE_M = 0.09
 BIN_FLOOR_M = 0.008
-BIN_RIM_M = 0.07
-BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": BIN_RIM_M}
+BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": 0.07}
 
 
 def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
@@ -273,8 +271,6 @@ LIFT_OBJECT = TableTask(
 )
 
 
-PLACED_STEPS = 5
-
 _BIN_BODY = "bin/body"
 _BIN_TOUCH = "object_touches_bin"
 _AWAY_M = 0.06
@@ -306,7 +302,7 @@ class PickAndPlace(ObjectTask):
                 f"make sure that the blue container is where the {thing.words} ends up",
             ),
             time_limit_s=12.0,
-            hold_steps=PLACED_STEPS,
+            hold_steps=5,
             things=(bin_thing("bin", y=0.25, area=bin_area),),
             contact_sensors=(
                 *finger_sensors(embodiment.robot),

@@ -11,7 +11,7 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
+from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
@@ -117,18 +117,8 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
 
 
-ACTION_NOISE = "action.noise"
-OBSERVATION_DELAY = "observation.delay"
-OBSERVATION_NOISE = "observation.noise"
-PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
-PICTURE_QUALITY = "picture.jpeg_quality"
 NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
-PARAPHRASE = "instruction.paraphrase"
-DISTRACTOR_COUNT = "distractors.count"
-TABLE_HEIGHT = "table.height"
-LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
 MAX_DISTRACTORS = 6
-MAX_DELAY = 100
 START_NOISE_RAD = 0.02  # of the draw of the robot's joints around home
 
 Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the highest value of each component
@@ -321,15 +311,15 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
 
-    words, seed = "standard deviation of the action noise, as a share of each action's range", (SEEDS[ACTION_NOISE],)
+    words, seed = "standard deviation of the action noise, as a share of each action's range", ("action.noise_seed",)
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
-    words, control_steps = "age of the observations", (0, MAX_DELAY)
+    words, control_steps = "age of the observations", (0, 100)
     yield _variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
     words = "standard deviation of the noise on each observed number, in its own unit"
-    seed = (SEEDS[OBSERVATION_NOISE],)
+    seed = ("observation.noise_seed",)
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     if camera_assets(model):
-        words, seed = "standard deviation of the noise on each colour", (SEEDS[PICTURE_NOISE],)
+        words, seed = "standard deviation of the noise on each colour", ("picture.noise_seed",)
         yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
         words = "standard deviation of a Gaussian blur"
         yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
@@ -369,10 +359,6 @@ def _cm(value: float) -> float:
 # Choose distractors, objects without a part in the task, and place them in free spots.
 
 _KINDS = ("can", "cylinder", "cube")
-_NOT_PLACED_BY_US = ("table", "robot", "distractor")
-_ROOM_M = 0.05
-_FLOOR_M = -0.75
-_PARKED_X_M = -1.6
 
 _Pair: TypeAlias = tuple[float, float]
 Footprint: TypeAlias = tuple[str, _Pair, _Pair, _Pair]
@@ -396,27 +382,27 @@ class Distractors:
     @classmethod
     def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
         """Return as many distractors as variations can ask for, alternating between all kinds."""
-        counts = (max(each.sampler.span[1]) for each in variations if each.key == DISTRACTOR_COUNT)
+        counts = (max(each.sampler.span[1]) for each in variations if each.key == "distractors.count")
         kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
         return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
 
     def parts(self) -> tuple[ScenePart, ...]:
         """Return them as parts of a scene, on the floor behind the robot."""
         return tuple(
-            ScenePart(prefix=name, asset=thing.asset, position=(_PARKED_X_M, 0.3 * index, _FLOOR_M + thing.half_height))
+            ScenePart(prefix=name, asset=thing.asset, position=(-1.6, 0.3 * index, -0.75 + thing.half_height))
             for index, (name, thing) in enumerate(self.things.items())
         )
 
     def placed(
         self, among: Sequence[Footprint], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
-        """Draw poses on the table, clear of ``among``; return them with the number that fitted."""
+        """Draw poses on the table, 5 cm clear of ``among``; return them with the number that fitted."""
         # The occupied rectangles of the table: centre, and half the lengths along x and y [m].
         taken = []
         for asset, place, middle, half in among:
             x, y = point(conditions.get(f"{asset}.position", place))[:2]
             taken.append((x + middle[0], y + middle[1], *half))
-        count = round(number(conditions[DISTRACTOR_COUNT]))
+        count = round(number(conditions["distractors.count"]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
         for name, thing in list(self.things.items())[:count]:
@@ -424,7 +410,7 @@ class Distractors:
             for _ in range(200):
                 x, y = draw_uniform(generator, (0.30, -0.42), (0.78, 0.42))
                 gaps = [(max(0.0, abs(x - at_x) - a), max(0.0, abs(y - at_y) - b)) for at_x, at_y, a, b in taken]
-                if all(math.sqrt(dx * dx + dy * dy) >= radius + _ROOM_M for dx, dy in gaps):
+                if all(math.sqrt(dx * dx + dy * dy) >= radius + 0.05 for dx, dy in gaps):
                     break
             else:
                 # The table is full.
@@ -433,7 +419,7 @@ class Distractors:
             poses[f"{name}.position"] = (x, y, thing.half_height)
             poses[f"{name}.yaw"] = float(generator.uniform(-math.pi, math.pi))
             num_placed += 1
-        return {DISTRACTOR_COUNT: num_placed, **poses}
+        return {"distractors.count": num_placed, **poses}
 
     def joint_positions(self, conditions: Conditions) -> dict[str, tuple[float, ...]]:
         """Return the start poses of those in use."""
@@ -454,7 +440,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
     for index in range(1, model.nbody):
         name = str(model.body(index).name)
         prefix = name.partition("/")[0]
-        if int(model.body_parentid[index]) != 0 or prefix.startswith(_NOT_PLACED_BY_US):
+        if int(model.body_parentid[index]) != 0 or prefix.startswith(("table", "robot", "distractor")):
             continue
         # The bounding rectangle of the body from above, relative to its origin [m].
         origin, low, high = data.xpos[index][:2], np.zeros(2), np.zeros(2)

@@ -15,11 +15,9 @@ from isaaclab_arena.nested import leaves
 
 SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
 ROBOT_START = "robot.joint_position"
-_SIZE = "size"
 SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
 """Variations that are strengths of noise, and the conditions with its seed."""
 _DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
-_COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
 def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, ConditionValue]:
@@ -36,7 +34,7 @@ def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, 
         elif key == JOINT_SHIFT:
             joints = zip(point(moved[ROBOT_START]), point(moved[key]), strict=True)
             moved[ROBOT_START] = tuple(start + shift for start, shift in joints)
-        elif name == _SIZE and f"{asset}.position" in moved:
+        elif name == "size" and f"{asset}.position" in moved:
             # The height of its origin scales with it, so that it still stands.
             x, y, z = point(moved[f"{asset}.position"])
             moved[f"{asset}.position"] = (x, y, z * number(moved[key]))
@@ -61,7 +59,9 @@ def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) 
         for each in (expected, now)
     )
     return all(
-        expected.get(key) == now.get(key) or key in drawn or (_COUNT in keys and key.startswith(_DISTRACTOR))
+        expected.get(key) == now.get(key)
+        or key in drawn
+        or ("distractors.count" in keys and key.startswith("distractor_"))
         for key in expected.keys() | now.keys()
     )
 
@@ -242,9 +242,6 @@ ALL_AXES = "all"
 BENIGN = "benign"  # the name of the arm in which nothing is changed, which is level 0
 LANGUAGE = "language"  # the axis of other words for the task
 _OBJECT = "object"
-_NOT_OBJECTS = frozenset(
-    {"light", "robot", "table", "world", "background", "distractors", "action", "observation", "picture", "instruction"}
-)
 
 
 @dataclass(frozen=True)
@@ -383,3 +380,5 @@ AXES: Mapping[str, Axis] = {
     )
 }
 """The axes by name, in the order of tables."""
+
+_NOT_OBJECTS = {"world", *(axis.asset for axis in AXES.values())} - {_OBJECT}
