@@ -182,8 +182,7 @@ def stderr_without(words: bytes) -> Iterator[None]:
             os.write(2, b"".join(line for line in said if words not in line))
 
 
-Stream: TypeAlias = Any
-"""A Warp stream, of which `wait_stream` alone is used here."""
+Stream: TypeAlias = Any  # one of Warp's; only `wait_stream` is used
 
 
 @dataclass(frozen=True)

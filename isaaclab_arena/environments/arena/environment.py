@@ -445,17 +445,14 @@ class TableEnvironment(ArenaEnvironment):
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        task = self.task.start_state(conditions)
-        robot = self.robot
-        joints = point(conditions[ROBOT_START])
-        arm = dict(zip(robot.arm_joints, joints, strict=True))
-        fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
+        robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions[ROBOT_START])
+        start = zip((*robot.arm_joints, *robot.finger_joints), (*joints, *robot.finger_open), strict=True)
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
         # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
         held = dict(zip(robot.arm_actuators, joints, strict=True))
         return StartState(
             joint_positions={
-                **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
+                **{joint: (value,) for joint, value in start},
                 **task.joint_positions,
                 **({} if self._varied is None else self._varied.distractors.joint_positions(conditions)),
             },

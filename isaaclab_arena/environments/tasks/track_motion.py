@@ -320,15 +320,12 @@ class TrackMotion(HumanoidTask):
 def _off_course(
     state: NamedState, position: torch.Tensor, orientation: torch.Tensor, keypoints: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3).
-
-    Returns the mean distance of the keypoints (n,) [m], the pelvis' rise (n,) [m] and `rotation_error` (n, 3), and True
-    where the pelvis is too far off the motion (n,).
-    """
+    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3)."""
     keypoint_error = terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
     rise = (state.body_position(PELVIS) - position)[:, 2]
     turned = rotation_error(orientation, state.body_orientation(PELVIS))
-    return keypoint_error, rise, turned, (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
+    too_far = (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
+    return keypoint_error, rise, turned, too_far  # mean distance (n,) [m], (n,) [m], (n, 3), (n,) bool
 
 
 TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)
