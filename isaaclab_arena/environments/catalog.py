@@ -94,14 +94,13 @@ class ObjectAsset:
 
     def sizes(self) -> Mapping[str, float]:
         """Return its lengths [m] and flags for scripted policies."""
-        inner_radius = self.grasp_width / 2 if self.inner_radius is None else self.inner_radius
         return {
             "object_half_height": self.half_height,
             "object_top": self.half_height if self.top is None else self.top,
             "object_round": float(self.round),
             "object_oblong": float(self.oblong),
             "object_radius": self.footprint_radius,
-            "object_inner_radius": inner_radius,
+            "object_inner_radius": self.grasp_width / 2 if self.inner_radius is None else self.inner_radius,
             "push_height": 0.015,
         }
 

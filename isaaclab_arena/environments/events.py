@@ -34,8 +34,7 @@ def spans(holds: np.ndarray, *, shortest: int = 1, gap: int = 0) -> list[Span]:
 
 def ends(holds: np.ndarray, *, shortest: int, gap: int) -> list[Span]:
     """Return the moments at which a condition stops holding, each as a span of one moment; see `spans`."""
-    found = spans(holds, shortest=shortest, gap=gap)
-    return [(last + 1, last + 1) for _, last in found if last + 1 < len(holds)]
+    return [(last + 1, last + 1) for _, last in spans(holds, shortest=shortest, gap=gap) if last + 1 < len(holds)]
 
 
 def visits(distance: np.ndarray, *, reach: float, left: float) -> list[Span]:

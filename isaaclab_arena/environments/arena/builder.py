@@ -256,9 +256,6 @@ def _backend_choice(config: Any) -> str:
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
 
 
-# Build a registered environment of a robot on a floor.
-
-
 @dataclass(frozen=True, kw_only=True)
 class FloorEnvironmentBuilder(_SceneBuilder):
     """Builds one kind of environment on the floor.

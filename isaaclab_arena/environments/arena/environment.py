@@ -28,9 +28,6 @@ _Root: TypeAlias = tuple[slice, slice | None]
 """The columns of a root's pose, and of its velocity; None for a fixed root."""
 
 _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
-
-# An environment made of a backend and a task; subclasses define the robot's motion.
-
 _INTEGRATION_STATE = "integration_state"
 
 
@@ -223,8 +220,7 @@ class ArenaEnvironment(Environment):
     def state(self) -> StateTree:
         """Return the state of everything that moves, in Isaac Lab's layout."""
         parts = torch.cat(tuple(self._state_parts), dim=1)
-        tree = self.state_of(parts.cpu().numpy())
-        return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
+        return with_leaves(self.state_of(parts.cpu().numpy()), lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return the tensors of which `state` is made."""
@@ -391,9 +387,6 @@ class ArenaEnvironment(Environment):
         return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
 
 
-# Define the environment of a robot arm on a table.
-
-
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
 
@@ -448,20 +441,16 @@ class TableEnvironment(ArenaEnvironment):
         robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions[ROBOT_START])
         start = zip((*robot.arm_joints, *robot.finger_joints), (*joints, *robot.finger_open), strict=True)
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
-        # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
-        held = dict(zip(robot.arm_actuators, joints, strict=True))
         return StartState(
             joint_positions={
                 **{joint: (value,) for joint, value in start},
                 **task.joint_positions,
                 **({} if self._varied is None else self._varied.distractors.joint_positions(conditions)),
             },
-            controls={**held, **gripper, **task.controls},
+            # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
+            controls={**dict(zip(robot.arm_actuators, joints, strict=True)), **gripper, **task.controls},
             mocap_positions=task.mocap_positions,
         )
-
-
-# Define the environment of a robot that stands or moves on a floor.
 
 
 class FloorEnvironment(ArenaEnvironment):

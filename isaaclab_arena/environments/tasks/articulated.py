@@ -145,9 +145,8 @@ class OpenByHandle(MovedByHandTask):
     fastest: float  # longest way of a pull in one step, in the joint's unit
 
     def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
-        handle = f"{thing.prefix}/{moved.site}"
         sensors = tuple(
-            ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
+            ContactSensor(name=name, body=finger, other=f"{thing.prefix}/{moved.site}", other_is_geom=True)
             for name, finger in zip(_FINGER_TOUCHES, robot.fingers, strict=True)
         )
         self.final = f"final_{self.quantity}_{moved.unit}"

@@ -111,8 +111,7 @@ class Cartpole(FloorTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
-        in_place = _in_place(upright, position)
-        self.held_steps = terms.count_while(in_place, self.held_steps, running)
+        self.held_steps = terms.count_while(_in_place(upright, position), self.held_steps, running)
         self._length = self._length + running
         # The reward is a product of upright, centred, slow and gentle; it is 1 per second if all are ideal.
         action = self.actions.last(backend)[:, 0]

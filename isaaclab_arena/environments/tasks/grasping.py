@@ -161,7 +161,6 @@ class Reach(Task):
 
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
-        target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
         spec = TaskSpec(
             name="reach",
             instruction="move the gripper to the green marker",
@@ -174,7 +173,7 @@ class Reach(Task):
             ),
             time_limit_s=6.0,
             hold_steps=REACHED_STEPS,
-            things=(target,),
+            things=(SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target"),),
             metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
         )
         super().__init__(spec)
@@ -260,8 +259,7 @@ class LiftObject(ObjectTask):
         grasp = GraspFacts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
-        nearly = grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M)
-        return grasp.then(raised, met=met, nearly=nearly)
+        return grasp.then(raised, met=met, nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M))
 
 
 LIFT_OBJECT = TableTask(
@@ -334,8 +332,7 @@ class PickAndPlace(ObjectTask):
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
-        let_go = ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M)
-        return _placed(state, inside, let_go)
+        return _placed(state, inside, ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         grasp = GraspFacts(moments, self.robot, self.thing)

@@ -59,8 +59,7 @@ class PushToGoal(ObjectTask):
         goal_distance = terms.horizontal_distance(position, goal)
         height = position[:, 2] - self.thing.half_height
         upright = self._upright(backend)
-        on_goal = self._stands(backend) & (goal_distance < self.tolerance_m)
-        success = self.held(on_goal, running)
+        success = self.held(self._stands(backend) & (goal_distance < self.tolerance_m), running)
         reward = (
             0.3 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.7 * terms.closeness(goal_distance, half_at=0.1)

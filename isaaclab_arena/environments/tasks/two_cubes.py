@@ -63,7 +63,6 @@ class Stack(TwoCubesTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
         spec = TaskSpec(
             name="stack",
             instruction="stack the red cube on the blue cube",
@@ -76,7 +75,7 @@ class Stack(TwoCubesTask):
             ),
             time_limit_s=12.0,
             hold_steps=10,
-            contact_sensors=(touch,),
+            contact_sensors=(ContactSensor(name=_TOUCH, body="red/body", other="blue/body"),),
             metrics=(Metric(name="final_beside_m", unit="m", better="lower"),),
         )
         super().__init__(embodiment, spec)
@@ -217,9 +216,8 @@ class PickByColour(TwoCubesTask):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
         grasp, wrong = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
-        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         return grasp.then(
-            raised,
+            grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M),
             taken=grasp.held | wrong.held,
             wrong_object=wrong.held,
             other_m=wrong.hand_m,

@@ -195,7 +195,6 @@ class VelocityGo1(FloorTask):
         # As in `judge`, the first steps do not count: the robot has to accelerate.
         judged = steps > self.settling_steps
         strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
-        pose = moments.joint_position("robot/free").numpy()
         return FloorFacts(
             dt_s=self.control_dt,
             share=steps.numpy() / round(self.spec.time_limit_s / self.control_dt),
@@ -203,7 +202,7 @@ class VelocityGo1(FloorTask):
             fallen=fallen,
             nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any().numpy(),
             strayed=strayed,
-            moved=moved_from_start(pose) if bool(command.any()) else None,
+            moved=moved_from_start(moments.joint_position("robot/free").numpy()) if bool(command.any()) else None,
         )
 
 

@@ -460,8 +460,7 @@ class VariedWorld:
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
         strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
-        seeds = [round(number(own.get("action.noise_seed", 0))) for own in conditions]
-        self.noise.begin(slots, strengths, seeds)
+        self.noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
         self.delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
         self.disturbances.begin(env_ids, conditions)
         shifts = [-number(own.get("table.height", 0.0)) for own in conditions]
