@@ -290,7 +290,6 @@ def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) 
 
 BRIEF_S = 0.25
 ROBOT_MOVED_M = 0.1
-TURNED_RAD = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +375,7 @@ def moved_from_start(pose: np.ndarray) -> np.ndarray:
     """True where a body's pose (moments, 7) is 10 cm over the floor or 0.2 rad from its start. Shape: (moments,)."""
     x, y = (pose[:, :2] - pose[:1, :2]).T
     half_turn_cos = abs((pose[:, 3:] * pose[:1, 3:]).sum(axis=1))
-    return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
+    return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(0.2 / 2))
 
 
 # Read the events of an episode from its facts, and choose the one that explains its failure.

@@ -179,11 +179,8 @@ class MujocoBackend(Backend):
         self._warm_start[ids] = kept
 
 
-# Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.
-
-
 class Window(ExitStack):
-    """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
+    """Shows a batch's first world in MuJoCo's viewer, at most in real time; RuntimeError if no window can be opened."""
 
     def __init__(self, backend: MujocoBackend) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,14 +191,7 @@ class TableTask(_SceneBuilder):
                 with suppress(ConfigError):
                     self.check(self.config_class(**{option: name}))
                     accepted[option].append(name)
-        return EnvironmentSummary(
-            instruction=task.spec.instruction,
-            success=" ".join((inspect.getdoc(type(task)) or "").split()),
-            episode_length=round(task.spec.time_limit_s / task.control_dt),
-            episode_s=task.spec.time_limit_s,
-            embodiments=tuple(accepted["embodiment"]),
-            objects=tuple(accepted["object"]),
-        )
+        return _summary(task, accepted["embodiment"], accepted["object"])
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return the possible variations of the environment."""
@@ -245,6 +238,17 @@ class TableTask(_SceneBuilder):
         return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
 
 
+def _summary(task: Task, embodiments: Sequence[str], objects: Sequence[str]) -> EnvironmentSummary:
+    return EnvironmentSummary(
+        instruction=task.spec.instruction,
+        success=" ".join((inspect.getdoc(type(task)) or "").split()),
+        episode_length=round(task.spec.time_limit_s / task.control_dt),
+        episode_s=task.spec.time_limit_s,
+        embodiments=tuple(embodiments),
+        objects=tuple(objects),
+    )
+
+
 def _camera_options(config: Any) -> CameraOptions:
     return config if isinstance(config, CameraOptions) else CameraOptions()
 
@@ -289,13 +293,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options."""
         task = self.make_task(self.config_class())
-        return EnvironmentSummary(
-            instruction=task.spec.instruction,
-            success=" ".join((inspect.getdoc(type(task)) or "").split()),
-            episode_length=round(task.spec.time_limit_s / task.control_dt),
-            episode_s=task.spec.time_limit_s,
-            embodiments=(task.robot.name,),
-        )
+        return _summary(task, (task.robot.name,), ())
 
     def sample(self, config: Any) -> FloorEnvironment:
         """Return a batch of one on the CPU."""

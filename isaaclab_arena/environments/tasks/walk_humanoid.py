@@ -108,7 +108,6 @@ def heading(backend: NamedState) -> torch.Tensor:
 SHARE_OF_THE_WAY = 0.7
 LOWEST_M = 0.5
 
-_SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
 _TIME_LIMIT_S = 10.0
 _SEEN_WAY_M = 0.5
 _SWING_HEIGHT_M = 0.09
@@ -150,7 +149,7 @@ class WalkHumanoid(HumanoidTask):
         self._aside = torch.tensor(_ASIDE, device=backend.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
+        speed, yaw = draw_uniform(generator, (0.6, -np.pi), (1.0, np.pi))
         num_joints = len(HUMANOID.joints)
         offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
         joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))

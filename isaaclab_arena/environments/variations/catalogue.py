@@ -358,7 +358,6 @@ def _cm(value: float) -> float:
 
 # Choose distractors, objects without a part in the task, and place them in free spots.
 
-_KINDS = ("can", "cylinder", "cube")
 
 _Pair: TypeAlias = tuple[float, float]
 Footprint: TypeAlias = tuple[str, _Pair, _Pair, _Pair]
@@ -369,7 +368,7 @@ its rectangle relative to that, and half the lengths along x and y [m]."""
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     """Return the kinds of distractors: objects that the instruction cannot mean."""
     said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
-    kinds = [OBJECTS.get(name) for name in _KINDS]
+    kinds = [OBJECTS.get(name) for name in ("can", "cylinder", "cube")]
     return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
 
 
