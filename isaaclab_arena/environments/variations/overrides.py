@@ -321,64 +321,31 @@ AXES: Mapping[str, Axis] = {
         Axis("object_mass", _OBJECT, ("mass",), 1.9, "mass [kg]"),
         Axis("object_friction", _OBJECT, ("friction",), 2.0, "coefficient"),
         _pictures("object_color", _OBJECT, ("color",), 1.0, "red, green and blue"),
-        _pictures(
-            "light",
-            "light",
-            ("direction", "intensity", "color"),
-            1.0,
-            "direction, and factors on intensity and colour",
-            "light",
-        ),
-        _pictures(
-            "camera_pose",
-            _OBJECT,
-            ("position", "rotation"),
-            2.0,
-            "distance along each axis [m] and angle about each axis [rad]",
-            "camera",
-        ),
+        _pictures("light", "light", ("direction", "intensity", "color"), 1.0,
+                  "direction, and factors on intensity and colour", "light"),
+        _pictures("camera_pose", _OBJECT, ("position", "rotation"), 2.0,
+                  "distance along each axis [m] and angle about each axis [rad]", "camera"),
         Axis("robot_start", "robot", ("joint_shift",), 20.0, "angle of each joint [rad]", "robot start"),
         Axis("table_height", "table", ("height",), 5.0, "height [m]"),
-        _exact_pictures(
-            "table_texture", "table", ("texture",), 1.0, "parts of another pattern on the table, of 5", "background"
-        ),
-        _exact_pictures(
-            "background_texture",
-            "background",
-            ("texture",),
-            1.0,
-            "parts of another pattern on the floor around the table, of 5",
-            "background",
-        ),
+        _exact_pictures("table_texture", "table", ("texture",), 1.0,
+                        "parts of another pattern on the table, of 5", "background"),
+        _exact_pictures("background_texture", "background", ("texture",), 1.0,
+                        "parts of another pattern on the floor around the table, of 5", "background"),
         _exact("distractors", "distractors", ("count",), 2.0, "number of objects", "layout"),
-        _exact(
-            "action_noise", "action", ("noise",), 0.4, "standard deviation as a share of each action's range", "noise"
-        ),
-        _exact(
-            "sensor_noise",
-            "observation",
-            ("noise",),
-            2.0,
-            "standard deviation on each observed number, in its own unit",
-            "noise",
-        ),
-        _exact_pictures(
-            "picture_noise", "picture", ("noise",), 4.0, "standard deviation on each colour, of 255", "noise"
-        ),
+        _exact("action_noise", "action", ("noise",), 0.4,
+               "standard deviation as a share of each action's range", "noise"),
+        _exact("sensor_noise", "observation", ("noise",), 2.0,
+               "standard deviation on each observed number, in its own unit", "noise"),
+        _exact_pictures("picture_noise", "picture", ("noise",), 4.0,
+                        "standard deviation on each colour, of 255", "noise"),
         _exact_pictures("picture_blur", "picture", ("blur",), 3.0, "standard deviation [pixels]", "noise"),
         _pictures("picture_exposure", "picture", ("exposure",), 2.0, "light on the sensor [stops]", "light"),
         _exact_pictures("picture_compression", "picture", ("jpeg_quality",), 1.8, "quality of JPEG, of 100", "noise"),
         _exact("delay", "observation", ("delay",), 5 / 3, "age of observations [control steps]", "noise"),
-        _exact(
-            LANGUAGE,
-            "instruction",
-            ("paraphrase",),
-            1.0,
-            "number of the paraphrase, from near the task's own words to far from them",
-            "language",
-        ),
+        _exact(LANGUAGE, "instruction", ("paraphrase",), 1.0,
+               "number of the paraphrase, from near the task's own words to far from them", "language"),
     )
-}
+}  # fmt: skip
 """The axes by name, in the order of tables."""
 
 _NOT_OBJECTS = {"world", *(axis.asset for axis in AXES.values())} - {_OBJECT}
