@@ -14,7 +14,6 @@ from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset
 from isaaclab_arena.environments.variations.catalogue import START_NOISE_RAD
-from isaaclab_arena.environments.variations.overrides import ROBOT_START
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -430,7 +429,7 @@ class TableEnvironment(ArenaEnvironment):
         noise = (START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
-        return {ROBOT_START: joints, **self.task.draw_conditions(generator)}
+        return {"robot.joint_position": joints, **self.task.draw_conditions(generator)}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
@@ -438,7 +437,7 @@ class TableEnvironment(ArenaEnvironment):
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions[ROBOT_START])
+        robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions["robot.joint_position"])
         start = zip((*robot.arm_joints, *robot.finger_joints), (*joints, *robot.finger_open), strict=True)
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
         return StartState(

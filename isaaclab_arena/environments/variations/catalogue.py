@@ -11,7 +11,6 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.overrides import SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
@@ -67,7 +66,6 @@ SURFACES: Mapping[str, str] = {"table": "wood", "background": "floor"}
 """Asset of a variation to the material of the scene that it covers."""
 
 _COARSENESS = {"table": 1, "background": 2}  # the floor repeats its texture on fewer metres
-TEXTURE, PATTERN = "texture", "pattern"
 WHOLE = 5  # a texture counts in fifths: of so many parts nothing is left of the scene's own
 _SIZE = 256
 _CHARCOAL, _CREAM, _TAN, _VIOLET = (58, 60, 66), (236, 228, 206), (176, 148, 112), (126, 96, 150)
@@ -82,7 +80,7 @@ NUM_PATTERNS = len(_COLOURS)
 def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and pixels of each mixture of each pattern with the texture of each surface that variations change."""
     # Integer arithmetic, so that textures are the same on every machine.
-    for asset in (each.asset for each in variations if each.name == TEXTURE):
+    for asset in (each.asset for each in variations if each.name == "texture"):
         # The scene's own texture is shrunk to the size of the patterns by block means.
         model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
         texture = int(model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
@@ -96,7 +94,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tu
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels.astype(np.uint8)
+                yield f"{asset}_texture_{pattern}_{parts}", pixels.astype(np.uint8)
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
@@ -228,11 +226,11 @@ def _starts(model: mujoco.MjModel, draws: Sequence[Conditions]) -> Iterator[Vari
             yield start
             if is_position:
                 words, span = f"added to {asset}.position along x and y", ((-0.02, -0.02), (0.02, 0.02))
-                shift = _variation(asset, SHIFT, "m", words, span, (-0.5, 0.5), (0.0, 0.0))
+                shift = _variation(asset, "shift", "m", words, span, (-0.5, 0.5), (0.0, 0.0))
                 lowest, highest = _room(table, (low, high))
                 yield replace(shift, lowest=lowest, highest=highest, because=_ON_TABLE)
         if name == "yaw":
-            yield _variation(asset, TURN, "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
+            yield _variation(asset, "turn", "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
 
 
 def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
@@ -330,9 +328,9 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
     for asset, material in SURFACES.items():
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
-        texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
+        texture = _variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
         if any(model.material(index).name == material for index in range(model.nmat)):
-            yield replace(texture, companions=(f"{asset}.{PATTERN}",))
+            yield replace(texture, companions=(f"{asset}.pattern",))
 
 
 def _variation(

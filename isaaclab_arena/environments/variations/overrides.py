@@ -13,8 +13,6 @@ from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.
 
-SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
-ROBOT_START = "robot.joint_position"
 SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
 """Variations that are strengths of noise, and the conditions with its seed."""
 _DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
@@ -25,15 +23,15 @@ def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, 
     moved = dict(conditions)
     for key in keys:
         asset, _, name = key.partition(".")
-        if name == SHIFT:
+        if name == "shift":
             x, y, z = point(moved[f"{asset}.position"])
             east, north = point(moved[key])
             moved[f"{asset}.position"] = (x + east, y + north, z)
-        elif name == TURN:
+        elif name == "turn":
             moved[f"{asset}.yaw"] = number(moved[f"{asset}.yaw"]) + number(moved[key])
-        elif key == JOINT_SHIFT:
-            joints = zip(point(moved[ROBOT_START]), point(moved[key]), strict=True)
-            moved[ROBOT_START] = tuple(start + shift for start, shift in joints)
+        elif key == "robot.joint_shift":
+            joints = zip(point(moved["robot.joint_position"]), point(moved[key]), strict=True)
+            moved["robot.joint_position"] = tuple(start + shift for start, shift in joints)
         elif name == "size" and f"{asset}.position" in moved:
             # The height of its origin scales with it, so that it still stands.
             x, y, z = point(moved[f"{asset}.position"])
@@ -121,7 +119,7 @@ def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
     """Return a problem if a replaced start and its shift together leave the limits, though neither alone does."""
     problems = []
     for key, moved in on.items():
-        start = on.get(key.replace(f".{SHIFT}", ".position").replace(JOINT_SHIFT, ROBOT_START))
+        start = on.get(key.replace(".shift", ".position").replace("robot.joint_shift", "robot.joint_position"))
         if start is None or start is moved or not start.lowest:
             continue
         (low, high), (down, up) = start.sampler.span, moved.sampler.span

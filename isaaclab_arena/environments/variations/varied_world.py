@@ -447,8 +447,8 @@ class VariedWorld:
                 varied[seed] = episode.noise_seed
         for surface in catalogue.SURFACES:
             # A surface's pattern is drawn independently of its mixture.
-            if f"{surface}.{catalogue.TEXTURE}" in varied:
-                key = f"{surface}.{catalogue.PATTERN}"
+            if f"{surface}.texture" in varied:
+                key = f"{surface}.pattern"
                 varied[key] = int(catalogue.NUM_PATTERNS * episode.variation_generator(key).random())
         if "distractors.count" in varied:
             stream = episode.variation_generator("distractors.position")
@@ -507,11 +507,11 @@ class VariedWorld:
             changes.append(changed("body_pos", base, model.body_pos[base] + np.asarray(shift, float)))
         for asset, material in catalogue.SURFACES.items():
             # The mixtures of a surface's texture with each pattern are in the model; a mixture of 0 is its own.
-            parts = round(number(conditions.get(f"{asset}.{catalogue.TEXTURE}", 0)))
+            parts = round(number(conditions.get(f"{asset}.texture", 0)))
             if parts > 0:
-                pattern, index = round(number(conditions[f"{asset}.{catalogue.PATTERN}"])), model.material(material).id
+                pattern, index = round(number(conditions[f"{asset}.pattern"])), model.material(material).id
                 textures = np.array(model.mat_texid[index])
-                mixture = model.texture(f"{asset}_{catalogue.TEXTURE}_{pattern}_{parts}").id
+                mixture = model.texture(f"{asset}_texture_{pattern}_{parts}").id
                 textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = mixture
                 changes.append(changed("mat_texid", index, textures))
         return changes
