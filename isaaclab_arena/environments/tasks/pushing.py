@@ -213,9 +213,10 @@ class PushCube(PushToGoal):
         return replace(super().facts(moments, env_id), lifted=None)
 
     def _upright(self, state: NamedState) -> torch.Tensor:
-        return torch.ones_like(state.qpos[:, 0], dtype=torch.bool)
+        return torch.ones_like(state.qpos[:, 0], dtype=torch.bool)  # it may lie
 
-    _stands = _upright  # it may lie, move and hang
+    def _stands(self, state: NamedState) -> torch.Tensor:
+        return self._upright(state)  # it may move and hang too
 
 
 PUSH_CUBE = TableTask(
