@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.harness.environments import build, episodes
 from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
 from isaaclab_arena.interfaces.environment import Environment
 
 ENVIRONMENT = "lift_object"
@@ -95,10 +94,10 @@ def main(options: Options) -> None:
     heading = ("env slots", "what varies", *figures)
     table = Table(*heading, words=2)
     builder = ENVIRONMENTS.get(ENVIRONMENT)
-    others = [each.key for each in builder.variations(builder.config_class()) if each.key != DISTRACTOR_COUNT]
+    others = [each.key for each in builder.variations(builder.config_class()) if each.key != "distractors.count"]
     pairs = {
         ("nothing", "all but distractors"): ((), others),
-        ("distractors", "all"): ((DISTRACTOR_COUNT,), (*others, DISTRACTOR_COUNT)),
+        ("distractors", "all"): (("distractors.count",), (*others, "distractors.count")),
     }
     for num_envs in options.num_envs:
         nothing_us = 0.0

@@ -35,39 +35,12 @@ if TYPE_CHECKING:
     from isaaclab_arena.interfaces.specs import ArraySpec
 
 __all__ = [
-    "EMBODIMENTS",
-    "ENVIRONMENTS",
-    "OBJECTS",
-    "SUITES",
-    "ArraySpec",
-    "Background",
-    "BeginsResets",
-    "BeginsSteps",
-    "ContentBuilder",
-    "ContentSources",
-    "Environment",
-    "EnvironmentBuilder",
-    "EnvironmentVectorEnv",
-    "EnvironmentWrapper",
-    "Episode",
-    "EpisodeEvents",
-    "Filmable",
-    "FilmableLater",
-    "Metric",
-    "Observation",
-    "PartwiseRecordable",
-    "PicturesOnDemand",
-    "Recordable",
-    "Restorable",
-    "Sampler",
-    "Snapshottable",
-    "Step",
-    "Suite",
-    "SuiteTask",
-    "TriesSteps",
-    "VariableEnvironmentBuilder",
-    "Variation",
-]
+    "EMBODIMENTS", "ENVIRONMENTS", "OBJECTS", "SUITES", "ArraySpec", "Background", "BeginsResets", "BeginsSteps",
+    "ContentBuilder", "ContentSources", "Environment", "EnvironmentBuilder", "EnvironmentVectorEnv",
+    "EnvironmentWrapper", "Episode", "EpisodeEvents", "Filmable", "FilmableLater", "Metric", "Observation",
+    "PartwiseRecordable", "PicturesOnDemand", "Recordable", "Restorable", "Sampler", "Snapshottable", "Step", "Suite",
+    "SuiteTask", "TriesSteps", "VariableEnvironmentBuilder", "Variation",
+]  # fmt: skip
 
 _HOMES = {
     name: f"isaaclab_arena.{home}"

@@ -1,7 +1,8 @@
 """The names of environments, suites of them, embodiments and objects; and the objects, which are data alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from isaaclab_arena.registry import Registry
 
@@ -63,6 +64,7 @@ EMBODIMENTS = Registry(
     schemes={"menagerie": "isaaclab_arena.environments.robots.embodiment:menagerie_embodiment"},
 )
 
+
 _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", "bin", "blue_cube")
 
 OBJECTS = Registry(
@@ -73,8 +75,6 @@ OBJECTS = Registry(
 
 
 # Objects that can be grasped and moved, and the properties that decide which tasks can use them.
-
-_PUSH_HEIGHT_M = 0.015
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,92 +94,39 @@ class ObjectAsset:
 
     def sizes(self) -> Mapping[str, float]:
         """Return its lengths [m] and flags for scripted policies."""
-        inner_radius = self.grasp_width / 2 if self.inner_radius is None else self.inner_radius
         return {
             "object_half_height": self.half_height,
             "object_top": self.half_height if self.top is None else self.top,
             "object_round": float(self.round),
             "object_oblong": float(self.oblong),
             "object_radius": self.footprint_radius,
-            "object_inner_radius": inner_radius,
-            "push_height": _PUSH_HEIGHT_M,
+            "object_inner_radius": self.grasp_width / 2 if self.inner_radius is None else self.inner_radius,
+            "push_height": 0.015,
         }
 
 
-CUBE = ObjectAsset(
-    name="cube",
-    words="red cube",
-    asset="objects/cube.xml",
-    half_height=0.025,
-    grasp_width=0.05,
-    footprint_radius=0.0354,
-    round=False,
-)
-CYLINDER = ObjectAsset(
-    name="cylinder",
-    words="green cylinder",
-    asset="objects/cylinder.xml",
-    half_height=0.035,
-    grasp_width=0.048,
-    footprint_radius=0.024,
-    round=True,
-)
-CAN = ObjectAsset(
-    name="can",
-    words="blue can",
-    asset="objects/can.xml",
-    half_height=0.05,
-    grasp_width=0.0624,
-    footprint_radius=0.0312,
-    round=True,
-)
-BLUE_CUBE = replace(CUBE, name="blue_cube", words="blue cube", asset="objects/blue_cube.xml")
-BOTTLE = ObjectAsset(
-    name="bottle",
-    words="violet bottle",
-    asset="objects/bottle.xml",
-    half_height=0.08,
-    grasp_width=0.029,
-    footprint_radius=0.03,
-    inner_radius=0.03,
-    round=True,
-)
-MUG = ObjectAsset(
-    name="mug",
-    words="pink mug",
-    asset="objects/mug.xml",
-    half_height=0.045,
-    grasp_width=0.064,
-    footprint_radius=0.06,
-    round=False,
-    oblong=True,
-)
-CRACKER_BOX = ObjectAsset(
-    name="cracker_box",
-    words="yellow cracker box",
-    asset="objects/cracker_box.xml",
-    half_height=0.10,
-    grasp_width=0.06,
-    footprint_radius=0.0808,
-    round=False,
-    oblong=True,
-)
-PLATE = ObjectAsset(
-    name="plate",
-    words="white plate",
-    asset="objects/plate.xml",
-    half_height=0.009,
-    grasp_width=0.18,
-    footprint_radius=0.09,
-    round=True,
-)
-BIN = ObjectAsset(
-    name="bin",
-    words="blue bin",
-    asset="objects/bin.xml",
-    half_height=0.0,
-    top=0.07,
-    grasp_width=0.196,
-    footprint_radius=0.1386,
-    round=False,
-)
+def _object(
+    name: str, words: str, half_height: float, grasp_width: float, footprint_radius: float, **more: Any
+) -> ObjectAsset:
+    """Return an object of this package, whose file has its name."""
+    return ObjectAsset(
+        name=name,
+        words=words,
+        asset=f"objects/{name}.xml",
+        half_height=half_height,
+        grasp_width=grasp_width,
+        footprint_radius=footprint_radius,
+        **{"round": False, **more},
+    )
+
+
+# Name and words, then half height, width between the fingers, and radius from above [m].
+CUBE = _object("cube", "red cube", 0.025, 0.05, 0.0354)
+CYLINDER = _object("cylinder", "green cylinder", 0.035, 0.048, 0.024, round=True)
+CAN = _object("can", "blue can", 0.05, 0.0624, 0.0312, round=True)
+BLUE_CUBE = _object("blue_cube", "blue cube", 0.025, 0.05, 0.0354)
+BOTTLE = _object("bottle", "violet bottle", 0.08, 0.029, 0.03, inner_radius=0.03, round=True)
+MUG = _object("mug", "pink mug", 0.045, 0.064, 0.06, oblong=True)
+CRACKER_BOX = _object("cracker_box", "yellow cracker box", 0.10, 0.06, 0.0808, oblong=True)
+PLATE = _object("plate", "white plate", 0.009, 0.18, 0.09, round=True)
+BIN = _object("bin", "blue bin", 0.0, 0.196, 0.1386, top=0.07)

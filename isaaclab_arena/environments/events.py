@@ -34,8 +34,7 @@ def spans(holds: np.ndarray, *, shortest: int = 1, gap: int = 0) -> list[Span]:
 
 def ends(holds: np.ndarray, *, shortest: int, gap: int) -> list[Span]:
     """Return the moments at which a condition stops holding, each as a span of one moment; see `spans`."""
-    found = spans(holds, shortest=shortest, gap=gap)
-    return [(last + 1, last + 1) for _, last in found if last + 1 < len(holds)]
+    return [(last + 1, last + 1) for _, last in spans(holds, shortest=shortest, gap=gap) if last + 1 < len(holds)]
 
 
 def visits(distance: np.ndarray, *, reach: float, left: float) -> list[Span]:
@@ -291,7 +290,6 @@ def strayed(position: torch.Tensor, held: torch.Tensor, settle_steps: int = 10) 
 
 BRIEF_S = 0.25
 ROBOT_MOVED_M = 0.1
-TURNED_RAD = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +375,7 @@ def moved_from_start(pose: np.ndarray) -> np.ndarray:
     """True where a body's pose (moments, 7) is 10 cm over the floor or 0.2 rad from its start. Shape: (moments,)."""
     x, y = (pose[:, :2] - pose[:1, :2]).T
     half_turn_cos = abs((pose[:, 3:] * pose[:1, 3:]).sum(axis=1))
-    return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(TURNED_RAD / 2))
+    return (x * x + y * y > ROBOT_MOVED_M * ROBOT_MOVED_M) | (half_turn_cos < math.cos(0.2 / 2))
 
 
 # Read the events of an episode from its facts, and choose the one that explains its failure.

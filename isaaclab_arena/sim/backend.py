@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.math import multiply, rotate
 from isaaclab_arena.sim.scene import Robot
 
@@ -173,6 +174,16 @@ class ModelChange:
     field: str  # as in `mujoco.MjModel`: body_mass, geom_rgba, opt.gravity
     entry: int  # index of the body, geom, light or camera, or of the component of an option; 0 for a single number
     value: tuple[float, ...]  # new value, flat, in the entry's order
+
+
+def changed_fields(changes: Sequence[Sequence[ModelChange]]) -> set[str]:
+    """Return the fields that worlds change; EnvironmentBuildError for one that all worlds need to share."""
+    fields = {change.field for own in changes for change in own}
+    if "opt.timestep" in fields:
+        # A control step has the same number of physics steps in every world.
+        reason = "a world cannot have its own 'opt.timestep': all worlds advance by the same time"
+        raise EnvironmentBuildError(f"{reason}; set it in the scene's file")
+    return fields
 
 
 def write_changes(

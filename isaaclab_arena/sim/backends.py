@@ -15,7 +15,15 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, model_names, write_changes, write_starts
+from isaaclab_arena.sim.backend import (
+    Backend,
+    ModelChange,
+    StartState,
+    changed_fields,
+    model_names,
+    write_changes,
+    write_starts,
+)
 
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -88,8 +96,7 @@ class MujocoBackend(Backend):
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
         ids = env_ids.numpy()
-        fields = {change.field for own in changes for change in own}
-        for name in sorted(fields - self._varied.keys()):
+        for name in sorted(changed_fields(changes) - self._varied.keys()):
             try:
                 self._varied[name] = self.batch.expand(name)
             except ValueError as error:
@@ -172,11 +179,8 @@ class MujocoBackend(Backend):
         self._warm_start[ids] = kept
 
 
-# Show one world in a window while it runs: MuJoCo's viewer, on a machine with a display.
-
-
 class Window(ExitStack):
-    """Shows the first world of a batch, at most in real time; RuntimeError if no window can be opened."""
+    """Shows a batch's first world in MuJoCo's viewer, at most in real time; RuntimeError if no window can be opened."""
 
     def __init__(self, backend: MujocoBackend) -> None:
         super().__init__()

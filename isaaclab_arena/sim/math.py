@@ -73,8 +73,6 @@ def _rotated(real: torch.Tensor, axis: torch.Tensor, vector: torch.Tensor) -> to
 #
 # Legend: n worlds, k joints, 6 task directions (vx, vy, vz, wx, wy, wz).
 
-_LIMIT_PASSES = 2
-
 
 def damped_least_squares(
     jacobian: torch.Tensor, twist: torch.Tensor, damping: float, *, rotation_weight: float = 1.0
@@ -108,7 +106,7 @@ def step_within_limits(
     # An arm of few joints needs it: clipping afterwards would leave its position wrong. low <= 0 <= high.
     step = damped_least_squares(jacobian, twist, damping, rotation_weight=rotation_weight)
     stopped = torch.zeros_like(step, dtype=torch.bool)
-    for _ in range(_LIMIT_PASSES):
+    for _ in range(2):
         stopped = stopped | (step < low) | (step > high)
         held = torch.where(stopped, torch.minimum(torch.maximum(step, low), high), 0.0)
         free = torch.where(stopped[:, None, :], 0.0, jacobian)

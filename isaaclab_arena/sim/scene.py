@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -191,32 +192,31 @@ class PartNames:
     actuators: tuple[str, ...]
 
 
-_known_names: dict[Path, tuple[ContentKey, PartNames]] = {}
-
-
 def part_names(asset: str) -> PartNames:
     """Return the names in an MJCF file (kept until it changes); ConfigError if it cannot be read."""
     path = ASSETS / asset
     if wrong := not_a_plain_file(path):
         raise ConfigError(Problem(wrong, file=str(path)))
     try:
-        key = content_key(path)
-        if path in _known_names and _known_names[path][0] == key:
-            return _known_names[path][1]
-        spec = mujoco.MjSpec.from_file(str(path))
-        free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
-        # A name that is not UTF-8 is found only when it is read.
-        names = PartNames(
-            bodies=tuple(body.name for body in spec.bodies[1:]),
-            mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
-            joints=tuple(joint.name for joint in spec.joints),
-            free_joints={joint.name: joint.parent.name for joint in free},
-            actuators=tuple(actuator.name for actuator in spec.actuators),
-        )
+        return _names_in(path, content_key(path))
     except (OSError, ValueError) as error:
         raise ConfigError(Problem(f"cannot be read: {first_line(error)}", file=str(path))) from error
-    _known_names[path] = key, names
-    return names
+
+
+@lru_cache(maxsize=256)
+def _names_in(path: Path, key: ContentKey) -> PartNames:
+    """Return the names in an MJCF file; ``key`` invalidates the cache."""
+    del key
+    spec = mujoco.MjSpec.from_file(str(path))
+    free = [joint for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
+    # A name that is not UTF-8 is found only when it is read.
+    return PartNames(
+        bodies=tuple(body.name for body in spec.bodies[1:]),
+        mocap_bodies=tuple(body.name for body in spec.bodies[1:] if body.mocap),
+        joints=tuple(joint.name for joint in spec.joints),
+        free_joints={joint.name: joint.parent.name for joint in free},
+        actuators=tuple(actuator.name for actuator in spec.actuators),
+    )
 
 
 def compose_scene(

@@ -85,9 +85,7 @@ class StartSender:
 # simulation on the CPU needed, checks every control step for an overflow, and repeats that step with more room.
 
 _PROBE_STEPS = 400
-_PROBE_EVERY = 20
 _HEADROOM = 2.0
-_AT_LEAST_CONTACTS, _AT_LEAST_CONSTRAINTS = 32, 64
 _GROWTH = 1.5
 
 _BITS = mujoco_warp.OverflowType
@@ -117,13 +115,13 @@ def probed_sizes(model: mujoco.MjModel) -> BufferSizes:
     high = np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
     contacts = constraints = 0
     for step in range(_PROBE_STEPS):
-        if step % _PROBE_EVERY == 0:
+        if step % 20 == 0:
             data.ctrl[:] = generator.uniform(low, high)
         mujoco.mj_step(model, data)
         contacts, constraints = max(contacts, data.ncon), max(constraints, data.nefc)
     return BufferSizes(
-        contacts=max(_AT_LEAST_CONTACTS, round(_HEADROOM * contacts)),
-        constraints=max(_AT_LEAST_CONSTRAINTS, round(_HEADROOM * constraints)),
+        contacts=max(32, round(_HEADROOM * contacts)),
+        constraints=max(64, round(_HEADROOM * constraints)),
     )
 
 
@@ -165,7 +163,6 @@ SENSORS = "sensordata"
 WARM_START = "qacc_warmstart"
 
 _LARGEST = 1e10  # MuJoCo's mjMAXVAL: a world with a larger number has broken down
-_MAY_BREAK = ("qpos", "qvel", WARM_START, "act")
 
 
 class StepRollback:
@@ -233,7 +230,7 @@ class StepRollback:
     def _put_back(self, *, may_fail: bool) -> torch.Tensor:
         made = self._chosen & self.room.was_enough() if may_fail else self._chosen
         self._restore(self._before, ~made)
-        numbers = torch.cat([self._live[name] for name in _MAY_BREAK], dim=1)
+        numbers = torch.cat([self._live[name] for name in ("qpos", "qvel", WARM_START, "act")], dim=1)
         broken = made & ~(numbers.abs() < _LARGEST).all(dim=1)
         self.diverged |= broken
         self._restore({name: value.expand_as(self._live[name]) for name, value in self.at_rest.items()}, broken)
@@ -347,7 +344,7 @@ class WarpBackend(Backend):
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Set model values of single worlds; see `Backend.vary`."""
         # Widened fields are new arrays, which captured graphs do not know.
-        new = {change.field for own in changes for change in own} - self._changed
+        new = backend.changed_fields(changes) - self._changed
         if fixed := sorted(new - _SHARED - _PER_WORLD):
             reason = f"cannot give a world its own '{fixed[0]}'"
             raise EnvironmentBuildError(f"MuJoCo-Warp {reason}; use the backend 'mujoco'")

@@ -41,9 +41,6 @@ class Camera:
     segmentation: bool = False
 
 
-LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
-"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
-
 WorldPictures: TypeAlias = Mapping[str, np.ndarray]
 """``<camera>``: colours (height, width, 3), uint8, from top to bottom. On request there are two more.
 
@@ -149,10 +146,13 @@ class RayTracers:
         self._tracers = [RayTracer(model, cameras, shadows=shadows) for _ in range(num_threads)]
         self._loading = Lock()
 
-    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, WorldPictures]:
+    def render(
+        self, worlds: Sequence[int], load: Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
+    ) -> Mapping[int, WorldPictures]:
         """Render worlds; return the pictures of each one whose physics has not broken down."""
 
-        # ``load`` is never called concurrently, and its result is not used after the next call.
+        # ``load`` returns a world's model and state, with current poses of geoms, cameras and lights. It is never
+        # called concurrently, and its result is not used after the next call.
         def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, WorldPictures]]:
             pictures = []
             for world in share:

@@ -25,7 +25,6 @@ from isaaclab_arena.sim.backend import Capture, capture_on
 from isaaclab_arena.sim.threads import KERNELS, KernelTimes, module_times
 
 _LOG = logging.getLogger(__name__)
-_LOCK_FILE = "isaaclab_arena.lock"
 _TURN = threading.RLock()
 _NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
@@ -109,7 +108,7 @@ def one_compiler_at_a_time() -> Iterator[None]:
             try:
                 # A second lock of the same file in one process would wait for itself.
                 if _COMPILING.depth == 1:
-                    lock = held.enter_context(Path(str(warp.config.kernel_cache_dir), _LOCK_FILE).open("a"))
+                    lock = held.enter_context(Path(str(warp.config.kernel_cache_dir), "isaaclab_arena.lock").open("a"))
                     try:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
@@ -183,8 +182,7 @@ def stderr_without(words: bytes) -> Iterator[None]:
             os.write(2, b"".join(line for line in said if words not in line))
 
 
-Stream: TypeAlias = Any
-"""A Warp stream, of which `wait_stream` alone is used here."""
+Stream: TypeAlias = Any  # one of Warp's; only `wait_stream` is used
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,6 @@ def difference(expected: Trace, found: Trace) -> str:
     )
 
 
-# An environment that shows no picture but those that were announced, made of one that always shows all.
-
-
 class DrawnOnDemand(EnvironmentWrapper):
     """Another environment, as one that draws pictures on demand: a policy or an observer sees what was announced."""
 
@@ -166,9 +163,6 @@ class DrawnOnDemand(EnvironmentWrapper):
         drawn.outdated[due] = False
         drawn.num_drawn += len(due) * len(self._kept)
         return {**observation, CAMERAS: drawn.shown(self._kept, self.device)}
-
-
-# Tests of pictures and films, one per rule, that the tests of the contract `Environment` include.
 
 
 class PictureConformance(ABC):
@@ -248,9 +242,6 @@ class PictureConformance(ABC):
                 require(same, f"'{name}' of env slot {env_id} is not what it shows if everything is drawn")
 
 
-# Tests of the contract `Environment`, one per rule, that a test class of your own environment inherits.
-
-
 class EnvironmentConformance(PictureConformance):
     """The rules that every `Environment` keeps, and those of its offers.
 
@@ -304,8 +295,7 @@ class EnvironmentConformance(PictureConformance):
     def test_observations_are_as_specified(self) -> None:
         """Observations have the groups, terms, shapes and types of ``observation_spec``, after resets and steps."""
         with closing(self.make(2)) as environment:
-            observation = start(environment, {0: 0, 1: 1})
-            self._check_observation(environment, observation)
+            self._check_observation(environment, start(environment, {0: 0, 1: 1}))
             step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
             self._check_observation(environment, step.observation)
             sound = ~step.diverged
@@ -345,8 +335,7 @@ class EnvironmentConformance(PictureConformance):
     def test_env_slots_rest_until_they_are_reset(self) -> None:
         """Without a running episode an env slot keeps its observation, gets reward 0 and is False in every mask."""
         with closing(self.make(2)) as environment:
-            observation = start(environment, {0: 0})
-            resting = shown_in(observation, 1)
+            resting = shown_in(start(environment, {0: 0}), 1)
             for number in range(self.num_steps):
                 step = environment.step(action_of(environment, {0: 0}, number))
                 self._check_rest(step, 1, resting)

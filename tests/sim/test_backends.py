@@ -313,6 +313,13 @@ def test_what_a_world_cannot_have_of_its_own_is_refused_with_a_way_out(backend_m
         started(backend_model, 1).vary(torch.arange(1), [[changed(name, 0, 1.0)]])
 
 
+def test_a_world_cannot_have_a_time_step_of_its_own(backend_model):
+    backend = started(backend_model, 2)
+    with pytest.raises(EnvironmentBuildError, match=r"its own 'opt\.timestep'.*; set it in the scene's file"):
+        backend.vary(torch.arange(2), [[], [changed("opt.timestep", 0, 1e-3)]])
+    assert backend.model_field("opt.timestep").tolist() == [backend.physics_dt] * 2
+
+
 def test_any_field_of_the_data_can_be_watched(backend_model):
     backend = started(backend_model, 2)
     bias = backend.live_field("qfrc_bias")

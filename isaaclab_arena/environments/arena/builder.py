@@ -3,7 +3,7 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from isaaclab_arena.environments.arena.cameras import (
     ViewportOptions,
     check_camera_options,
 )
-from isaaclab_arena.environments.arena.environment import START_NOISE_RAD, FloorEnvironment, TableEnvironment
+from isaaclab_arena.environments.arena.environment import FloorEnvironment, TableEnvironment
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
@@ -191,23 +191,13 @@ class TableTask(_SceneBuilder):
                 with suppress(ConfigError):
                     self.check(self.config_class(**{option: name}))
                     accepted[option].append(name)
-        return EnvironmentSummary(
-            instruction=task.spec.instruction,
-            success=" ".join((inspect.getdoc(type(task)) or "").split()),
-            episode_length=round(task.spec.time_limit_s / task.control_dt),
-            episode_s=task.spec.time_limit_s,
-            embodiments=tuple(accepted["embodiment"]),
-            objects=tuple(accepted["object"]),
-        )
+        return _summary(task, accepted["embodiment"], accepted["object"])
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return the possible variations of the environment."""
         self.check(config)
         task, _, model = self._compiled(config)
-        robot, noise = find_embodiment(config.embodiment).robot, START_NOISE_RAD
-        home, limits = robot.home, (robot.joint_low, robot.joint_high)
-        span = tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home)
-        return catalogue(model, task, joint_position_span=span, joint_limits=limits)
+        return catalogue(model, task, find_embodiment(config.embodiment).robot)
 
     def sample(self, config: Any) -> TableEnvironment:
         """Return a batch of one on the CPU."""
@@ -248,6 +238,17 @@ class TableTask(_SceneBuilder):
         return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
 
 
+def _summary(task: Task, embodiments: Sequence[str], objects: Sequence[str]) -> EnvironmentSummary:
+    return EnvironmentSummary(
+        instruction=task.spec.instruction,
+        success=" ".join((inspect.getdoc(type(task)) or "").split()),
+        episode_length=round(task.spec.time_limit_s / task.control_dt),
+        episode_s=task.spec.time_limit_s,
+        embodiments=tuple(embodiments),
+        objects=tuple(objects),
+    )
+
+
 def _camera_options(config: Any) -> CameraOptions:
     return config if isinstance(config, CameraOptions) else CameraOptions()
 
@@ -257,11 +258,6 @@ def _backend_choice(config: Any) -> str:
 
 
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
-
-
-# Build a registered environment of a robot on a floor.
-
-FLOOR = "scenes/floor.xml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,13 +293,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options."""
         task = self.make_task(self.config_class())
-        return EnvironmentSummary(
-            instruction=task.spec.instruction,
-            success=" ".join((inspect.getdoc(type(task)) or "").split()),
-            episode_length=round(task.spec.time_limit_s / task.control_dt),
-            episode_s=task.spec.time_limit_s,
-            embodiments=(task.robot.name,),
-        )
+        return _summary(task, (task.robot.name,), ())
 
     def sample(self, config: Any) -> FloorEnvironment:
         """Return a batch of one on the CPU."""
@@ -322,4 +312,4 @@ class FloorEnvironmentBuilder(_SceneBuilder):
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         task = self.make_task(config)
-        return task, FLOOR, ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)
+        return task, "scenes/floor.xml", ScenePart(prefix="robot", asset=task.robot.asset), (task.robot.viewport,)

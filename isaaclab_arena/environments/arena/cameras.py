@@ -143,12 +143,6 @@ class FilmRenderer:
 
 # Render the pictures of a batch of worlds, and keep the last ones of every env slot.
 
-ROBOT_PREFIX = "robot/"
-_FILMED_AT_ONCE = 16
-"""Worlds of a `WarpBackend` that are rendered at once if only films need their pictures."""
-_FEWEST_AT_ONCE = 8
-"""Worlds of a `WarpBackend` that are rendered at once, at least, where policies want to see a part of them."""
-
 
 class Renderer:
     """One renderer, and the last picture of every env slot."""
@@ -189,7 +183,8 @@ class Renderer:
                 self.pictures[term(f"{name}:segmentation")] = nothing
 
         self._tracers = self._all = self._some = None
-        self._at_once = _FILMED_AT_ONCE if only_films else max(_FEWEST_AT_ONCE, backend.num_envs // 8)
+        # Worlds of a `WarpBackend` that are rendered at once for films, or where policies want to see a part of them.
+        self._at_once = 16 if only_films else max(8, backend.num_envs // 8)
         if isinstance(backend, WarpBackend):
             self._made = partial(BatchCameras, backend, cameras, shadows=shadows)
             if only_films:
@@ -238,10 +233,8 @@ def term(picture: str) -> str:
         return picture
     camera, _, kind = picture.rpartition(":")
     camera, kind = (camera, kind) if kind in {"depth", "segmentation"} else (picture, "rgb")
-    return f"{camera.removeprefix(ROBOT_PREFIX)}_{kind}"
+    return f"{camera.removeprefix('robot/')}_{kind}"
 
-
-# Define the cameras of an environment: their names and their readers.
 
 HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
@@ -256,7 +249,7 @@ class EnvironmentCameras:
         self._options = options
         self._device = device
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
-        observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
+        observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith("robot/"))
         viewport = tuple(name for name in names if name == VIEWPORT)
         # Names that `film` accepts: one per policy picture, and the viewport.
         self.filmable = (*(term(name) for name in observed), *viewport)

@@ -13,7 +13,7 @@ from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.environments.mdp import spaces
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset
-from isaaclab_arena.environments.variations.catalogue import PARAPHRASE
+from isaaclab_arena.environments.variations.catalogue import START_NOISE_RAD
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -27,9 +27,6 @@ _Root: TypeAlias = tuple[slice, slice | None]
 """The columns of a root's pose, and of its velocity; None for a fixed root."""
 
 _YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
-
-# An environment made of a backend and a task; subclasses define the robot's motion.
-
 _INTEGRATION_STATE = "integration_state"
 
 
@@ -133,7 +130,7 @@ class ArenaEnvironment(Environment):
 
     def instruction(self, conditions: Conditions) -> str:
         """Return an episode's instruction, in the task's own words or in the episode's paraphrase."""
-        told = round(number(conditions.get(PARAPHRASE, 0)))
+        told = round(number(conditions.get("instruction.paraphrase", 0)))
         return self.task.instruction_for(conditions) if told == 0 else self.task.paraphrases_for(conditions)[told - 1]
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
@@ -222,8 +219,7 @@ class ArenaEnvironment(Environment):
     def state(self) -> StateTree:
         """Return the state of everything that moves, in Isaac Lab's layout."""
         parts = torch.cat(tuple(self._state_parts), dim=1)
-        tree = self.state_of(parts.cpu().numpy())
-        return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
+        return with_leaves(self.state_of(parts.cpu().numpy()), lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return the tensors of which `state` is made."""
@@ -390,13 +386,6 @@ class ArenaEnvironment(Environment):
         return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
 
 
-# Define the environment of a robot arm on a table.
-
-ROBOT_CONDITION = "robot.joint_position"
-
-START_NOISE_RAD = 0.02
-
-
 class TableEnvironment(ArenaEnvironment):
     """A batch of env slots of one task of a robot arm on the table."""
 
@@ -440,7 +429,7 @@ class TableEnvironment(ArenaEnvironment):
         noise = (START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
-        return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
+        return {"robot.joint_position": joints, **self.task.draw_conditions(generator)}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
@@ -448,26 +437,19 @@ class TableEnvironment(ArenaEnvironment):
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        task = self.task.start_state(conditions)
-        robot = self.robot
-        joints = point(conditions[ROBOT_CONDITION])
-        arm = dict(zip(robot.arm_joints, joints, strict=True))
-        fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
+        robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions["robot.joint_position"])
+        start = zip((*robot.arm_joints, *robot.finger_joints), (*joints, *robot.finger_open), strict=True)
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
-        # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
-        held = dict(zip(robot.arm_actuators, joints, strict=True))
         return StartState(
             joint_positions={
-                **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
+                **{joint: (value,) for joint, value in start},
                 **task.joint_positions,
                 **({} if self._varied is None else self._varied.distractors.joint_positions(conditions)),
             },
-            controls={**held, **gripper, **task.controls},
+            # The actuators hold the drawn joint positions, so that the arm does not move at the first step.
+            controls={**dict(zip(robot.arm_actuators, joints, strict=True)), **gripper, **task.controls},
             mocap_positions=task.mocap_positions,
         )
-
-
-# Define the environment of a robot that stands or moves on a floor.
 
 
 class FloorEnvironment(ArenaEnvironment):

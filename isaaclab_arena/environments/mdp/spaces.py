@@ -48,8 +48,7 @@ class ActionMode(ABC):
         dtype = backend.qpos.dtype
         self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)
         self.high = torch.tensor(robot.joint_high, dtype=dtype, device=backend.device)
-        limit = torch.tensor(robot.joint_velocity_limit, dtype=dtype, device=backend.device)
-        self.max_step = limit * control_dt
+        self.max_step = torch.tensor(robot.joint_velocity_limit, dtype=dtype, device=backend.device) * control_dt
 
     def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
         """Return the actuator targets (num_envs, nu) for actions (num_envs, action_dim)."""
@@ -130,17 +129,13 @@ ACTION_MODES: dict[str, type[JointPosition | EndEffectorDelta]] = {
 """The action modes by the name of an option."""
 
 
-# Turn the actions of a robot on a floor into controls of its actuators.
-
-
 class FloorActions:
     """Maps actions of a floor robot to controls and back."""
 
     def __init__(self, robot: FloorRobot, backend: Backend) -> None:
         names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
         bound = (robot.action_bound,) * len(names)
-        low = tuple(-value for value in bound)
-        self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
+        self.spec = ArraySpec(shape=(len(names),), low=tuple(-value for value in bound), high=bound, names=names)
         self._bound = robot.action_bound
         self._indices = side_by_side(backend.actuator_indices(robot.actuators))
         dtype = backend.ctrl.dtype

@@ -72,8 +72,7 @@ def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Ten
 
 def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor, fastest: float) -> torch.Tensor:
     """Return the way (num_envs,) that a hand has moved a joint: touched, and at most ``fastest`` per step."""
-    counts = touched & (way <= fastest)
-    return (so_far + torch.where(counts, way, 0.0)).clamp(min=0.0)
+    return (so_far + torch.where(touched & (way <= fastest), way, 0.0)).clamp(min=0.0)
 
 
 def off_the_table(position: torch.Tensor) -> torch.Tensor:

@@ -133,7 +133,6 @@ PANDA = Embodiment(
 # joint's range. The servos are Feetech STS3215 of 12 V: 2.94 Nm, and 45 turns per minute without load.
 
 _SO101_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
-_JAW_CLOSED_RAD = -0.1745
 _JAW_OPEN_RAD = 1.0015
 _HALF_SQRT = 0.5**0.5
 
@@ -156,7 +155,7 @@ SO101 = Embodiment(
         finger_joints=("robot/gripper",),
         finger_open=(_JAW_OPEN_RAD,),
         gripper_actuator="robot/gripper",
-        gripper_closed=_JAW_CLOSED_RAD,
+        gripper_closed=-0.1745,
         gripper_open=_JAW_OPEN_RAD,
         gripper_width=0.08,
         hand_body="robot/hand",
@@ -307,11 +306,7 @@ class RobotDescription(_Described):
 
 
 def read_description(path: Path) -> RobotDescription:
-    """Read a description file.
-
-    Raises:
-        ConfigError: With every problem of the file, each with its key.
-    """
+    """Read a description file; ConfigError with every problem, each with its key."""
     values = expanded(read_document(path))
     try:
         # Pydantic's JSON mode checks types strictly but accepts lists for tuples.

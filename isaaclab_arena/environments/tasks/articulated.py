@@ -20,7 +20,6 @@ from isaaclab_arena.sim.scene import ContactSensor, Robot
 
 REACH_M = 0.08
 NEARLY = 0.8
-_MOVED = 0.1
 
 _FINGER_TOUCHES = ("left_finger_touches_handle", "right_finger_touches_handle")
 
@@ -102,7 +101,7 @@ class ArticulatedTask(Task):
             reach_m=reach_m,
             taken=touched,
             # A handle that was touched but not moved counts as missed.
-            carried=touched & (share > _MOVED) if is_pulled else None,
+            carried=touched & (share > 0.1) if is_pulled else None,
             delivered=met if is_pulled else None,
             met=met,
             nearly=share >= nearly,
@@ -146,9 +145,8 @@ class OpenByHandle(MovedByHandTask):
     fastest: float  # longest way of a pull in one step, in the joint's unit
 
     def __init__(self, spec: TaskSpec, thing: SceneObject, moved: MovedJoint, robot: Robot) -> None:
-        handle = f"{thing.prefix}/{moved.site}"
         sensors = tuple(
-            ContactSensor(name=name, body=finger, other=handle, other_is_geom=True)
+            ContactSensor(name=name, body=finger, other=f"{thing.prefix}/{moved.site}", other_is_geom=True)
             for name, finger in zip(_FINGER_TOUCHES, robot.fingers, strict=True)
         )
         self.final = f"final_{self.quantity}_{moved.unit}"
@@ -232,7 +230,6 @@ OPEN_DRAWER = TableTask(make_task=lambda _, robot: OpenDrawer(robot), words="Pul
 SHUT_M = 0.01
 
 _TOUCH = "hand_touches_drawer"
-_SHARE_BY_HAND = 0.5
 
 
 class CloseDrawer(MovedByHandTask):
@@ -275,7 +272,7 @@ class CloseDrawer(MovedByHandTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         opening = backend.joint_position(self.joint)[:, 0]
         self.count_way(opening, running, backend.touching(_TOUCH), sign=-1, fastest=_FASTEST_M)
-        success = self.held((opening <= SHUT_M) & (self.by_hand >= _SHARE_BY_HAND * self.first_m), running)
+        success = self.held((opening <= SHUT_M) & (self.by_hand >= 0.5 * self.first_m), running)
         reward = (
             0.3 * terms.closeness(self.hand_distance(backend), half_at=0.1)
             + 0.7 * (self.by_hand / self.first_m.clamp(min=SHUT_M)).clamp(max=1.0)
@@ -348,7 +345,6 @@ OPEN_MICROWAVE = TableTask(
 
 TRAVEL_M = 0.015
 PRESSED_M = 0.0135
-PRESSED_STEPS = 4
 
 _BUTTON_TOUCH = "hand_touches_button"
 _CAP = MovedJoint(joint="press", called="button_press", unit="m", site="top", observed_as="button", thick_m=0.032)
@@ -374,7 +370,7 @@ class PressButton(ArticulatedTask):
                 "with your gripper, trigger that red switch",
             ),
             time_limit_s=8.0,
-            hold_steps=PRESSED_STEPS,
+            hold_steps=4,
             contact_sensors=(ContactSensor(name=_BUTTON_TOUCH, body=embodiment.robot.palm_body, other="button/cap"),),
             sites={"button": "button/top"},
             sizes={"button_travel": TRAVEL_M},
@@ -393,8 +389,7 @@ class PressButton(ArticulatedTask):
             + 0.5 * touched * terms.progress(press, start=0.0, goal=TRAVEL_M)
             + success
         )
-        metrics = {"final_press_m": press}
-        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=torch.zeros_like(success), metrics={"final_press_m": press})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         return state.touching(_BUTTON_TOUCH) & (state.joint_position(self.joint)[:, 0] >= PRESSED_M)

@@ -24,10 +24,7 @@ Start = Literal["upright", "hanging"]
 RAIL_M = 1.0
 UPRIGHT_COS = math.cos(0.2)
 FALLEN_COS = math.cos(0.8)
-HELD_S = 2.0
 
-_TWICE_AS_FAR_COS = 2 * UPRIGHT_COS**2 - 1
-_SWUNG_COS = math.cos(0.3)
 
 _SLIDER, _HINGE, _POLE = "robot/slider", "robot/hinge", "robot/pole"
 
@@ -79,7 +76,7 @@ class Cartpole(FloorTask):
         instruction = "balance the pole" if self.starts_upright else "swing the pole up and balance it"
         super().__init__(TaskSpec(name="cartpole", instruction=instruction, time_limit_s=10.0))
         self._episode_length = round(self.spec.time_limit_s / self.control_dt)
-        self._held_steps = self._episode_length if self.starts_upright else round(HELD_S / self.control_dt)
+        self._held_steps = self._episode_length if self.starts_upright else round(2.0 / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
@@ -114,8 +111,7 @@ class Cartpole(FloorTask):
     def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
         upright = _cos_and_sin(backend)[:, 0]
         position = backend.joint_position(_SLIDER)[:, 0]
-        in_place = _in_place(upright, position)
-        self.held_steps = terms.count_while(in_place, self.held_steps, running)
+        self.held_steps = terms.count_while(_in_place(upright, position), self.held_steps, running)
         self._length = self._length + running
         # The reward is a product of upright, centred, slow and gentle; it is 1 per second if all are ideal.
         action = self.actions.last(backend)[:, 0]
@@ -132,7 +128,7 @@ class Cartpole(FloorTask):
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
         in_place, off_rail = _in_place(upright, position), abs(position) > RAIL_M
-        nearly_in_place = _in_place(upright, position, _TWICE_AS_FAR_COS)
+        nearly_in_place = _in_place(upright, position, 2 * UPRIGHT_COS**2 - 1)
         stands = streak(in_place)
         if self.starts_upright:
             # One moment out of place loses the episode.
@@ -159,7 +155,7 @@ class Cartpole(FloorTask):
             fallen=stood & (upright < FALLEN_COS),
             nearly=streak(nearly_in_place) >= self._held_steps,
             met=in_place,
-            moved=upright > -_SWUNG_COS,
+            moved=upright > -math.cos(0.3),
             off_rail=off_rail,
         )
 

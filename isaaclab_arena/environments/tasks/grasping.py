@@ -28,7 +28,6 @@ REACH_M = 0.08
 NEARLY = 0.8
 
 _REACH_OF_GRASP_M = 0.10
-_CLEARANCE_M = 0.008
 _AT_REST_M_S = 0.05
 
 
@@ -117,7 +116,7 @@ def at_rest(backend: NamedState, prefix: str = "object") -> torch.Tensor:
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Raise ConfigError for an object wider than the open gripper less a clearance, or without a gripper."""
     _ = robot.fingers  # raises without a gripper
-    width, widest = thing.grasp_width, robot.gripper_width - _CLEARANCE_M
+    width, widest = thing.grasp_width, robot.gripper_width - 0.008
     if width > widest:
         takes = f"the gripper of '{robot.name}' takes at most {widest:.3f} m"
         raise ConfigError(Problem(f"object '{thing.name}' is {width:.3f} m wide, but {takes}", key="object"))
@@ -131,8 +130,7 @@ def _touch(finger: str, prefix: str) -> str:
 
 BIN_INSIDE_M = 0.09
 BIN_FLOOR_M = 0.008
-BIN_RIM_M = 0.07
-BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": BIN_RIM_M}
+BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": 0.07}
 
 
 def bin_thing(prefix: str, *, y: float, area: Area) -> SceneObject:
@@ -163,7 +161,6 @@ class Reach(Task):
 
     def __init__(self, embodiment: Embodiment) -> None:
         area = embodiment.workspace.in_space((0.35, -0.25, 0.10), (0.60, 0.25, 0.45))
-        target = SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target")
         spec = TaskSpec(
             name="reach",
             instruction="move the gripper to the green marker",
@@ -176,7 +173,7 @@ class Reach(Task):
             ),
             time_limit_s=6.0,
             hold_steps=REACHED_STEPS,
-            things=(target,),
+            things=(SceneObject(prefix="target", asset="objects/target.xml", area=area, observed_as="target"),),
             metrics=(Metric(name="final_distance_m", unit="m", better="lower"),),
         )
         super().__init__(spec)
@@ -262,8 +259,7 @@ class LiftObject(ObjectTask):
         grasp = GraspFacts(moments, self.robot, self.thing)
         raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         met = grasp.held & (grasp.height_m >= LIFT_HEIGHT_M)
-        nearly = grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M)
-        return grasp.then(raised, met=met, nearly=nearly)
+        return grasp.then(raised, met=met, nearly=grasp.held & (grasp.height_m >= NEARLY * LIFT_HEIGHT_M))
 
 
 LIFT_OBJECT = TableTask(
@@ -272,8 +268,6 @@ LIFT_OBJECT = TableTask(
     words="Pick an object up from the table and hold it in the air.",
 )
 
-
-PLACED_STEPS = 5
 
 _BIN_BODY = "bin/body"
 _BIN_TOUCH = "object_touches_bin"
@@ -306,7 +300,7 @@ class PickAndPlace(ObjectTask):
                 f"make sure that the blue container is where the {thing.words} ends up",
             ),
             time_limit_s=12.0,
-            hold_steps=PLACED_STEPS,
+            hold_steps=5,
             things=(bin_thing("bin", y=0.25, area=bin_area),),
             contact_sensors=(
                 *finger_sensors(embodiment.robot),
@@ -334,13 +328,11 @@ class PickAndPlace(ObjectTask):
             + success
         )
         lost = terms.off_the_table(position) | terms.off_the_table(bin_position)
-        metrics = {"final_bin_distance_m": bin_distance}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=lost, metrics={"final_bin_distance_m": bin_distance})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         inside = inside_bin(state, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
-        let_go = ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M)
-        return _placed(state, inside, let_go)
+        return _placed(state, inside, ~touched(state) & (tool_distance(state, self.robot) > _AWAY_M))
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         grasp = GraspFacts(moments, self.robot, self.thing)

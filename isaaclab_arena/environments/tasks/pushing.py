@@ -19,14 +19,10 @@ from isaaclab_arena.interfaces.episode import Metric, draw_uniform
 from isaaclab_arena.sim.backend import Backend, NamedState
 from isaaclab_arena.sim.math import norm
 
-TOLERANCE_M = 0.03
 LIFTED_M = 0.03
-HOLD_STEPS = 5
 GOAL_BODY = "goal/body"
 
 _AT_REST_M_S = 0.03
-_ON_TABLE_M = 0.01
-_PUSHED_M = 0.01
 
 
 class PushToGoal(ObjectTask):
@@ -36,6 +32,7 @@ class PushToGoal(ObjectTask):
     """
 
     capturable = True
+    tolerance_m = 0.03
 
     def __init__(self, embodiment: Embodiment, thing: ObjectAsset) -> None:
         area = embodiment.workspace.on_table((0.42, 0.10), (0.55, 0.22))
@@ -50,7 +47,7 @@ class PushToGoal(ObjectTask):
                 f"without lifting it, bring the {thing.words} to where that round yellow spot is",
             ),
             time_limit_s=15.0,
-            hold_steps=HOLD_STEPS,
+            hold_steps=5,
             metrics=(Metric(name="final_goal_distance_m", unit="m", better="lower"),),
             things=(SceneObject(prefix="goal", asset="objects/disc.xml", area=area, observed_as="goal"),),
         )
@@ -61,40 +58,29 @@ class PushToGoal(ObjectTask):
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
         height = position[:, 2] - self.thing.half_height
-        upright = terms.upright(backend.body_orientation(OBJECT_BODY))
-        on_goal = self._stands(backend) & (goal_distance < TOLERANCE_M)
-        success = self.held(on_goal, running)
+        upright = self._upright(backend)
+        success = self.held(self._stands(backend) & (goal_distance < self.tolerance_m), running)
         reward = (
             0.3 * terms.closeness(tcp_distance, half_at=0.1)
             + 0.7 * terms.closeness(goal_distance, half_at=0.1)
             + success
         )
         lost = terms.off_the_table(position) | ~upright | (height > LIFTED_M)
-        metrics = {"final_goal_distance_m": goal_distance}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=lost, metrics={"final_goal_distance_m": goal_distance})
 
     def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
         distance = terms.horizontal_distance(state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY))
-        return self._stands(state) & (distance < TOLERANCE_M)
+        return self._stands(state) & (distance < self.tolerance_m)
 
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        upright = terms.upright(moments.body_orientation(OBJECT_BODY))
-        stands = self._stands(moments)
-        facts = self._push_facts(moments, tolerance_m=TOLERANCE_M, upright=upright, stands=stands)
-        height = moments.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
-        return replace(facts, lifted=height > LIFTED_M)
-
-    def _push_facts(
-        self, moments: NamedState, *, tolerance_m: float, upright: torch.Tensor, stands: torch.Tensor
-    ) -> Facts:
-        """Return the facts of a push to within ``tolerance_m`` [m] of the disc's middle; masks are (moments,), bool."""
+        upright = self._upright(moments)
         position, goal = moments.body_position(OBJECT_BODY), moments.body_position(GOAL_BODY)
         distance = terms.horizontal_distance(position, goal)
         hand_m = terms.distance(moments.site_position(self.robot.tcp_site), position)
         reach_m = self.thing.footprint_radius + REACH_M
-        pushed = terms.horizontal_distance(position, position[:1].expand_as(position)) > _PUSHED_M
+        pushed = terms.horizontal_distance(position, position[:1].expand_as(position)) > 0.01
         return Facts(
-            stages=(approach(hand_m, reach_m), pushed * approach(distance, tolerance_m)),
+            stages=(approach(hand_m, reach_m), pushed * approach(distance, self.tolerance_m)),
             arm=arm_facts(moments, self.robot),
             hand_m=hand_m,
             reach_m=reach_m,
@@ -102,15 +88,19 @@ class PushToGoal(ObjectTask):
             # A fallen object counts as pushed away.
             strayed_m=torch.where(upright, distance - distance[:1], 1.0),
             off_table=terms.off_the_table(position),
-            met=stands & (distance < tolerance_m),
-            nearly=upright & (distance < 2 * tolerance_m),
+            lifted=position[:, 2] - self.thing.half_height > LIFTED_M,
+            met=self._stands(moments) & (distance < self.tolerance_m),
+            nearly=upright & (distance < 2 * self.tolerance_m),
         )
+
+    def _upright(self, state: NamedState) -> torch.Tensor:
+        return terms.upright(state.body_orientation(OBJECT_BODY))
 
     def _stands(self, state: NamedState) -> torch.Tensor:
         """True where the object stands upright on the table, at rest. Shape: (num_envs,), bool."""
         height = state.body_position(OBJECT_BODY)[:, 2] - self.thing.half_height
         at_rest = norm(state.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
-        return (height.abs() < _ON_TABLE_M) & terms.upright(state.body_orientation(OBJECT_BODY)) & at_rest
+        return (height.abs() < 0.01) & self._upright(state) & at_rest
 
 
 PUSH_TO_GOAL = TableTask(
@@ -123,17 +113,6 @@ PUSH_TO_GOAL = TableTask(
 CUBE_TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
 FARTHEST_GOAL_M = 0.18
-
-_BEHIND_M = (0.03, 0.065)
-# A cube that does not slide easily tips over if pushed above its middle.
-_BELOW_M = 0.01
-_BESIDE_M = 0.02
-_RISE = 4.0
-_HIGHEST_M = 0.09
-_HAND_HALF_AT_M = (0.1, 0.025)
-_GOAL_HALF_AT_M = (0.1, 0.03)
-_TILT_HALF_AT = 0.1
-_FAST_M_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +129,7 @@ class PushCube(PushToGoal):
     """
 
     capturable = True
+    tolerance_m = CUBE_TOLERANCE_M
 
     def __init__(self, embodiment: Embodiment) -> None:
         super().__init__(embodiment, CUBE)
@@ -182,10 +162,11 @@ class PushCube(PushToGoal):
     def _hand_to_push_point(self, backend: Backend) -> torch.Tensor:
         """Return the offset from the hand to the cube's push point, over the cube [m]. Shape: (num_envs, 3)."""
         hand, cube = backend.site_position(self.robot.tcp_site), backend.body_position(OBJECT_BODY)
-        point = terms.push_point(hand, cube, backend.body_position(GOAL_BODY), _BEHIND_M)
-        # The farther the hand is from above that point, the higher the way leads.
-        aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
-        height = (_RISE * aside).clamp(max=_HIGHEST_M) - _BELOW_M
+        point = terms.push_point(hand, cube, backend.body_position(GOAL_BODY), (0.03, 0.065))
+        # The farther the hand is from above that point, the higher the way leads. A cube that does not slide easily
+        # tips over if pushed above its middle, so the point is 1 cm below.
+        aside = (terms.horizontal_distance(hand, point) - 0.02).clamp(min=0.0)
+        height = (4.0 * aside).clamp(max=0.09) - 0.01
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
@@ -197,12 +178,12 @@ class PushCube(PushToGoal):
         # Each is the mean of a wide and a narrow closeness.
         near_point, near_goal = (
             0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
-            for distance, (far, well) in ((hand_distance, _HAND_HALF_AT_M), (goal_distance, _GOAL_HALF_AT_M))
+            for distance, (far, well) in ((hand_distance, (0.1, 0.025)), (goal_distance, (0.1, 0.03)))
         )
         # A cube on the disc has no push point.
         in_place = torch.where(on_goal, 1.0, near_point)
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
-        pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
+        pointing_down = terms.closeness(tilt, half_at=0.1)
         if self.robot.gripper_actuator is None:
             closed = torch.ones_like(backend.ctrl[:, 0])
         else:
@@ -212,7 +193,7 @@ class PushCube(PushToGoal):
         way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
         length = goal_distance.clamp(min=1e-6)
         speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
-        advance = torch.where(length < CUBE_TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
+        advance = torch.where(length < CUBE_TOLERANCE_M, 0.0, (speed / 0.05).clamp(-1, 1))
         # The joints are far from their targets [rad] if the hand is stuck.
         strain = backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
         success = self.held(on_goal, running)
@@ -228,13 +209,14 @@ class PushCube(PushToGoal):
         metrics = {"final_goal_distance_m": goal_distance}
         return Verdict(reward=reward, success=success, lost=terms.off_the_table(position), metrics=metrics)
 
-    def goal_met(self, state: NamedState, env_ids: torch.Tensor) -> torch.Tensor:
-        position, goal = state.body_position(OBJECT_BODY), state.body_position(GOAL_BODY)
-        return terms.horizontal_distance(position, goal) < CUBE_TOLERANCE_M
-
     def facts(self, moments: NamedState, env_id: int) -> Facts:
-        any_way = torch.ones_like(moments.qpos[:, 0], dtype=torch.bool)
-        return self._push_facts(moments, tolerance_m=CUBE_TOLERANCE_M, upright=any_way, stands=any_way)
+        return replace(super().facts(moments, env_id), lifted=None)
+
+    def _upright(self, state: NamedState) -> torch.Tensor:
+        return torch.ones_like(state.qpos[:, 0], dtype=torch.bool)  # it may lie
+
+    def _stands(self, state: NamedState) -> torch.Tensor:
+        return self._upright(state)  # it may move and hang too
 
 
 PUSH_CUBE = TableTask(

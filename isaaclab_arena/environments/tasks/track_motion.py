@@ -31,7 +31,6 @@ KEY = "motion_file"
 COLUMNS_OF_THE_ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
 
 _TIME = "time_s"
-_UNIT_TOLERANCE = 0.01
 _LIMIT_TOLERANCE_RAD = 0.02
 _LONGEST_S = 600.0
 
@@ -128,7 +127,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
         raise _problem(path, "has frames whose time_s is not later than that of the frame before")
     if times[-1] - times[0] > _LONGEST_S:
         raise _problem(path, f"lasts {times[-1] - times[0]:.0f} s; at most {_LONGEST_S:.0f} s are allowed")
-    if np.abs(lengths - 1).max() > _UNIT_TOLERANCE:
+    if np.abs(lengths - 1).max() > 0.01:
         raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
     return frames
 
@@ -145,8 +144,6 @@ LARGEST_KEYPOINT_ERROR_M = 0.08
 FARTHEST_HEIGHT_M = 0.2
 FARTHEST_TURN_RAD = 0.7
 
-_DEFAULT_MOTION = ASSETS / "motions" / "squat_and_wave.csv"
-_LATEST_START = 0.9
 _NOISE_RAD = 0.03
 
 
@@ -179,7 +176,7 @@ class TrackMotion(HumanoidTask):
         if config.start not in get_args(Start):
             message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
             raise ConfigError(Problem(message, key="start"))
-        path = _DEFAULT_MOTION if config.motion_file is None else Path(config.motion_file)
+        path = ASSETS / "motions" / "squat_and_wave.csv" if config.motion_file is None else Path(config.motion_file)
         self._motion = read_motion(path, HUMANOID, KEYPOINTS, self.control_dt)
         self._starts_anywhere = config.start == "anywhere"
         self._last_frame = len(self._motion.root_position) - 1
@@ -205,7 +202,7 @@ class TrackMotion(HumanoidTask):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         offset = draw_uniform(generator, (-_NOISE_RAD,) * len(JOINTS), (_NOISE_RAD,) * len(JOINTS))
-        (share,) = draw_uniform(generator, (0.0,), (_LATEST_START,))
+        (share,) = draw_uniform(generator, (0.0,), (0.9,))  # of the motion, whose last tenth is no start
         frame = int(share * self._last_frame) if self._starts_anywhere else 0
         return {"motion.start_s": round(frame * self.control_dt, 6), "robot.joint_offset": offset}
 
@@ -323,15 +320,12 @@ class TrackMotion(HumanoidTask):
 def _off_course(
     state: NamedState, position: torch.Tensor, orientation: torch.Tensor, keypoints: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3).
-
-    Returns the mean distance of the keypoints (n,) [m], the pelvis' rise (n,) [m] and `rotation_error` (n, 3), and True
-    where the pelvis is too far off the motion (n,).
-    """
+    """Compare a state with a motion's root (n, 3), (n, 4) and keypoints (n, p, 3)."""
     keypoint_error = terms.total(norm(site_positions(state, KEYPOINTS) - keypoints)) / len(KEYPOINTS)
     rise = (state.body_position(PELVIS) - position)[:, 2]
     turned = rotation_error(orientation, state.body_orientation(PELVIS))
-    return keypoint_error, rise, turned, (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
+    too_far = (rise.abs() > FARTHEST_HEIGHT_M) | (norm(turned) > FARTHEST_TURN_RAD)
+    return keypoint_error, rise, turned, too_far  # mean distance (n,) [m], (n,) [m], (n, 3), (n,) bool
 
 
 TRACK_MOTION = FloorEnvironmentBuilder(config_class=TrackMotionConfig, make_task=TrackMotion)

@@ -48,12 +48,9 @@ class TwoCubesTask(Task):
         return {**conditions, **super().draw_conditions(generator)}
 
 
-STACKED_STEPS = 10
-
 _CUBE_M = 2 * CUBE.half_height
 _BESIDE_M = 0.02
 _HEIGHT_TOLERANCE_M = 0.006
-_AWAY_FROM_STACK_M = 0.05
 _TOUCH = "red_touches_blue"
 
 
@@ -66,7 +63,6 @@ class Stack(TwoCubesTask):
     capturable = True
 
     def __init__(self, embodiment: Embodiment) -> None:
-        touch = ContactSensor(name=_TOUCH, body="red/body", other="blue/body")
         spec = TaskSpec(
             name="stack",
             instruction="stack the red cube on the blue cube",
@@ -78,8 +74,8 @@ class Stack(TwoCubesTask):
                 "build a tower, blue block below and red block above",
             ),
             time_limit_s=12.0,
-            hold_steps=STACKED_STEPS,
-            contact_sensors=(touch,),
+            hold_steps=10,
+            contact_sensors=(ContactSensor(name=_TOUCH, body="red/body", other="blue/body"),),
             metrics=(Metric(name="final_beside_m", unit="m", better="lower"),),
         )
         super().__init__(embodiment, spec)
@@ -130,7 +126,7 @@ class Stack(TwoCubesTask):
 
     def _let_go(self, state: NamedState, tcp_distance: torch.Tensor) -> torch.Tensor:
         """True where no finger is on or near the cubes. Shape: (num_envs,), bool."""
-        return ~grasping.touched(state, "red") & ~grasping.touched(state, "blue") & (tcp_distance > _AWAY_FROM_STACK_M)
+        return ~grasping.touched(state, "red") & ~grasping.touched(state, "blue") & (tcp_distance > 0.05)
 
 
 def _on_top(state: NamedState, tolerance: float = 1.0) -> torch.Tensor:
@@ -145,8 +141,6 @@ STACK = TableTask(make_task=lambda _, robot: Stack(robot), words="Put one cube o
 
 
 LIFT_HEIGHT_M = 0.10
-WRONG_HEIGHT_M = 0.05
-PICKED_STEPS = 10
 
 _COLOUR = "goal.colour"
 
@@ -172,7 +166,7 @@ class PickByColour(TwoCubesTask):
                 "I would like to have that {colour} block in your gripper",
             ),
             time_limit_s=8.0,
-            hold_steps=PICKED_STEPS,
+            hold_steps=10,
             metrics=(Metric(name="final_height_m", unit="m", better="higher"),),
         )
         super().__init__(embodiment, spec)
@@ -205,7 +199,7 @@ class PickByColour(TwoCubesTask):
         height, other_height = wanted[:, 2] - CUBE.half_height, other[:, 2] - CUBE.half_height
         success = self.held(held & (height >= LIFT_HEIGHT_M), running)
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
-        wrong = other_height >= WRONG_HEIGHT_M
+        wrong = other_height >= 0.05
         reward = 0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success
         lost = wrong | terms.off_the_table(red) | terms.off_the_table(blue)
         metrics = {"final_height_m": height, "final_other_height_m": other_height}
@@ -222,9 +216,8 @@ class PickByColour(TwoCubesTask):
     def facts(self, moments: NamedState, env_id: int) -> Facts:
         wanted, other = COLOURS[::-1] if self._wants_blue[env_id] else COLOURS
         grasp, wrong = (grasping.GraspFacts(moments, self.robot, CUBE, colour) for colour in (wanted, other))
-        raised = grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M)
         return grasp.then(
-            raised,
+            grasp.held * terms.progress(grasp.height_m, start=0.0, goal=LIFT_HEIGHT_M),
             taken=grasp.held | wrong.held,
             wrong_object=wrong.held,
             other_m=wrong.hand_m,
@@ -239,10 +232,7 @@ PICK_BY_COLOUR = TableTask(
 )
 
 
-SORTED_STEPS = 5
-
 _BIN_OF = {"red": "left_bin", "blue": "right_bin"}
-_AWAY_FROM_BIN_M = 0.06
 _BIN_OUTSIDE_M = 0.108
 
 
@@ -270,7 +260,7 @@ class SortTwo(TwoCubesTask):
                 "tidy up so that red ends up on your left and blue on your right",
             ),
             time_limit_s=20.0,
-            hold_steps=SORTED_STEPS,
+            hold_steps=5,
             things=(
                 grasping.bin_thing("left_bin", y=0.28, area=left_area),
                 grasping.bin_thing("right_bin", y=-0.28, area=right_area),
@@ -354,9 +344,7 @@ class SortTwo(TwoCubesTask):
     def _is_sorted(self, state: NamedState, colour: str) -> torch.Tensor:
         """True where a cube rests in its bin, and no finger is on or near it."""
         inside = self._is_inside(state, colour, _BIN_OF[colour])
-        let_go = ~grasping.touched(state, colour) & (
-            grasping.tool_distance(state, self.robot, colour) > _AWAY_FROM_BIN_M
-        )
+        let_go = ~grasping.touched(state, colour) & (grasping.tool_distance(state, self.robot, colour) > 0.06)
         return inside & grasping.at_rest(state, colour) & let_go
 
 

@@ -18,8 +18,6 @@ from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
 COMMAND = "command.velocity"
-COMMAND_LOW = (-0.6, -0.4, -0.7)
-COMMAND_HIGH = (1.0, 0.4, 0.7)
 STANDING_SHARE = 0.1
 
 SPEED_BOUND_M_S = 0.25
@@ -31,13 +29,10 @@ _LEGS = ("FR", "FL", "RR", "RL")
 _FEET = tuple(f"robot/{leg}_foot" for leg in _LEGS)
 _ACTUATORS = tuple(f"{leg}_{part}" for leg in _LEGS for part in ("hip", "thigh", "calf"))
 _TRUNK_TOUCH = "trunk_touches_floor"
-_START_HEIGHT_M = 0.335
-_STANDING_HEIGHT_M = 0.31
+_START_HEIGHT_M, _STANDING_HEIGHT_M, _FOOT_RADIUS_M = 0.335, 0.31, 0.022
 _JOINT_NOISE_RAD = 0.1
 _GAIT_STEPS = 20
 _SWING_HEIGHT_M = 0.07
-_FOOT_RADIUS_M = 0.022
-_TILTED = -0.5
 
 GO1 = FloorRobot(
     name="go1",
@@ -107,7 +102,7 @@ class VelocityGo1(FloorTask):
         offset = draw_uniform(generator, (-_JOINT_NOISE_RAD,) * num_joints, (_JOINT_NOISE_RAD,) * num_joints)
         joints = tuple(home + shift for home, shift in zip(GO1.default_joint_position, offset, strict=True))
         (yaw,) = draw_uniform(generator, (-np.pi,), (np.pi,))
-        command = draw_uniform(generator, COMMAND_LOW, COMMAND_HIGH)
+        command = draw_uniform(generator, (-0.6, -0.4, -0.7), (1.0, 0.4, 0.7))
         stands = generator.random() < STANDING_SHARE
         return {"robot.joint_position": joints, "robot.yaw": yaw, COMMAND: (0.0,) * 3 if stands else command}
 
@@ -200,7 +195,6 @@ class VelocityGo1(FloorTask):
         # As in `judge`, the first steps do not count: the robot has to accelerate.
         judged = steps > self.settling_steps
         strayed, fallen = (ever(holds.numpy()) for holds in (judged & _beyond_bounds(errors), _fallen(moments, senses)))
-        pose = moments.joint_position("robot/free").numpy()
         return FloorFacts(
             dt_s=self.control_dt,
             share=steps.numpy() / round(self.spec.time_limit_s / self.control_dt),
@@ -208,7 +202,7 @@ class VelocityGo1(FloorTask):
             fallen=fallen,
             nearly=strayed & ~(judged & _beyond_bounds(errors, times=2.0)).any().numpy(),
             strayed=strayed,
-            moved=moved_from_start(pose) if bool(command.any()) else None,
+            moved=moved_from_start(moments.joint_position("robot/free").numpy()) if bool(command.any()) else None,
         )
 
 
@@ -230,7 +224,7 @@ def _beyond_bounds(errors: torch.Tensor, times: float = 1.0) -> torch.Tensor:
 
 def _fallen(state: NamedState, senses: spaces.FloorSenses) -> torch.Tensor:
     """True where the trunk lies on the floor or tilts too far. Shape: (n,), bool."""
-    return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > _TILTED)
+    return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > -0.5)
 
 
 VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=VelocityGo1Config, make_task=lambda _: VelocityGo1())

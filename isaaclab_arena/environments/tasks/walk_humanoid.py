@@ -107,13 +107,8 @@ def heading(backend: NamedState) -> torch.Tensor:
 
 SHARE_OF_THE_WAY = 0.7
 LOWEST_M = 0.5
-GAIT_PERIOD_S = 0.8
 
-_SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
 _TIME_LIMIT_S = 10.0
-_MOST_TILTED = -0.5
-_STANCE = 0.55
-_NEARLY = 0.8
 _SEEN_WAY_M = 0.5
 _SWING_HEIGHT_M = 0.09
 _CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
@@ -143,7 +138,7 @@ class WalkHumanoid(HumanoidTask):
         metrics = (Metric(name="distance_m", unit="m", better="higher"),)
         super().__init__(replace(spec, contact_sensors=tuple(feet), metrics=metrics))
         self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
-        self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
+        self._gait_steps = round(0.8 / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
         super().attach(backend)
@@ -154,7 +149,7 @@ class WalkHumanoid(HumanoidTask):
         self._aside = torch.tensor(_ASIDE, device=backend.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
+        speed, yaw = draw_uniform(generator, (0.6, -np.pi), (1.0, np.pi))
         num_joints = len(HUMANOID.joints)
         offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
         joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))
@@ -201,7 +196,7 @@ class WalkHumanoid(HumanoidTask):
         gait = torch.zeros_like(self._speed)
         for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
             step = (self._length % self._gait_steps + index * self._gait_steps // 2) % self._gait_steps
-            stands = step < _STANCE * self._gait_steps
+            stands = step < 0.55 * self._gait_steps
             lifted = (backend.site_position(foot)[:, 2] / _SWING_HEIGHT_M).clamp(0, 1)
             touches = backend.touching(contact)
             gait = gait + 0.5 * torch.where(stands, touches.to(gait.dtype), torch.where(touches, 0.0, lifted))
@@ -225,9 +220,8 @@ class WalkHumanoid(HumanoidTask):
         self._feet = torch.where(running[:, None, None], spaces.site_positions(backend, FEET), self._feet)
         reward = self.control_dt * reward
         success = (self._length >= self._episode_length) & ~fallen & (distance >= asked)
-        lost = fallen
         metrics = {"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed}
-        return Verdict(reward=reward, success=success, lost=lost, metrics=metrics)
+        return Verdict(reward=reward, success=success, lost=fallen, metrics=metrics)
 
     def floor_facts(self, moments: NamedState, env_id: int) -> FloorFacts:
         place = moments.body_position(PELVIS)[:, :2]
@@ -240,7 +234,7 @@ class WalkHumanoid(HumanoidTask):
             share=np.minimum(made, np.arange(len(made)) / self._episode_length),
             lost=fallen,
             fallen=fallen,
-            nearly=made >= _NEARLY,
+            nearly=made >= 0.8,
             # It walks sideways or back, far enough to be visible.
             strayed=(distance < aside) & (aside * aside + distance * distance > _SEEN_WAY_M * _SEEN_WAY_M),
             moved=moved_from_start(moments.joint_position(ROOT).numpy()),
@@ -260,7 +254,7 @@ _ASIDE = [
 
 def _fallen(state: NamedState, senses: spaces.FloorSenses) -> torch.Tensor:
     """True where the pelvis is low or leans too far. Shape: (n,), bool."""
-    return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > _MOST_TILTED)
+    return (state.body_position(PELVIS)[:, 2] < LOWEST_M) | (senses.gravity()[:, 2] > -0.5)
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:

@@ -11,12 +11,11 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.overrides import SEEDS, SHIFT, TURN
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.scene import ASSETS, ScenePart
+from isaaclab_arena.sim.scene import ASSETS, Robot, ScenePart
 
 # Check paraphrases of a task: their distance from its own words, and that they reveal nothing but the task.
 
@@ -67,7 +66,6 @@ SURFACES: Mapping[str, str] = {"table": "wood", "background": "floor"}
 """Asset of a variation to the material of the scene that it covers."""
 
 _COARSENESS = {"table": 1, "background": 2}  # the floor repeats its texture on fewer metres
-TEXTURE, PATTERN = "texture", "pattern"
 WHOLE = 5  # a texture counts in fifths: of so many parts nothing is left of the scene's own
 _SIZE = 256
 _CHARCOAL, _CREAM, _TAN, _VIOLET = (58, 60, 66), (236, 228, 206), (176, 148, 112), (126, 96, 150)
@@ -82,7 +80,7 @@ NUM_PATTERNS = len(_COLOURS)
 def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and pixels of each mixture of each pattern with the texture of each surface that variations change."""
     # Integer arithmetic, so that textures are the same on every machine.
-    for asset in (each.asset for each in variations if each.name == TEXTURE):
+    for asset in (each.asset for each in variations if each.name == "texture"):
         # The scene's own texture is shrunk to the size of the patterns by block means.
         model = mujoco.MjModel.from_xml_path(str(ASSETS / scene))
         texture = int(model.mat_texid[model.material(SURFACES[asset]).id, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
@@ -96,7 +94,7 @@ def surface_textures(scene: str, variations: Sequence[Variation]) -> Iterator[tu
             other = pattern_pixels(pattern, _COARSENESS[asset]).astype(np.int64)
             for parts in range(1, WHOLE + 1):
                 pixels = ((WHOLE - parts) * own + parts * other + WHOLE // 2) // WHOLE
-                yield f"{asset}_{TEXTURE}_{pattern}_{parts}", pixels.astype(np.uint8)
+                yield f"{asset}_texture_{pattern}_{parts}", pixels.astype(np.uint8)
 
 
 def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
@@ -117,35 +115,24 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
 
 
-ACTION_NOISE = "action.noise"
-OBSERVATION_DELAY = "observation.delay"
-OBSERVATION_NOISE = "observation.noise"
-PICTURE_NOISE, PICTURE_BLUR, PICTURE_EXPOSURE = "picture.noise", "picture.blur", "picture.exposure"
-PICTURE_QUALITY = "picture.jpeg_quality"
 NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
-PARAPHRASE = "instruction.paraphrase"
-DISTRACTOR_COUNT = "distractors.count"
-TABLE_HEIGHT = "table.height"
-LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
 MAX_DISTRACTORS = 6
-MAX_DELAY = 100
+START_NOISE_RAD = 0.02  # of the draw of the robot's joints around home
 
 Ends: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the highest value of each component
 _ON_TABLE = "for it has to be on the table"
 _ON_ROBOT = "for no joint goes beyond its limits"
 
 
-def catalogue(
-    model: mujoco.MjModel, task: Task, *, joint_position_span: Ends, joint_limits: Ends
-) -> tuple[Variation, ...]:
-    """Return every variation of an environment, switched off; starts and limits of the robot's joints in [rad]."""
+def catalogue(model: mujoco.MjModel, task: Task, robot: Robot) -> tuple[Variation, ...]:
+    """Return every variation of an environment, switched off."""
     # A job turns some on, and `VariedWorld` draws, applies and records them.
     found: dict[str, Variation] = {}
     draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(256)]
     for variation in (
         *_starts(model, draws),
         *_objects(model, task),
-        *_scene(model, joint_position_span, joint_limits, has_distractors=bool(distractor_kinds(task))),
+        *_scene(model, robot, has_distractors=bool(distractor_kinds(task))),
     ):
         # The first variation of a key wins: a task's own draw comes before the general ones.
         found.setdefault(variation.key, variation)
@@ -239,11 +226,11 @@ def _starts(model: mujoco.MjModel, draws: Sequence[Conditions]) -> Iterator[Vari
             yield start
             if is_position:
                 words, span = f"added to {asset}.position along x and y", ((-0.02, -0.02), (0.02, 0.02))
-                shift = _variation(asset, SHIFT, "m", words, span, (-0.5, 0.5), (0.0, 0.0))
+                shift = _variation(asset, "shift", "m", words, span, (-0.5, 0.5), (0.0, 0.0))
                 lowest, highest = _room(table, (low, high))
                 yield replace(shift, lowest=lowest, highest=highest, because=_ON_TABLE)
         if name == "yaw":
-            yield _variation(asset, TURN, "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
+            yield _variation(asset, "turn", "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
 
 
 def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
@@ -281,8 +268,9 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
     return {name.rpartition("/")[2]: name for name in names if name != "viewport"}
 
 
-def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: bool) -> Iterator[Variation]:
+def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Iterator[Variation]:
     """Yield the variations of light, cameras, robot, table and distractors, then of the senses and the surfaces."""
+    # One that changes a field of the model says so in ``changes``, as the tasks' own do: nothing else applies it.
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -298,6 +286,10 @@ def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: 
         words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
         yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
+    # The start of the robot's joints is drawn in `TableEnvironment.draw_conditions`.
+    limits = robot.joint_low, robot.joint_high
+    low, high = ([round(value + noise, 6) for value in robot.home] for noise in (-START_NOISE_RAD, START_NOISE_RAD))
+    span = tuple(low), tuple(high)
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
     low, high = _around(limits, span)
@@ -317,15 +309,15 @@ def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: 
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
         yield replace(count, integer=True, companions=poses)
 
-    words, seed = "standard deviation of the action noise, as a share of each action's range", (SEEDS[ACTION_NOISE],)
+    words, seed = "standard deviation of the action noise, as a share of each action's range", ("action.noise_seed",)
     yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
-    words, control_steps = "age of the observations", (0, MAX_DELAY)
+    words, control_steps = "age of the observations", (0, 100)
     yield _variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
     words = "standard deviation of the noise on each observed number, in its own unit"
-    seed = (SEEDS[OBSERVATION_NOISE],)
+    seed = ("observation.noise_seed",)
     yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
     if camera_assets(model):
-        words, seed = "standard deviation of the noise on each colour", (SEEDS[PICTURE_NOISE],)
+        words, seed = "standard deviation of the noise on each colour", ("picture.noise_seed",)
         yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
         words = "standard deviation of a Gaussian blur"
         yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
@@ -336,9 +328,9 @@ def _scene(model: mujoco.MjModel, span: Ends, limits: Ends, *, has_distractors: 
     for asset, material in SURFACES.items():
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
-        texture = _variation(asset, TEXTURE, f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
+        texture = _variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
         if any(model.material(index).name == material for index in range(model.nmat)):
-            yield replace(texture, companions=(f"{asset}.{PATTERN}",))
+            yield replace(texture, companions=(f"{asset}.pattern",))
 
 
 def _variation(
@@ -364,17 +356,17 @@ def _cm(value: float) -> float:
 
 # Choose distractors, objects without a part in the task, and place them in free spots.
 
-_KINDS = ("can", "cylinder", "cube")
-_NOT_PLACED_BY_US = ("table", "robot", "distractor")
-_ROOM_M = 0.05
-_FLOOR_M = -0.75
-_PARKED_X_M = -1.6
+
+_Pair: TypeAlias = tuple[float, float]
+Footprint: TypeAlias = tuple[str, _Pair, _Pair, _Pair]
+"""A thing's name in conditions, its position in the model, for episodes whose conditions do not set it, the centre of
+its rectangle relative to that, and half the lengths along x and y [m]."""
 
 
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     """Return the kinds of distractors: objects that the instruction cannot mean."""
     said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
-    kinds = [OBJECTS.get(name) for name in _KINDS]
+    kinds = [OBJECTS.get(name) for name in ("can", "cylinder", "cube")]
     return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
 
 
@@ -387,27 +379,27 @@ class Distractors:
     @classmethod
     def ready(cls, task: Task, variations: Sequence[Variation]) -> "Distractors":
         """Return as many distractors as variations can ask for, alternating between all kinds."""
-        counts = (max(each.sampler.span[1]) for each in variations if each.key == DISTRACTOR_COUNT)
+        counts = (max(each.sampler.span[1]) for each in variations if each.key == "distractors.count")
         kinds, indices = distractor_kinds(task), range(round(next(counts, 0)))
         return cls(things={f"distractor_{index + 1}": kinds[index % len(kinds)] for index in indices})
 
     def parts(self) -> tuple[ScenePart, ...]:
         """Return them as parts of a scene, on the floor behind the robot."""
         return tuple(
-            ScenePart(prefix=name, asset=thing.asset, position=(_PARKED_X_M, 0.3 * index, _FLOOR_M + thing.half_height))
+            ScenePart(prefix=name, asset=thing.asset, position=(-1.6, 0.3 * index, -0.75 + thing.half_height))
             for index, (name, thing) in enumerate(self.things.items())
         )
 
     def placed(
-        self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
+        self, among: Sequence[Footprint], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
-        """Draw poses on the table, clear of ``among``; return them with the number that fitted."""
+        """Draw poses on the table, 5 cm clear of ``among``; return them with the number that fitted."""
         # The occupied rectangles of the table: centre, and half the lengths along x and y [m].
         taken = []
-        for footprint in among:
-            x, y = point(conditions.get(f"{footprint.asset}.position", footprint.place))[:2]
-            taken.append((x + footprint.middle[0], y + footprint.middle[1], *footprint.half))
-        count = round(number(conditions[DISTRACTOR_COUNT]))
+        for asset, place, middle, half in among:
+            x, y = point(conditions.get(f"{asset}.position", place))[:2]
+            taken.append((x + middle[0], y + middle[1], *half))
+        count = round(number(conditions["distractors.count"]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
         for name, thing in list(self.things.items())[:count]:
@@ -415,7 +407,7 @@ class Distractors:
             for _ in range(200):
                 x, y = draw_uniform(generator, (0.30, -0.42), (0.78, 0.42))
                 gaps = [(max(0.0, abs(x - at_x) - a), max(0.0, abs(y - at_y) - b)) for at_x, at_y, a, b in taken]
-                if all(math.sqrt(dx * dx + dy * dy) >= radius + _ROOM_M for dx, dy in gaps):
+                if all(math.sqrt(dx * dx + dy * dy) >= radius + 0.05 for dx, dy in gaps):
                     break
             else:
                 # The table is full.
@@ -424,7 +416,7 @@ class Distractors:
             poses[f"{name}.position"] = (x, y, thing.half_height)
             poses[f"{name}.yaw"] = float(generator.uniform(-math.pi, math.pi))
             num_placed += 1
-        return {DISTRACTOR_COUNT: num_placed, **poses}
+        return {"distractors.count": num_placed, **poses}
 
     def joint_positions(self, conditions: Conditions) -> dict[str, tuple[float, ...]]:
         """Return the start poses of those in use."""
@@ -435,27 +427,17 @@ class Distractors:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footprint:
-    """The area of the table that one of the task's things occupies, in any episode."""
-
-    asset: str  # name in conditions
-    place: tuple[float, float]  # position in the model [m], for episodes whose conditions do not set it
-    middle: tuple[float, float]  # centre of its rectangle, relative to its origin [m]
-    half: tuple[float, float]  # half the lengths along x and y [m]
-
-
 def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
-    """Return the footprints of the task's things in a compiled scene."""
+    """Return the footprints of the task's things in a compiled scene, each for any episode."""
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    found = []
+    found: list[Footprint] = []
     for index in range(1, model.nbody):
         name = str(model.body(index).name)
         prefix = name.partition("/")[0]
-        if int(model.body_parentid[index]) != 0 or prefix.startswith(_NOT_PLACED_BY_US):
+        if int(model.body_parentid[index]) != 0 or prefix.startswith(("table", "robot", "distractor")):
             continue
         # The bounding rectangle of the body from above, relative to its origin [m].
         origin, low, high = data.xpos[index][:2], np.zeros(2), np.zeros(2)
@@ -469,7 +451,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
             middle, half = (0.0, 0.0), (radius, radius)
         else:
-            middle, half = tuple(((low + high) / 2).tolist()), tuple(((high - low) / 2).tolist())
+            middle, half = ((float(x), float(y)) for x, y in ((low + high) / 2, (high - low) / 2))
         x, y, _ = model.body_pos[index].tolist()
-        found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
+        found.append((asset_of.get(prefix, prefix), (x, y), middle, half))
     return tuple(found)

@@ -13,13 +13,9 @@ from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.
 
-SHIFT, TURN, JOINT_SHIFT = "shift", "turn", "robot.joint_shift"
-ROBOT_START = "robot.joint_position"
-_SIZE = "size"
 SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
 """Variations that are strengths of noise, and the conditions with its seed."""
 _DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
-_COUNT, _DISTRACTOR = "distractors.count", "distractor_"
 
 
 def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, ConditionValue]:
@@ -27,16 +23,16 @@ def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, 
     moved = dict(conditions)
     for key in keys:
         asset, _, name = key.partition(".")
-        if name == SHIFT:
+        if name == "shift":
             x, y, z = point(moved[f"{asset}.position"])
             east, north = point(moved[key])
             moved[f"{asset}.position"] = (x + east, y + north, z)
-        elif name == TURN:
+        elif name == "turn":
             moved[f"{asset}.yaw"] = number(moved[f"{asset}.yaw"]) + number(moved[key])
-        elif key == JOINT_SHIFT:
-            joints = zip(point(moved[ROBOT_START]), point(moved[key]), strict=True)
-            moved[ROBOT_START] = tuple(start + shift for start, shift in joints)
-        elif name == _SIZE and f"{asset}.position" in moved:
+        elif key == "robot.joint_shift":
+            joints = zip(point(moved["robot.joint_position"]), point(moved[key]), strict=True)
+            moved["robot.joint_position"] = tuple(start + shift for start, shift in joints)
+        elif name == "size" and f"{asset}.position" in moved:
             # The height of its origin scales with it, so that it still stands.
             x, y, z = point(moved[f"{asset}.position"])
             moved[f"{asset}.position"] = (x, y, z * number(moved[key]))
@@ -61,7 +57,9 @@ def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) 
         for each in (expected, now)
     )
     return all(
-        expected.get(key) == now.get(key) or key in drawn or (_COUNT in keys and key.startswith(_DISTRACTOR))
+        expected.get(key) == now.get(key)
+        or key in drawn
+        or ("distractors.count" in keys and key.startswith("distractor_"))
         for key in expected.keys() | now.keys()
     )
 
@@ -121,7 +119,7 @@ def _beyond(on: Mapping[str, Variation]) -> list[Problem]:
     """Return a problem if a replaced start and its shift together leave the limits, though neither alone does."""
     problems = []
     for key, moved in on.items():
-        start = on.get(key.replace(f".{SHIFT}", ".position").replace(JOINT_SHIFT, ROBOT_START))
+        start = on.get(key.replace(".shift", ".position").replace("robot.joint_shift", "robot.joint_position"))
         if start is None or start is moved or not start.lowest:
             continue
         (low, high), (down, up) = start.sampler.span, moved.sampler.span
@@ -242,9 +240,6 @@ ALL_AXES = "all"
 BENIGN = "benign"  # the name of the arm in which nothing is changed, which is level 0
 LANGUAGE = "language"  # the axis of other words for the task
 _OBJECT = "object"
-_NOT_OBJECTS = frozenset(
-    {"light", "robot", "table", "world", "background", "distractors", "action", "observation", "picture", "instruction"}
-)
 
 
 @dataclass(frozen=True)
@@ -324,62 +319,31 @@ AXES: Mapping[str, Axis] = {
         Axis("object_mass", _OBJECT, ("mass",), 1.9, "mass [kg]"),
         Axis("object_friction", _OBJECT, ("friction",), 2.0, "coefficient"),
         _pictures("object_color", _OBJECT, ("color",), 1.0, "red, green and blue"),
-        _pictures(
-            "light",
-            "light",
-            ("direction", "intensity", "color"),
-            1.0,
-            "direction, and factors on intensity and colour",
-            "light",
-        ),
-        _pictures(
-            "camera_pose",
-            _OBJECT,
-            ("position", "rotation"),
-            2.0,
-            "distance along each axis [m] and angle about each axis [rad]",
-            "camera",
-        ),
+        _pictures("light", "light", ("direction", "intensity", "color"), 1.0,
+                  "direction, and factors on intensity and colour", "light"),
+        _pictures("camera_pose", _OBJECT, ("position", "rotation"), 2.0,
+                  "distance along each axis [m] and angle about each axis [rad]", "camera"),
         Axis("robot_start", "robot", ("joint_shift",), 20.0, "angle of each joint [rad]", "robot start"),
         Axis("table_height", "table", ("height",), 5.0, "height [m]"),
-        _exact_pictures(
-            "table_texture", "table", ("texture",), 1.0, "parts of another pattern on the table, of 5", "background"
-        ),
-        _exact_pictures(
-            "background_texture",
-            "background",
-            ("texture",),
-            1.0,
-            "parts of another pattern on the floor around the table, of 5",
-            "background",
-        ),
+        _exact_pictures("table_texture", "table", ("texture",), 1.0,
+                        "parts of another pattern on the table, of 5", "background"),
+        _exact_pictures("background_texture", "background", ("texture",), 1.0,
+                        "parts of another pattern on the floor around the table, of 5", "background"),
         _exact("distractors", "distractors", ("count",), 2.0, "number of objects", "layout"),
-        _exact(
-            "action_noise", "action", ("noise",), 0.4, "standard deviation as a share of each action's range", "noise"
-        ),
-        _exact(
-            "sensor_noise",
-            "observation",
-            ("noise",),
-            2.0,
-            "standard deviation on each observed number, in its own unit",
-            "noise",
-        ),
-        _exact_pictures(
-            "picture_noise", "picture", ("noise",), 4.0, "standard deviation on each colour, of 255", "noise"
-        ),
+        _exact("action_noise", "action", ("noise",), 0.4,
+               "standard deviation as a share of each action's range", "noise"),
+        _exact("sensor_noise", "observation", ("noise",), 2.0,
+               "standard deviation on each observed number, in its own unit", "noise"),
+        _exact_pictures("picture_noise", "picture", ("noise",), 4.0,
+                        "standard deviation on each colour, of 255", "noise"),
         _exact_pictures("picture_blur", "picture", ("blur",), 3.0, "standard deviation [pixels]", "noise"),
         _pictures("picture_exposure", "picture", ("exposure",), 2.0, "light on the sensor [stops]", "light"),
         _exact_pictures("picture_compression", "picture", ("jpeg_quality",), 1.8, "quality of JPEG, of 100", "noise"),
         _exact("delay", "observation", ("delay",), 5 / 3, "age of observations [control steps]", "noise"),
-        _exact(
-            LANGUAGE,
-            "instruction",
-            ("paraphrase",),
-            1.0,
-            "number of the paraphrase, from near the task's own words to far from them",
-            "language",
-        ),
+        _exact(LANGUAGE, "instruction", ("paraphrase",), 1.0,
+               "number of the paraphrase, from near the task's own words to far from them", "language"),
     )
-}
+}  # fmt: skip
 """The axes by name, in the order of tables."""
+
+_NOT_OBJECTS = {"world", *(axis.asset for axis in AXES.values())} - {_OBJECT}

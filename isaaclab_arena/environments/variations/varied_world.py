@@ -236,16 +236,14 @@ class ObservationDelay:
 
 _GAMMA = 2.2
 _ODD = -0x61C8864680B583EB
-_FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
-_SQRT_3 = math.sqrt(3.0)
 
 
 _UNDISTURBED = {
-    catalogue.OBSERVATION_NOISE: 0.0,
-    catalogue.PICTURE_NOISE: 0.0,
-    catalogue.PICTURE_BLUR: 0.0,
-    catalogue.PICTURE_EXPOSURE: 0.0,
-    catalogue.PICTURE_QUALITY: catalogue.NO_COMPRESSION,
+    "observation.noise": 0.0,
+    "picture.noise": 0.0,
+    "picture.blur": 0.0,
+    "picture.exposure": 0.0,
+    "picture.jpeg_quality": catalogue.NO_COMPRESSION,
 }
 """Conditions that disturb an episode's observations, each to its value without an effect."""
 
@@ -259,7 +257,7 @@ class Disturbances:
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._strengths = {
             name: torch.zeros(num_envs, device=device)
-            for name in (catalogue.OBSERVATION_NOISE, catalogue.PICTURE_NOISE, catalogue.PICTURE_BLUR)
+            for name in ("observation.noise", "picture.noise", "picture.blur")
         }
         self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
@@ -273,10 +271,9 @@ class Disturbances:
         env_ids = env_ids.to(self._steps.device)
         self._steps[env_ids] = -1
         asked = {name: [number(own.get(name, nothing)) for own in conditions] for name, nothing in _UNDISTURBED.items()}
-        qualities = [round(quality) for quality in asked[catalogue.PICTURE_QUALITY]]
-        asked[catalogue.PICTURE_QUALITY] = [*map(float, qualities)]
-        noise, pictures = SEEDS[catalogue.OBSERVATION_NOISE], SEEDS[catalogue.PICTURE_NOISE]
-        seeds = [own.get(noise, own.get(pictures, 0)) for own in conditions]
+        qualities = [round(quality) for quality in asked["picture.jpeg_quality"]]
+        asked["picture.jpeg_quality"] = [*map(float, qualities)]
+        seeds = [own.get("observation.noise_seed", own.get("picture.noise_seed", 0)) for own in conditions]
         kept = [*self._strengths.values(), self._is_compressed, self._seeds]
         wanted = [
             *(asked[name] for name in self._strengths),
@@ -286,10 +283,10 @@ class Disturbances:
         ]
         own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
         kept += [self._tables, self._weights, self._quantisation]
-        own.append(torch.from_numpy(np.stack([exposure_table(stops) for stops in asked[catalogue.PICTURE_EXPOSURE]])))
+        own.append(torch.from_numpy(np.stack([exposure_table(stops) for stops in asked["picture.exposure"]])))
         # The weights of each Gaussian blur sum to 1.
         away, blurs = np.arange(-self._radius, self._radius + 1), []
-        for blur in asked[catalogue.PICTURE_BLUR]:
+        for blur in asked["picture.blur"]:
             weights = np.exp(-0.5 * (away / blur) ** 2) if blur > 0.0 else (away == 0).astype(float)
             blurs.append(weights / weights.sum())
         own.append(torch.from_numpy(np.stack(blurs)).to(self._weights.dtype))
@@ -306,7 +303,7 @@ class Disturbances:
         if not any(self._are_on.values()):
             return observation
         seen = dict(observation)
-        if self._are_on[catalogue.OBSERVATION_NOISE]:
+        if self._are_on["observation.noise"]:
             # Noise is computed for all terms at once: on a GPU each operation costs.
             terms = seen["policy"]
             sizes = [now[0].numel() for now in terms.values()]
@@ -316,14 +313,14 @@ class Disturbances:
                 self._columns = torch.tensor([number, place], device=self._steps.device)
             numbers, places = self._columns
             keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
-            noise = noise_of(keys, places) * self._strengths[catalogue.OBSERVATION_NOISE][:, None]
+            noise = noise_of(keys, places) * self._strengths["observation.noise"][:, None]
             # An env slot without noise keeps its bits: adding 0 would change -0.
-            is_noisy, noisy = self._strengths[catalogue.OBSERVATION_NOISE] > 0, {}
+            is_noisy, noisy = self._strengths["observation.noise"] > 0, {}
             for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
                 is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
                 noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
             seen["policy"] = noisy
-        if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != catalogue.OBSERVATION_NOISE):
+        if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != "observation.noise"):
             seen[CAMERAS] = {
                 name: self._picture(number, shown) if name.endswith("_rgb") else shown
                 for number, (name, shown) in enumerate(seen[CAMERAS].items())
@@ -337,21 +334,21 @@ class Disturbances:
             pictures = shown.frames
         else:
             slots, pictures = torch.arange(len(self._steps), device=self._steps.device), shown
-        if self._are_on[catalogue.PICTURE_EXPOSURE]:
+        if self._are_on["picture.exposure"]:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
-        if self._are_on[catalogue.PICTURE_BLUR]:
+        if self._are_on["picture.blur"]:
             blurred = blurred_pictures(pictures, self._weights[slots])
-            strength = self._strengths[catalogue.PICTURE_BLUR][slots, None, None, None]
+            strength = self._strengths["picture.blur"][slots, None, None, None]
             pictures = torch.where(strength > 0, blurred, pictures)
-        if self._are_on[catalogue.PICTURE_NOISE] and len(pictures):
+        if self._are_on["picture.noise"] and len(pictures):
             # Negative numbers: no picture shares the number of a term of the state.
             keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
-            strength = self._strengths[catalogue.PICTURE_NOISE][slots, None, None, None]
+            strength = self._strengths["picture.noise"][slots, None, None, None]
             places = torch.arange(1, pictures[0].numel() + 1, device=keys.device)
             noise = noise_of(keys[slots, None], places).reshape(pictures.shape)
             noisy = (pictures + strength * noise).round().clamp(0, 255).to(torch.uint8)
             pictures = torch.where(strength > 0, noisy, pictures)
-        if self._are_on[catalogue.PICTURE_QUALITY]:
+        if self._are_on["picture.jpeg_quality"]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(self._is_compressed[slots, None, None, None] > 0, compressed, pictures)
         return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
@@ -364,13 +361,13 @@ def noise_of(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     parts = torch.zeros_like(bits)
     for part in range(4):
         parts += _shifted(bits, 16 * part) & 0xFFFF
-    return (parts.to(torch.float32) / 65535.0 - 2.0) * _SQRT_3
+    return (parts.to(torch.float32) / 65535.0 - 2.0) * math.sqrt(3.0)
 
 
 def mixed(numbers: torch.Tensor) -> torch.Tensor:
     """Return hashed numbers: the finaliser of SplitMix64. Any shape, int64."""
-    numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
-    numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
+    numbers = (numbers ^ _shifted(numbers, 30)) * -0x40A7B892E31B1A47
+    numbers = (numbers ^ _shifted(numbers, 27)) * -0x6B2FB644ECCEEE15
     return numbers ^ _shifted(numbers, 31)
 
 
@@ -430,7 +427,7 @@ class VariedWorld:
         self._cameras = catalogue.camera_assets(self._model)
         self.noise = ActionNoise(action_spec, backend.num_envs, device=backend.device)
         self.delay = ObservationDelay(backend.num_envs, device)
-        blurs = (max(each.sampler.span[1]) for each in variations if each.key == catalogue.PICTURE_BLUR)
+        blurs = (max(each.sampler.span[1]) for each in variations if each.key == "picture.blur")
         self.disturbances = Disturbances(backend.num_envs, device, most_blur=max(blurs, default=0.0))
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
@@ -450,10 +447,10 @@ class VariedWorld:
                 varied[seed] = episode.noise_seed
         for surface in catalogue.SURFACES:
             # A surface's pattern is drawn independently of its mixture.
-            if f"{surface}.{catalogue.TEXTURE}" in varied:
-                key = f"{surface}.{catalogue.PATTERN}"
+            if f"{surface}.texture" in varied:
+                key = f"{surface}.pattern"
                 varied[key] = int(catalogue.NUM_PATTERNS * episode.variation_generator(key).random())
-        if catalogue.DISTRACTOR_COUNT in varied:
+        if "distractors.count" in varied:
             stream = episode.variation_generator("distractors.position")
             varied |= self.distractors.placed(self._footprints, varied, stream)
         return varied
@@ -462,12 +459,11 @@ class VariedWorld:
         """Apply variations to env slots (n,), int64, before the backend resets them."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
-        strengths = [number(own.get(catalogue.ACTION_NOISE, 0.0)) for own in conditions]
-        seeds = [round(number(own.get(SEEDS[catalogue.ACTION_NOISE], 0))) for own in conditions]
-        self.noise.begin(slots, strengths, seeds)
-        self.delay.begin(env_ids, [round(number(own.get(catalogue.OBSERVATION_DELAY, 0))) for own in conditions])
+        strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
+        self.noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
+        self.delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
         self.disturbances.begin(env_ids, conditions)
-        shifts = [-number(own.get(catalogue.TABLE_HEIGHT, 0.0)) for own in conditions]
+        shifts = [-number(own.get("table.height", 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
 
@@ -488,13 +484,13 @@ class VariedWorld:
                 changes += slippery(model, body, number(conditions[f"{name}.friction"]))
             if f"{name}.color" in conditions:
                 changes += painted(model, body, point(conditions[f"{name}.color"]))
-        if catalogue.LIGHT_DIRECTION in conditions:
+        if "light.direction" in conditions:
             # The first light is the sun.
-            vector = np.asarray(point(conditions[catalogue.LIGHT_DIRECTION]), float)
+            vector = np.asarray(point(conditions["light.direction"]), float)
             changes.append(changed("light_dir", 0, vector / np.sqrt((vector * vector).sum())))
-        if catalogue.LIGHT_INTENSITY in conditions or catalogue.LIGHT_COLOR in conditions:
-            tint = point(conditions.get(catalogue.LIGHT_COLOR, (1.0, 1.0, 1.0)))
-            factor = number(conditions.get(catalogue.LIGHT_INTENSITY, 1.0)) * np.asarray(tint, float)
+        if "light.intensity" in conditions or "light.color" in conditions:
+            tint = point(conditions.get("light.color", (1.0, 1.0, 1.0)))
+            factor = number(conditions.get("light.intensity", 1.0)) * np.asarray(tint, float)
             changes += [
                 changed(field, index, np.minimum(getattr(model, field)[index] * factor, 1.0))
                 for index in range(model.nlight)
@@ -505,17 +501,17 @@ class VariedWorld:
             shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
             if shift is not None or turn is not None:
                 changes += moved_camera(model, camera, shift=point(shift or nowhere), turn=point(turn or nowhere))
-        if catalogue.TABLE_HEIGHT in conditions:
+        if "table.height" in conditions:
             # A higher table is a lower base of the robot.
-            base, shift = model.body(self._base_body).id, (0.0, 0.0, -number(conditions[catalogue.TABLE_HEIGHT]))
+            base, shift = model.body(self._base_body).id, (0.0, 0.0, -number(conditions["table.height"]))
             changes.append(changed("body_pos", base, model.body_pos[base] + np.asarray(shift, float)))
         for asset, material in catalogue.SURFACES.items():
             # The mixtures of a surface's texture with each pattern are in the model; a mixture of 0 is its own.
-            parts = round(number(conditions.get(f"{asset}.{catalogue.TEXTURE}", 0)))
+            parts = round(number(conditions.get(f"{asset}.texture", 0)))
             if parts > 0:
-                pattern, index = round(number(conditions[f"{asset}.{catalogue.PATTERN}"])), model.material(material).id
+                pattern, index = round(number(conditions[f"{asset}.pattern"])), model.material(material).id
                 textures = np.array(model.mat_texid[index])
-                mixture = model.texture(f"{asset}_{catalogue.TEXTURE}_{pattern}_{parts}").id
+                mixture = model.texture(f"{asset}_texture_{pattern}_{parts}").id
                 textures[int(mujoco.mjtTextureRole.mjTEXROLE_RGB)] = mixture
                 changes.append(changed("mat_texid", index, textures))
         return changes

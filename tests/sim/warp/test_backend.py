@@ -291,6 +291,11 @@ def test_what_a_world_of_warp_cannot_have_of_its_own_is_refused_with_a_way_out(b
         backend.vary(torch.arange(3), [[changed(name, 0, 1.0)], [], []])
 
 
+def test_a_world_of_warp_cannot_have_a_time_step_of_its_own(backend):
+    with pytest.raises(EnvironmentBuildError, match=r"its own 'opt\.timestep'"):
+        backend.vary(torch.arange(3), [[changed("opt.timestep", 0, 1e-3)], [], []])
+
+
 def test_worlds_that_want_different_values_of_what_they_share_are_refused(model):
     changes = [slippery(model, "object/body", 0.3), resized(model, "object/body", mass=1.0, scale=1)]
     with pytest.raises(EnvironmentBuildError, match="'geom_priority'"):
