@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -390,33 +390,32 @@ class StatusPublisher(Observer):
 _FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
 
 
-def shown(
-    look: Callable[[], Sequence[RankReport]], *, console: Console | None = None, line_interval_s: float = 10.0
-) -> AbstractContextManager[None]:
-    """Show the ranks' progress within a `with` block: a live table on a terminal, else a line every so many seconds."""
-    # `look` is called in a thread of its own, so that the rank's loop never waits for it.
+def keep_showing(
+    look: Callable[[], Sequence[RankReport]],
+    pause: Callable[[float], bool],
+    *,
+    console: Console | None = None,
+    line_interval_s: float = 10.0,
+) -> None:
+    """Show the ranks' progress until `pause` returns True: a live table on a terminal, else a line now and then."""
     console, began_s = console or Console(stderr=True), time.monotonic()
-
-    def show(pause: Callable[[float], bool]) -> None:
-        with ExitStack() as stack:
-            live, is_last = None, False
-            if console.is_interactive:
-                # Transient: the table of results takes its place.
-                live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
-                # Send console log lines through the live display, which they would otherwise tear.
-                for handler in logging.getLogger("isaaclab_arena").handlers:
-                    if type(handler) is logging.StreamHandler:
-                        stack.callback(handler.setStream, handler.stream)
-                        handler.setStream(sys.stderr)
-            while not is_last:
-                is_last = pause(line_interval_s if live is None else 0.5)
-                reports, elapsed_s = look(), time.monotonic() - began_s
-                if live is None:
-                    _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
-                else:
-                    live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
-
-    return in_a_thread(show, name="progress")
+    with ExitStack() as stack:
+        live, is_last = None, False
+        if console.is_interactive:
+            # Transient: the table of results takes its place.
+            live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
+            # Send console log lines through the live display, which they would otherwise tear.
+            for handler in logging.getLogger("isaaclab_arena").handlers:
+                if type(handler) is logging.StreamHandler:
+                    stack.callback(handler.setStream, handler.stream)
+                    handler.setStream(sys.stderr)
+        while not is_last:
+            is_last = pause(line_interval_s if live is None else 0.5)
+            reports, elapsed_s = look(), time.monotonic() - began_s
+            if live is None:
+                _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+            else:
+                live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
 
 
 def keep_writing(

@@ -321,7 +321,9 @@ def progress_shown(
         if host.ranks.context.is_rank_zero:
             _LOG.info("writing to %s", output_directory)
             if host.shows_progress:
-                shown.enter_context(heartbeat.shown(watch.look))
+                # In a thread of its own, so that the rank's loop never waits for a look.
+                show = partial(heartbeat.keep_showing, watch.look)
+                shown.enter_context(heartbeat.in_a_thread(show, name="progress"))
             if host.writes_report and not request.options.no_report:
                 # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
                 writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
