@@ -78,13 +78,13 @@ class ServedModel:
     schema_version: int = SCHEMA_VERSION
 
 
-def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
+def settle_served_model(job_directory: Path, job_name: str, policies: Sequence[PolicyBase]) -> str | None:
     """Return the model that the policies' servers describe, None without servers. `ConfigError` if it has changed."""
     stated = {model for policy in policies if (model := policy.stated_model()) is not None}
     if not stated:
         return None
     if len(stated) > 1:
-        raise ConfigError(f"the policy servers of job '{job}' serve different models: {', '.join(sorted(stated))}")
+        raise ConfigError(f"the policy servers of job '{job_name}' serve different models: {', '.join(sorted(stated))}")
     (now,) = stated
     # The first start of the job writes the file; later starts compare with it.
     path, before = job_directory / SERVED_MODEL_FILE, now
@@ -98,7 +98,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
         _LOG.warning(
             "the policy server of job '%s' stated %s before and states %s now; whether it is the same model cannot be "
             "checked",
-            job,
+            job_name,
             before,
             now,
         )
@@ -106,7 +106,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
     raise ConfigError(
         f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
         f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
-        f"--resume --rerun {job}"
+        f"--resume --rerun {job_name}"
     )
 
 
@@ -130,23 +130,23 @@ class StartUpClock(Observer):
 
     def __init__(
         self,
-        job: str,
+        job_name: str,
         *,
         import_s: float | None,  # time of the process before the first job; see `StartUp`
         # Gets the current part in words, None after the first step.
-        on_phase: Callable[[str | None], None] = lambda _: None,
+        on_part: Callable[[str | None], None] = lambda _: None,
         now_s: Callable[[], float] = time.perf_counter,
         kernels: Callable[[], KernelTimes] = lambda: KERNELS.times,  # time of the process for kernels so far
     ) -> None:
-        self._job = job
+        self._job_name = job_name
         self._import_s = import_s
         self._now_s, self._kernels = now_s, kernels
-        self._on_phase = on_phase
+        self._on_part = on_part
         self._seconds: dict[StartUpPart, float] = {}
         self._spent = KernelTimes()
         self._last = now_s(), kernels()
         self.env_steps = 0  # control steps over running env slots, also of a rollout that raises
-        on_phase(StartUpPart.ENVIRONMENT.value)
+        on_part(StartUpPart.ENVIRONMENT.value)
 
     def finish(self, part: StartUpPart) -> None:
         """End a part, only at the first call for it. It gets the time since the end of the part before it."""
@@ -159,7 +159,7 @@ class StartUpClock(Observer):
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
-        self._on_phase(next((later.value for later in StartUpPart if later not in self._seconds), None))
+        self._on_part(next((later.value for later in StartUpPart if later not in self._seconds), None))
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -183,7 +183,7 @@ class StartUpClock(Observer):
             shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
             words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
             level = logging.INFO if total_s >= 1.0 else logging.DEBUG
-            _LOG.log(level, "start-up of job '%s': %s", self._job, words)
+            _LOG.log(level, "start-up of job '%s': %s", self._job_name, words)
 
     def start_up(self) -> StartUp:
         """Return the times measured so far."""
@@ -223,8 +223,7 @@ class RankSettings:
     @cached_property
     def entries(self) -> Mapping[str, AttemptEntry]:
         """The entries of the attempt, by job; empty ones for jobs that it does not name."""
-        found = {work.job: work for work in self.attempt.jobs}
-        return defaultdict(lambda: AttemptEntry(job=""), found)
+        return defaultdict(lambda: AttemptEntry(job=""), {entry.job: entry for entry in self.attempt.jobs})
 
 
 # Build the environments and policies of a job, one of each for every group of its env slots.
@@ -259,7 +258,7 @@ class GroupBuilder:
     _has_new_environment: bool = field(default=False, init=False)
     _has_new_policy: bool = field(default=False, init=False)
 
-    def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
+    def build(self, job: Job, directory: Path, clock: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
         settings, config = self.settings, job.config
         interleaved = settings.interleaved.get(config.name, ())
@@ -284,10 +283,10 @@ class GroupBuilder:
                     built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
                     kept.append((own.environment_key, built, False))
                     environments.append(built)
-            start_up.finish(StartUpPart.ENVIRONMENT)
+            clock.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
-            start_up.finish(StartUpPart.POLICY)
+            clock.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only objects that were built for this job have read it again.
             planned = settings.entries[config.name].contents

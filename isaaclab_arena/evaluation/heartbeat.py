@@ -65,7 +65,7 @@ class RankStatus:
     state: RankState = RankState.STARTING
     exited: bool = False  # last status: the process is about to end
     current_job: str | None = None  # None between jobs
-    preparing: str | None = None  # start-up phase in words, None after the first control step
+    preparing: str | None = None  # part of the start-up in words, None after the first control step
     job_episodes_done: int = 0  # that ended on this rank
     job_episodes_total: int = 0  # of this rank; 0 if ranks share the job or the number is unknown
     job_stepping_s: float = 0.0  # since the first control step of the job
@@ -147,6 +147,10 @@ class RankReport:
     silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
 
 
+_DEAD_AFTER_S = 60.0
+"""Silence after which a rank on another node counts as dead [s]."""
+
+
 @dataclass(kw_only=True)
 class RankWatch:
     """Reads the status of every rank and judges which of them are alive."""
@@ -156,7 +160,6 @@ class RankWatch:
     output_directory: Path = field(kw_only=False)
     world_size: int
     run_id: str  # of this start of the program
-    dead_after_s: float = 60.0  # without a heartbeat, for a rank on another node
     missing_after_s: float = 20.0  # for a rank that has never written a status
     clock: Callable[[], float] = time.monotonic
     machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
@@ -183,7 +186,7 @@ class RankWatch:
             elif status.machine == self.machine:
                 alive = process_is_running(status.pid, status.start_ticks)
             else:
-                alive = silent_s < self.dead_after_s
+                alive = silent_s < _DEAD_AFTER_S
 
             if status is not None and status.state.is_final:
                 fate = RankFate(status.state)
@@ -303,7 +306,7 @@ class StatusPublisher(Observer):
         )
 
     def prepare(self, doing: str | None) -> None:
-        """Publish the start-up phase of the current job in words, None after its first control step."""
+        """Publish the part of the current job's start-up in words, None after its first control step."""
         if doing is None and self._stepping_since is None:
             self._stepping_since = time.monotonic()
         self.update(preparing=doing)
@@ -321,13 +324,13 @@ class StatusPublisher(Observer):
             self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def set_long_work(self, job: str | None, long_work: LongWork | None) -> None:
+    def set_long_work(self, job_name: str | None, long_work: LongWork | None) -> None:
         """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
         # Cheap, because it is called for every episode.
-        if job is None:
+        if job_name is None:
             self._long_work = long_work
         else:
-            self._work_beside = None if long_work is None else (job, long_work)
+            self._work_beside = None if long_work is None else (job_name, long_work)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Count a control step of each running env slot."""
@@ -366,17 +369,17 @@ class StatusPublisher(Observer):
                 self._recent.append((time.monotonic(), self._env_steps))
                 (since, steps), (until, steps_now) = self._recent[0], self._recent[-1]
                 # Work of the current job comes first, because it keeps the rank from making steps.
-                job, work = None, self._long_work
+                finished_job, work = None, self._long_work
                 beside = self._work_beside
                 if work is None and beside is not None:
-                    job, work = beside
+                    finished_job, work = beside
                 self._status = replace(
                     self._status,
                     env_steps=steps_now,
                     steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,
                     job_stepping_s=0.0 if self._stepping_since is None else round(until - self._stepping_since, 1),
                     long_work=None if work is None else work.doing,
-                    long_work_job=job,
+                    long_work_job=finished_job,
                     long_work_done=0 if work is None else work.done,
                     long_work_total=0 if work is None else work.total,
                     beat=self._status.beat + 1,
@@ -448,7 +451,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
             table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
             continue
 
-        # The current job with its start-up phase, and the long work beside it or instead of it.
+        # The current job with the part of its start-up, and the long work beside it or instead of it.
         long_work = status.long_work if report.alive else None
         doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
         if status.preparing is not None and status.current_job is not None:

@@ -59,21 +59,21 @@ if TYPE_CHECKING:
 class Consolidations:
     """Consolidates one job at a time beside the next one."""
 
-    on_progress: Callable[[str, LongWork | None], None]  # gets the job and its progress, None at its end
+    on_progress: Callable[[str, LongWork | None], None]  # gets the job's name and its progress, None at its end
     _pool: ThreadPoolExecutor = field(
         default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
     )
-    _job: str | None = field(default=None, init=False)
+    _name: str | None = field(default=None, init=False)  # of the latest job
     _underway: Future[object] | None = field(default=None, init=False)
 
-    def begin(self, job: str, finish: Callable[[], object]) -> None:
+    def begin(self, name: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.on_progress, job))(finish))
+        self._name, self._underway = name, self._pool.submit(heard_by(partial(self.on_progress, name))(finish))
 
-    def wait(self, job: str | None = None) -> None:
-        """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
-        if self._underway is None or job not in (None, self._job):
+    def wait(self, name: str | None = None) -> None:
+        """Wait for the job under way, only if it has this name unless that is None. Raise its error."""
+        if self._underway is None or name not in (None, self._name):
             return
         underway, self._underway = self._underway, None
         underway.result()
@@ -254,7 +254,7 @@ class JobRun:
             self.builder.clear()
         config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
         entry = settings.entries[config.name]
-        watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        watched = watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self.stopwatch.measure(Phase.BUILD):
             built = self.builder.build(self.job, directory, self.start_up_clock)
         if built.plan_because is not None and self._built is None:
@@ -378,8 +378,8 @@ class JobRunner:
     settings: RankSettings = field(kw_only=False)
     # Called before every step; True ends the job under way.
     stop_requested: Callable[[], bool] = lambda: False
-    # Receives the start-up phase of a job in words, None after its first control step.
-    on_phase: Callable[[str | None], None] = lambda _: None
+    # Receives the part of a job's start-up in words, None after its first control step.
+    on_part: Callable[[str | None], None] = lambda _: None
     # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
     consolidations: Consolidations | None = None
     # Receives each report after it is written, also from the thread of `consolidations`.
@@ -414,11 +414,11 @@ class JobRunner:
             # Jobs after the first import nothing.
             import_s = 0.0 if self._has_run and self.settings.import_s is not None else self.settings.import_s
             self._has_run = True
-            start_up = StartUpClock(name, import_s=import_s, on_phase=self.on_phase)
+            clock = StartUpClock(name, import_s=import_s, on_part=self.on_part)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
-            job_run = JobRun(job, self.settings, self._builder, start_up, instructions)
+            job_run = JobRun(job, self.settings, self._builder, clock, instructions)
         else:
-            self.on_phase(None)
+            self.on_part(None)
         with self._catching_failure(name) as failure:
             try:
                 self._play(job_run, directory, observers, episodes)
@@ -465,7 +465,7 @@ class JobRunner:
         ) -> RolloutResult:
             single = partial(rollout, groups[0].environment, groups[0].policy)
             loop = single if len(groups) == 1 else partial(pipelined_rollout, groups)
-            with watchdog.watch(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
+            with watchdog.guard(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
                 return loop(
                     announced(job, indices, episodes),
                     [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
@@ -612,7 +612,7 @@ def run_jobs(
     runner = JobRunner(
         settings,
         stop_requested=stop_requested,
-        on_phase=publisher.prepare,
+        on_part=publisher.prepare,
         # With fail_fast a failure must be known before the next job begins.
         consolidations=None if fail_fast else Consolidations(publisher.set_long_work),
         on_report=on_report,

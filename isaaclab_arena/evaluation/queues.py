@@ -293,7 +293,7 @@ class ClaimedEpisodes(Observer):
     ) -> None:
         self._job_index = first.job_index
         self._divided = claims.jobs[first.job_index]
-        self._is_over = is_over
+        self.is_over = is_over  # no further episode of the job is needed
         self._claims = claims
         self._world_size = world_size
         self._clock = clock
@@ -330,10 +330,6 @@ class ClaimedEpisodes(Observer):
                 yield index
             elif self._divided.pieces[piece] is None:
                 return
-
-    def is_over(self) -> bool:
-        """Whether no further episode of the job is needed."""
-        return self._is_over()
 
     def max_envs(self, num_envs: int) -> int:
         """Return the number of env slots to use: all, or fewer if other ranks may help; see `slots_to_use`."""
@@ -503,8 +499,8 @@ def work_of_rank(
 ) -> RankWork:
     """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
-    finished = {work.job: work.finished for work in attempt.jobs}
-    watch = planning.answer_watch(
+    finished = {entry.job: entry.finished for entry in attempt.jobs}
+    answers = planning.answer_watch(
         output_directory, request.questions, attempt.number, finished, options.max_equal_errors
     )
     if options.mode is Assignment.DYNAMIC:
@@ -515,24 +511,21 @@ def work_of_rank(
             heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
             rank=rank,
             lease_s=options.lease_s,
-            is_over=watch.is_over,
+            is_over=answers.is_over,
         )
-        work = claimed_work(
-            table,
-            rank=rank,
-            world_size=attempt.world_size,
-            stop_requested=stop_requested,
-            is_over=watch.checked_is_over,
-        )
+        is_over, size = answers.checked_is_over, attempt.world_size
+        work = claimed_work(table, rank=rank, world_size=size, stop_requested=stop_requested, is_over=is_over)
         work = replace(work, stalled_after_s=options.lease_s)
     else:
         split = options.mode is Assignment.SPLIT
         assigned = jobs_of_rank(
-            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.checked_is_over
+            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=answers.checked_is_over
         )
         work = RankWork(
-            queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
+            queue=FixedQueue(assigned, partial(answers.is_over, now=True)),
             num_jobs=0 if split else len({each.job.config.name for each in assigned}),
             num_episodes=sum(each.num_episodes or 0 for each in assigned),
         )
-    return replace(work, observers=(watch,), fails=lambda job: watch.fails(job.config.name, job.config.num_episodes))
+    return replace(
+        work, observers=(answers,), fails=lambda job: answers.fails(job.config.name, job.config.num_episodes)
+    )

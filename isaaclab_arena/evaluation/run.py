@@ -83,8 +83,8 @@ class Played:
 
 
 @dataclass(kw_only=True)
-class Host(ABC):
-    """Runs jobs on ranks, and decides about the output of the run besides its results."""
+class RunHost(ABC):
+    """Has the episodes of a run played by its ranks, and decides about the output besides the results."""
 
     ranks: Ranks = field(kw_only=False)  # within a name that no other run of theirs has, see `Ranks.within`
     # Of ranks that come later, each with the plan of this process; None if the ranks are here.
@@ -104,7 +104,7 @@ class Host(ABC):
         """Get ready, play the episodes that are left, and then wait for the other ranks."""
 
 
-def run(request: planning.RunRequest, host: Host) -> RunOutcome:
+def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
@@ -170,7 +170,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
 # Ranks that have found each other: a program under torchrun or the launcher, one process, or a part of a caller's.
 
 
-class RankHost(Host):
+class RankHost(RunHost):
     """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     def play(self, active: ActiveRun) -> Played:
@@ -198,14 +198,14 @@ class RankHost(Host):
             policy_servers=servers,
         )
         with active.progress:
-            asks_questions = bool(request.questions)
-            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks_questions)
+            asks = bool(request.questions)
+            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks)
             failed = state is heartbeat.RankState.FAILED
             merges = self._wait_to_merge(active, work, publisher, failed=failed)
             if failed and self.is_whole_program:
                 launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
-            others = [report for report in active.watch.look() if report.rank != rank] if merges else []
-            at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
+            seen = active.watch.look() if merges else ()
+            at_work = [each.rank for each in seen if each.rank != rank and each.fate is heartbeat.RankFate.WORKING]
             all_ended = not (at_work or stop_requested())
             return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
@@ -314,7 +314,7 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
 
 @contextmanager
 def progress_shown(
-    request: planning.RunRequest, host: Host, output_directory: Path, watch: heartbeat.RankWatch
+    request: planning.RunRequest, host: RunHost, output_directory: Path, watch: heartbeat.RankWatch
 ) -> Iterator[None]:
     """Show the progress of all ranks in a `with` block, and keep the report current, on rank 0."""
     with ExitStack() as shown:
@@ -343,7 +343,7 @@ def full_disk_explained() -> Iterator[None]:
 
 def merge_and_show(
     request: planning.RunRequest,
-    host: Host,
+    host: RunHost,
     output_directory: Path,
     *,
     saved: Path | None,  # file for the conditions of the episodes
@@ -408,10 +408,10 @@ def consolidate_what_ranks_left(
 ) -> None:
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
-    for job in (work.job for work in attempt.jobs):
-        directory = output_directory / job
+    for name in (entry.job for entry in attempt.jobs):
+        directory = output_directory / name
         try:
-            notes, loss = recovery.consolidate_leftovers(directory, job, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, name, is_all=is_all)
         except DiskUnusableError:
             raise
         except StorageError as error:
@@ -421,12 +421,12 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        written, _ = reports.read_job_reports(directory, job, attempt.run)
+        written, _ = reports.read_job_reports(directory, name, attempt.run)
         if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
-        _LOG.error("job '%s' has failed: %s", job, loss)
+        _LOG.error("job '%s' has failed: %s", name, loss)
         device = attempt.devices[rank]
-        report = reports.failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        report = reports.failed_report(name, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
         reports.write_job_report(directory, report)
 
 

@@ -262,18 +262,16 @@ def repair_run(
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
     finished = {each.job.name: each.finished for each in found.jobs}
 
-    # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
-    watch = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
-    for each in found.jobs:
-        if each.reports:
-            watch.suspects[each.job.name] += 1
-    left = found.left(watch.needed)
+    # A job with reports may have ended on equal errors, so its commits are checked (see `AnswerWatch`).
+    answers = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
+    answers.suspects.update(each.job.name for each in found.jobs if each.reports)
+    left = found.left(answers.needed)
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in found.jobs)])
     # A job without a recording starts afresh. The settings of its earlier attempts are dropped, because another network
     # may need another batch size.
-    fresh = {*to_rerun, *(job.job for job in left if not resumed.has_recorded(job.job))}
+    fresh = {*to_rerun, *(entry.job for entry in left if not resumed.has_recorded(entry.job))}
     for name in fresh:
         directory = output_directory / name
         if (directory / layout.SETTLED_FILE).exists():
@@ -282,12 +280,12 @@ def repair_run(
             )
     return number, tuple(
         replace(
-            job,
-            policy_batch=None if job.job in fresh else batches.get(job.job),
-            num_episodes=grown.get(job.job),
-            num_envs=resumed.played_with.get(job.job),
+            entry,
+            policy_batch=None if entry.job in fresh else batches.get(entry.job),
+            num_episodes=grown.get(entry.job),
+            num_envs=resumed.played_with.get(entry.job),
         )
-        for job in left
+        for entry in left
     )
 
 
@@ -426,7 +424,7 @@ def begin_attempt(
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
     number, to_rerun, resumed = 1, (), None
-    jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
+    entries: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}
@@ -437,9 +435,9 @@ def begin_attempt(
         to_rerun = jobs_to_rerun(resumed, plan, options.rerun)
         # Refuse before the old results are set aside.
         planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in to_rerun}, machinery)
-        number, jobs = repair_run(resumed, options, to_rerun=to_rerun)
-        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
-        if not jobs:
+        number, entries = repair_run(resumed, options, to_rerun=to_rerun)
+        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(entries), len(request.jobs))
+        if not entries:
             return None
     else:
         run_directory.clear_unbegun(path)
@@ -447,13 +445,13 @@ def begin_attempt(
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.
     watchdog = process.Watchdog(path / f".{layout.RUN_PLAN_FILE}.watchdog.tmp")
-    watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
-    left = {work.job for work in jobs}
+    guard = partial(watchdog.guard, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
+    left = {entry.job for entry in entries}
     to_run = [job for job in request.jobs if job.config.name in left]
-    settled = planning.settle_backends(to_run, machinery, known=known, watch=watch)
+    settled = planning.settle_backends(to_run, machinery, known=known, watch=guard)
     asked = partial(planning.policy_as_served, options=options, output_directory=path)
-    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=watch)
-    planning.refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
+    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
+    planning.refuse_slow_backends(to_run, {entry.job: settled.get(entry.job) for entry in entries}, machinery)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
     if resumed is None:
@@ -467,13 +465,13 @@ def begin_attempt(
     contents = {job.name: job.contents for job in plan.jobs}
     entries = tuple(
         replace(
-            job,
-            contents=contents.get(job.job),
-            is_rerun=job.job in to_rerun,
-            backend=settled.get(job.job),
-            latency=latencies.get(job.job),
+            entry,
+            contents=contents.get(entry.job),
+            is_rerun=entry.job in to_rerun,
+            backend=settled.get(entry.job),
+            latency=latencies.get(entry.job),
         )
-        for job in jobs
+        for entry in entries
     )
     attempt = ledger.Attempt(
         number=number,

@@ -117,7 +117,7 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
 
     (tmp_path / "logs").mkdir()
     publisher.start_job("coins", num_episodes=3)
-    clock = StartUpClock("coins", import_s=None, on_phase=tell)
+    clock = StartUpClock("coins", import_s=None, on_part=tell)
     assert publisher.status.preparing == "building the environment"
     clock.finish(StartUpPart.ENVIRONMENT)
     clock.finish(StartUpPart.POLICY)

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, status_pa
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.run import ActiveRun, Host, Played, run
+from isaaclab_arena.evaluation.run import ActiveRun, Played, RunHost, run
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def execute_on_cluster(request: RunRequest, options: ClusterOptions) -> int:
 
 
 @dataclass(kw_only=True)
-class ClusterHost(Host):
+class ClusterHost(RunHost):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
     cluster: "RayEngine"
