@@ -255,7 +255,6 @@ class GroupBuilder:
     # One connection for all groups and later jobs.
     _networks: dict[tuple[str, PolicyServerConfig | None], ServedNetwork] = field(default_factory=dict, init=False)
     _has_built: bool = field(default=False, init=False)
-    _has_new_environment: bool = field(default=False, init=False)
     _has_new_policy: bool = field(default=False, init=False)
 
     def build(self, job: Job, directory: Path, clock: StartUpClock) -> BuiltGroups:
@@ -270,7 +269,7 @@ class GroupBuilder:
             if interleaved != self._interleaved:
                 self.clear()
                 self._interleaved = interleaved
-            self._has_new_environment = self._has_new_policy = False
+            self._has_new_policy = False
             sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
@@ -278,8 +277,8 @@ class GroupBuilder:
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if interleaved else ""]
                 environments = reuse(kept, [each.environment_key for each in jobs])
+                has_new_environment = len(environments) < len(jobs)
                 for own in jobs[len(environments) :]:
-                    self._has_new_environment = True
                     built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
                     kept.append((own.environment_key, built, False))
                     environments.append(built)
@@ -290,9 +289,9 @@ class GroupBuilder:
 
             # A file may have changed since the run began. Only objects that were built for this job have read it again.
             planned = settings.entries[config.name].contents
-            if planned is not None and (self._has_new_environment or self._has_new_policy):
+            if planned is not None and (has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
-                changed = [*(changes(planned.environment, read.environment) if self._has_new_environment else ())]
+                changed = [*(changes(planned.environment, read.environment) if has_new_environment else ())]
                 changed += changes(planned.policy, read.policy) if self._has_new_policy else ()
                 why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
                 refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])

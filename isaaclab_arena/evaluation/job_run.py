@@ -621,9 +621,7 @@ def run_jobs(
     try:
         while not stop_requested() and (assigned := work.queue.next_job()) is not None:
             job = assigned.job
-            # If other ranks may finish the job, this rank's number of its episodes is open.
-            num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
-            publisher.start_job(job.config.name, num_episodes=num_episodes)
+            publisher.start_job(job.config.name, num_episodes=assigned.num_episodes)
             with heard_by(partial(publisher.set_long_work, None)):
                 report = runner.run(job, [publisher, *assigned.observers, *work.observers], episodes=assigned.episodes)
             failed = report.status is ReportedStatus.FAILED or work.fails(job)

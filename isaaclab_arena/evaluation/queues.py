@@ -93,7 +93,7 @@ class AssignedJob:
 
     job: Job
     episodes: EpisodeQueue
-    num_episodes: int | None  # in the queue; None if not known beforehand
+    num_episodes: int | None  # in the queue, 0 if unknown; None if other ranks may finish the job
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
@@ -168,7 +168,7 @@ def jobs_of_rank(
                 if is_assigned:
                     over = partial(is_over, job.config.name)
                     episodes = FixedShare(finished=work[member][0], share=share, job_is_over=over)
-                    num_episodes = None if share is None else count_episodes(share)
+                    num_episodes = count_episodes(share or ())
                     assigned.append(AssignedJob(job=job, episodes=episodes, num_episodes=num_episodes))
     return assigned
 
@@ -250,8 +250,8 @@ class DynamicQueue:
         divided = self.claims.jobs[claim.job_index]
         is_over = partial(self.is_over, divided.job.config.name)
         episodes = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
-        missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
         if claim.generation > 1:
+            missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
             _LOG.info(
                 "taking over a part of job '%s' from rank %s: %s",
                 divided.job.config.name,
@@ -261,8 +261,7 @@ class DynamicQueue:
         self._current = episodes
         self._built_environment = divided.environment_key
         self._has_logged_wait = False
-        num_episodes = None if len(divided.pieces) > 1 else missing
-        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=num_episodes, observers=(episodes,))
+        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=None, observers=(episodes,))
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
         """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
@@ -453,9 +452,6 @@ class RankWork:
     queue: FixedQueue | DynamicQueue
     num_jobs: int  # 0 if ranks share jobs
     num_episodes: int  # as far as known
-    # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
-    stalled_after_s: float | None = None
-    others_may_finish_jobs: bool = False  # whether other ranks finish what a dead one began
     observers: tuple[Observer, ...] = ()  # of every job; called after its episodes are committed
     # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
@@ -485,7 +481,6 @@ def claimed_work(
         # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
         num_jobs=0,
         num_episodes=len(range(rank, total, world_size)),
-        others_may_finish_jobs=True,
     )
 
 
@@ -515,7 +510,6 @@ def work_of_rank(
         )
         is_over, size = answers.checked_is_over, attempt.world_size
         work = claimed_work(table, rank=rank, world_size=size, stop_requested=stop_requested, is_over=is_over)
-        work = replace(work, stalled_after_s=options.lease_s)
     else:
         split = options.mode is Assignment.SPLIT
         assigned = jobs_of_rank(

@@ -38,7 +38,7 @@ from isaaclab_arena.evaluation import (
     validation,
 )
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions, is_run
+from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import ledger, recovery, reports
@@ -87,15 +87,14 @@ class RunHost(ABC):
     """Has the episodes of a run played by its ranks, and decides about the output besides the results."""
 
     ranks: Ranks = field(kw_only=False)  # within a name that no other run of theirs has, see `Ranks.within`
-    # Of ranks that come later, each with the plan of this process; None if the ranks are here.
+    # Of ranks that come later on other nodes, each with the plan of this process; None if the ranks are here. They
+    # never make datasets. One without a status may wait for resources, and is not dead.
     devices_to_come: Sequence[str] | None = None
     # Whether the process does nothing else: then its last words are the run's, with the command to type.
     is_whole_program: bool = False
     shows_progress: bool = True  # on stderr
     shows_results: bool = True  # on stdout
     writes_report: bool = False  # unless an option forbids it
-    # On other nodes, where they never make datasets; one without a status may wait for resources, and is not dead.
-    ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
@@ -109,7 +108,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
     started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
-    directory, attempt = started.output_directory, started.attempt
+    directory, attempt, is_elsewhere = started.output_directory, started.attempt, host.devices_to_come is not None
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
         if attempt is None and not context.is_rank_zero:
@@ -129,11 +128,11 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
 
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
         last_line = how_to_go_on(request, context, directory)
-        name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
+        name = "driver" if is_elsewhere else f"rank{context.rank}"
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
+        missing_after_s = float("inf") if is_elsewhere else 20.0
         watch = heartbeat.RankWatch(
             directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
         )
@@ -158,7 +157,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
         code = int(played.failed)
         if played.merges:
             if played.all_ended:
-                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
+                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=is_elsewhere)
             at_work = played.ranks_at_work
             merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
             code = max(code, merged)
@@ -201,7 +200,7 @@ class RankHost(RunHost):
             asks = bool(request.questions)
             state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks)
             failed = state is heartbeat.RankState.FAILED
-            merges = self._wait_to_merge(active, work, publisher, failed=failed)
+            merges = self._wait_to_merge(active, publisher, failed=failed)
             if failed and self.is_whole_program:
                 launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
             seen = active.watch.look() if merges else ()
@@ -209,9 +208,7 @@ class RankHost(RunHost):
             all_ended = not (at_work or stop_requested())
             return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-    def _wait_to_merge(
-        self, active: ActiveRun, work: queues.RankWork, publisher: heartbeat.StatusPublisher, *, failed: bool
-    ) -> bool:
+    def _wait_to_merge(self, active: ActiveRun, publisher: heartbeat.StatusPublisher, *, failed: bool) -> bool:
         """Wait for the other ranks, and return whether this rank writes the tables."""
         # Rank 0 writes them, once no other rank works. If it goes before its tables are current, the lowest live rank
         # takes its place. The others wait, unless their status cannot be written: then rank 0 waits until they exit.
@@ -225,10 +222,10 @@ class RankHost(RunHost):
             if not reported[0].alive and reports.tables_are_current(active.output_directory):
                 return False
             if not any(each.alive for each in reported[:rank]):
-                stop_requested, stalled_after_s = active.interruption.stop_requested, work.stalled_after_s
-                heartbeat.wait_for_ranks(
-                    watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
-                )
+                # With dynamic assignment other ranks have taken over the work of one that is silent for a lease.
+                options, stop_requested = active.request.options, active.interruption.stop_requested
+                lease_s = options.lease_s if options.mode is Assignment.DYNAMIC else None
+                heartbeat.wait_for_ranks(watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=lease_s)
                 return True
             if not publisher.is_written:
                 return False

@@ -50,7 +50,6 @@ def execute_on_cluster(request: RunRequest, options: ClusterOptions) -> int:
             devices_to_come=[device] * num_ranks,
             is_whole_program=True,
             writes_report=True,
-            ranks_are_elsewhere=True,
             cluster=cluster,
             options=options,
             needs=needs,
