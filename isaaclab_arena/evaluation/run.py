@@ -34,7 +34,7 @@ from isaaclab_arena.evaluation import (
     job_run,
     planning,
     queues,
-    start_up,
+    run_start,
     validation,
 )
 from isaaclab_arena.evaluation.job import Job
@@ -107,7 +107,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
-    started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    started = run_start.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
     directory, attempt, is_elsewhere = started.output_directory, started.attempt, host.devices_to_come is not None
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
