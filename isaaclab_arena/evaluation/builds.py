@@ -358,7 +358,7 @@ class GroupBuilder:
         # settled size the policies are as they are, without padding.
         own = policies[0].slots_per_call(num_envs) if "slots_per_call" in policies[0].offers else None
 
-        def made(batch: int | None) -> Sequence[PolicyBase]:
+        def policies_for(batch: int | None) -> Sequence[PolicyBase]:
             policies = make(fixed if batch is None or own is not None else batch)
             # An earlier job, or a probe that failed, may have filled calls up.
             for each in policies if batch is None or own is not None else ():
@@ -368,8 +368,9 @@ class GroupBuilder:
 
         batch = None
         if because is None and not is_invariant:
-            batch, because = self._settled_batch(job, directory, environments[0], made, own or num_envs)
-        policies = made(batch)
+            rows = own or num_envs
+            batch, because = self._settled_batch(job, directory, environments[0], rows, policies_for)
+        policies = policies_for(batch)
         wide = fixed if batch is None or own is not None else batch
         if batch is None and not (is_invariant or policies[0].is_remote):
             batch = own or num_envs
@@ -380,8 +381,8 @@ class GroupBuilder:
         job: Job,
         directory: Path,
         environment: Environment,
-        made: Callable[[int], Sequence[PolicyBase]],
         num_envs: int,
+        policies_for: Callable[[int], Sequence[PolicyBase]],  # each group's policy for a batch size
     ) -> tuple[int | None, str | None]:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
         # In real-time chunking new chunks continue planned actions, unless no answer is late.
@@ -391,7 +392,7 @@ class GroupBuilder:
 
         def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.
-            policy, key = made(batch)[0], (job.policy_key, job.environment_key, batch, continues)
+            policy, key = policies_for(batch)[0], (job.policy_key, job.environment_key, batch, continues)
             if key not in self._probed:
                 self._probed[key] = batching.probe_policy(policy, environment, batch=batch, continues=continues)
             return self._probed[key]
@@ -425,7 +426,7 @@ class GroupBuilder:
             sizes = sizes if counts in sizes else (counts,)
             result = probe(counts)
         if counts > num_envs:
-            name = type(made(counts)[0]).__name__
+            name = type(policies_for(counts)[0]).__name__
             _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
 
         if problem is None and counts > 1 and counts % batching.MULTIPLES[0]:

@@ -197,10 +197,9 @@ class RankWatch:
 
 
 def wait_for_ranks(
-    watch: RankWatch,
+    look: Callable[[], tuple[RankReport, ...]],
     *,
     own_rank: int | None = None,  # never waited for, whatever its status
-    on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,  # called with the reports of each look
     stop_requested: Callable[[], bool] = lambda: False,
     stop_grace_s: float = 10.0,  # time of the ranks to finish after a stop
     # A rank that is silent this long is not waited for, because other ranks took its work over. None: wait.
@@ -211,8 +210,7 @@ def wait_for_ranks(
     # A rank whose fate is still WORKING at the end has stalled, or did not finish within `stop_grace_s` after a stop.
     stop_by: float | None = None
     while True:
-        reports = watch.look()
-        on_look(reports)
+        reports = look()
         working = [each for each in reports if each.rank != own_rank and each.fate is RankFate.WORKING]
         if not any(stalled_after_s is None or each.silent_s < stalled_after_s for each in working):
             return reports

@@ -119,7 +119,7 @@ class JobRun:
     _simulated_by: dict[str, str] | None = field(default=None, init=False)
     _metrics: tuple[Metric, ...] = field(default=(), init=False)
 
-    def end(self, *, is_whole: bool) -> "Writers | None":
+    def close_files(self, *, is_whole: bool) -> "Writers | None":
         """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
         self.stopwatch.go_on()
         writers, self._writers = self._writers, (None, None)
@@ -139,7 +139,7 @@ class JobRun:
         return None
 
     def play_rebuilds(self, directory: Path, episodes: EpisodeQueue, watchdog: Watchdog, play: PlayRebuild) -> None:
-        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `end` afterwards."""
+        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` after it."""
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results
@@ -423,7 +423,7 @@ class JobRunner:
             try:
                 self._play(job_run, directory, observers, episodes)
             except BaseException:
-                job_run.end(is_whole=False)
+                job_run.close_files(is_whole=False)
                 raise
         if not failure and interleaved and not self.stop_requested():
             self._open[name] = job_run
@@ -513,7 +513,7 @@ class JobRunner:
         writers = None
         if not failure:
             with self._catching_failure(name) as failure_at_end:
-                writers = job_run.end(is_whole=not is_cut_short)
+                writers = job_run.close_files(is_whole=not is_cut_short)
             failure = failure_at_end
         error, traceback_file = failure or (None, None)
         report = job_run.report(error=error, traceback_file=traceback_file)
@@ -521,14 +521,14 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        finish = partial(self._finish, writers, report)
+        finish = partial(self._consolidate_and_report, writers, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
         if self.consolidations is None or writers is None or job_run.job.config.num_episodes is None:
             return finish()
         self.consolidations.begin(name, finish)
         return report
 
-    def _finish(self, writers: "Writers | None", report: JobReport) -> JobReport:
+    def _consolidate_and_report(self, writers: "Writers | None", report: JobReport) -> JobReport:
         """Consolidate a job's files, and write its report."""
         if writers is not None:
             begin_s, loss, (recorder, videos) = time.perf_counter(), None, writers
@@ -586,6 +586,7 @@ def settings_of_rank(
         options=request.options,
         output_directory=output_directory,
         attempt=attempt,
+        import_s=request.import_s,
         num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
         provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
         interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},

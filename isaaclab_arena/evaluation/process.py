@@ -490,10 +490,7 @@ def generators_put_back() -> Iterator[None]:
 def left_alone() -> Iterator[None]:
     """Run a `with` block with default settings inside another program, and put back its changes."""
     # The program's own settings do not reach the block: it uses float32, the CPU and no gradients.
-    with ExitStack() as stack:
-        stack.enter_context(generators_put_back())
-        stack.enter_context(put_back())
-        stack.enter_context(torch.no_grad())
+    with generators_put_back(), put_back(), torch.no_grad(), ExitStack() as stack:
         if torch.get_default_device().type != "cpu":
             # It slows down every call of torch a little, so set it only if needed.
             stack.enter_context(torch.device("cpu"))

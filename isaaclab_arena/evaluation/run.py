@@ -193,7 +193,6 @@ class RankHost(RunHost):
             context,
             directory,
             config_hash=active.plan.config_hash,
-            import_s=request.import_s,
             policy_servers=servers,
         )
         with active.progress:
@@ -214,18 +213,18 @@ class RankHost(RunHost):
         # takes its place. The others wait, unless their status cannot be written: then rank 0 waits until they exit.
         # A rank that failed with --fail_fast never waits, as its exit makes the launcher end the others. It merges if
         # it is alone.
-        watch, rank = active.watch, self.ranks.context.rank
+        look, rank = active.watch.look, self.ranks.context.rank
         if failed:
-            return not any(each.alive for each in watch.look() if each.rank != rank)
+            return not any(each.alive for each in look() if each.rank != rank)
         while True:
-            reported = watch.look()
+            reported = look()
             if not reported[0].alive and reports.tables_are_current(active.output_directory):
                 return False
             if not any(each.alive for each in reported[:rank]):
                 # With dynamic assignment other ranks have taken over the work of one that is silent for a lease.
                 options, stop_requested = active.request.options, active.interruption.stop_requested
                 lease_s = options.lease_s if options.mode is Assignment.DYNAMIC else None
-                heartbeat.wait_for_ranks(watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=lease_s)
+                heartbeat.wait_for_ranks(look, own_rank=rank, stop_requested=stop_requested, stalled_after_s=lease_s)
                 return True
             if not publisher.is_written:
                 return False

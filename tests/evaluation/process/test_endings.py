@@ -147,7 +147,7 @@ with initialise(context) as ranks, watch_for_interruption() as interruption:
         publisher.publish(state=RankState.INTERRUPTED)
         watch = RankWatch(directory, world_size=context.world_size, run_id=run_id)
         if next(report.rank for report in watch.look() if report.alive) == context.rank:
-            reports = wait_for_ranks(watch, stop_requested=interruption.stop_requested)
+            reports = wait_for_ranks(watch.look, stop_requested=interruption.stop_requested)
             (directory / "merged.json").write_text(json.dumps([context.rank, [report.fate for report in reports]]))
 sys.exit(interruption.exit_code)
 """
