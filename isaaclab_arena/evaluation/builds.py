@@ -357,6 +357,7 @@ class GroupBuilder:
         # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch. Without a
         # settled size the policies are as they are, without padding.
         own = policies[0].slots_per_call(num_envs) if "slots_per_call" in policies[0].offers else None
+        rows = own or num_envs
 
         def policies_for(batch: int | None) -> Sequence[PolicyBase]:
             policies = make(fixed if batch is None or own is not None else batch)
@@ -368,12 +369,11 @@ class GroupBuilder:
 
         batch = None
         if because is None and not is_invariant:
-            rows = own or num_envs
             batch, because = self._settled_batch(job, directory, environments[0], rows, policies_for)
         policies = policies_for(batch)
         wide = fixed if batch is None or own is not None else batch
         if batch is None and not (is_invariant or policies[0].is_remote):
-            batch = own or num_envs
+            batch = rows
         return [batching.on_fixed_batch(policy, wide) for policy in policies], batch, because
 
     def _settled_batch(

@@ -139,7 +139,7 @@ class JobRun:
         return None
 
     def play_rebuilds(self, directory: Path, episodes: EpisodeQueue, watchdog: Watchdog, play: PlayRebuild) -> None:
-        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` after it."""
+        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` next."""
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results

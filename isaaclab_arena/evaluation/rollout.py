@@ -289,7 +289,6 @@ def rollout(
     return running_episodes.RolloutResult(
         finished_episodes=loop.episodes.num_finished,
         cut_episodes=loop.episodes.num_running,
-        env_steps=loop.episodes.env_steps,
         interrupted=interrupted,
     )
 
@@ -531,7 +530,6 @@ def pipelined_rollout(
     return running_episodes.RolloutResult(
         finished_episodes=sum(each.num_finished for each in counters),
         cut_episodes=sum(each.num_running for each in counters),
-        env_steps=sum(each.env_steps for each in counters),
         interrupted=interrupted,
     )
 

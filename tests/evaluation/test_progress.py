@@ -29,7 +29,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import LongWork, heard_by
 from isaaclab_arena.storage.dataset import consolidate
 from tests.end_to_end.launching import wait_until
-from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.storage.recordings import write_parts
 
 
@@ -50,9 +50,9 @@ def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
     episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(20)]
     of_rank = RankStatus(rank=0, run_id="run", episodes_total=20)
     with StatusPublisher(tmp_path, of_rank) as publisher:
-        result = rollout(environment, ShrugPolicy(), episodes, [publisher])
+        rollout(environment, ShrugPolicy(), episodes, [publisher, notebook := Notebook()])
     status = publisher.status
-    assert status.env_steps == result.env_steps
+    assert status.env_steps == sum(record.length for record in notebook.records)
     assert status.episodes_done == 20
     assert status.errors > 0
     assert status.scored == 20 - status.errors
