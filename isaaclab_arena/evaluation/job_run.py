@@ -103,8 +103,10 @@ class JobRun:
     """One job under way, and its results so far."""
 
     job: Job
+    directory: Path  # of the job's files
     settings: RankSettings
     builder: GroupBuilder
+    watchdog: Watchdog
     start_up_clock: StartUpClock
     instructions: "_InstructionWatch"
     stopwatch: Stopwatch = field(default_factory=Stopwatch, init=False)
@@ -138,7 +140,7 @@ class JobRun:
                 return writers
         return None
 
-    def play_rebuilds(self, directory: Path, episodes: EpisodeQueue, watchdog: Watchdog, play: PlayRebuild) -> None:
+    def play_rebuilds(self, episodes: EpisodeQueue, play: PlayRebuild) -> None:
         """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` next."""
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
@@ -157,7 +159,7 @@ class JobRun:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(directory, watchdog, episodes, again=has_run, rebuild=rebuild)
+            groups = self._build(episodes, again=has_run, rebuild=rebuild)
             has_run = True
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
@@ -177,7 +179,7 @@ class JobRun:
                 )
             if not self.results:
                 # The rank may die at any moment from here on, so the report exists before the first episode.
-                write_job_report(directory, self.report(ReportedStatus.BEGUN))
+                write_job_report(self.directory, self.report(ReportedStatus.BEGUN))
 
             # Count the pictures drawn and the queries to a policy server.
             network = None if self._built is None else self._built.network
@@ -195,7 +197,7 @@ class JobRun:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(directory, watchdog, episodes, again=False, rebuild=None)
+            self._build(episodes, again=False, rebuild=None)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
@@ -245,18 +247,16 @@ class JobRun:
             traceback_file=traceback_file,
         )
 
-    def _build(
-        self, directory: Path, watchdog: Watchdog, episodes: EpisodeQueue, *, again: bool, rebuild: int | None
-    ) -> Sequence[EnvGroup]:
+    def _build(self, episodes: EpisodeQueue, *, again: bool, rebuild: int | None) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots, and have the job's files begin a `rebuild`, if any."""
         # The previous job's groups are reused if they are equal, unless they are built `again`.
         if again:
             self.builder.clear()
         config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
         entry = settings.entries[config.name]
-        watched = watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
-        with watched, self.stopwatch.measure(Phase.BUILD):
-            built = self.builder.build(self.job, directory, self.start_up_clock)
+        guarded = self.watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
+        with guarded, self.stopwatch.measure(Phase.BUILD):
+            built = self.builder.build(self.job, self.directory, self.start_up_clock)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.INFO if entry.policy_batch is None else logging.WARNING
@@ -286,7 +286,7 @@ class JobRun:
             served = {} if built.served_model is None else {SERVED_MODEL: built.served_model}
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
             recorder = EpisodeRecorder(
-                directory,
+                self.directory,
                 job=config.name,
                 rank=settings.context.rank,
                 world_size=settings.context.world_size,
@@ -305,7 +305,7 @@ class JobRun:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 
-                videos = VideoRecorder(directory, config.name, video, threads=FilmThreads(settings.num_threads))
+                videos = VideoRecorder(self.directory, config.name, video, threads=FilmThreads(settings.num_threads))
                 self._writers = recorder, videos
         # The episodes are those of the current round.
         recorder.may_commit = episodes.still_holds
@@ -416,12 +416,12 @@ class JobRunner:
             self._has_run = True
             clock = StartUpClock(name, import_s=import_s, on_part=self.on_part)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
-            job_run = JobRun(job, self.settings, self._builder, clock, instructions)
+            job_run = JobRun(job, directory, self.settings, self._builder, self._watchdog, clock, instructions)
         else:
             self.on_part(None)
         with self._catching_failure(name) as failure:
             try:
-                self._play(job_run, directory, observers, episodes)
+                self._play(job_run, observers, episodes)
             except BaseException:
                 job_run.close_files(is_whole=False)
                 raise
@@ -431,7 +431,7 @@ class JobRunner:
             return job_run.report()
         return self._end(job_run, failure)
 
-    def _play(self, job_run: JobRun, directory: Path, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
+    def _play(self, job_run: JobRun, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
         """Run the `episodes` of a job."""
         job, stopwatch, watchdog = job_run.job, job_run.stopwatch, self._watchdog
         name, limit_s, stop_requested = job.config.name, job.config.timeout_s, self.stop_requested
@@ -479,7 +479,7 @@ class JobRunner:
                     stopwatch=stopwatch,
                 )
 
-        job_run.play_rebuilds(directory, episodes, watchdog, play)
+        job_run.play_rebuilds(episodes, play)
 
     def close(self) -> None:
         """Close environment and policy, end the interleaved jobs, wait for the last report. Raises like `run`."""
