@@ -8,7 +8,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from isaaclab_arena.config.schema import Delays
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, machine_identity
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import leave_for_launcher
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
@@ -313,41 +312,39 @@ def start_run(
     names = [job.config.name for job in request.jobs]
     unknown = [name for name in dict.fromkeys(options.rerun) if name not in names]
     refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
-    others = ranks if devices_to_come is None and context.is_distributed else None
-    others_wait = nullcontext if others is None else others.keep_waiting
-    devices = devices_to_come or [str(context.device)]
-    if others is not None:
-        limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-        # The hash of the jobs leaves the time limits out, because a resume may change them.
-        of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
-        # Besides the options that affect results, those on which each rank acts alone.
-        alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-        alone += ("policy_device", "policy_device_id", "max_equal_errors")
-        settings = {**options.result_settings(), "assignment": options.mode}
-        settings |= {name: getattr(options, name) for name in alone}
-        shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
-        others.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
-        agree_on_versions(others, versions())
-        devices = others.gather("device", str(context.device))
-        on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
-        if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
-            _LOG.warning(
-                "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
-                "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
-                len(devices),
-                _listed(on_cpu, 5),
-            )
-    with others_wait():
+    # Ranks that come later have the plan of this process, which then agrees with itself.
+    meeting = ranks if devices_to_come is None else ranks_of_one(replace(context, world_size=1, local_world_size=1))
+    # The hash of the jobs leaves the time limits out, because a resume may change them.
+    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+    of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
+    # Besides the options that affect results, those on which each rank acts alone.
+    alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+    alone += ("policy_device", "policy_device_id", "max_equal_errors")
+    settings = {**options.result_settings(), "assignment": options.mode}
+    settings |= {name: getattr(options, name) for name in alone}
+    shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
+    meeting.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
+    agree_on_versions(meeting, versions())
+    devices = meeting.gather("device", str(context.device))
+    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+    if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+        _LOG.warning(
+            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+            len(devices),
+            _listed(on_cpu, 5),
+        )
+    with meeting.keep_waiting():
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
-    if others is not None:
-        agree_on_contents(others, contents)
+    agree_on_contents(meeting, contents)
 
     # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
     plan = machinery = path = lock = earlier = None
     if context.is_rank_zero:
         run_id = uuid.uuid4().hex
+        devices = devices_to_come or devices
         plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
         machinery = planning.Machinery(
             devices=plan.devices,
@@ -360,10 +357,10 @@ def start_run(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
         lock = run_directory.RunLock(path).hold(alone=True)
-    if others is not None or path is None:
-        path = common_directory(ranks, options, path)
+    if meeting.context.is_distributed or path is None:
+        path = common_directory(meeting, options, path)
     number = ""
-    with others_wait():
+    with meeting.keep_waiting():
         if plan is not None and machinery is not None and lock is not None:
             try:
                 attempt = begin_attempt(request, plan, path, machinery=machinery, resumes=earlier is not None)
@@ -375,12 +372,10 @@ def start_run(
             # The logs of the launcher go there too.
             leave_for_launcher(RUN_DIRECTORY_FILE, str(path))
             lock = lock.hold(alone=False)
-    if others is not None:
-        number = others.share_from_rank_zero("attempt", number)
+    number = meeting.share_from_rank_zero("attempt", number)
     lock = lock or run_directory.RunLock(path).hold(alone=False)
-    if others is not None:
-        # No rank may leave before all of them hold the lock.
-        others.gather("lock", "held")
+    # No rank may leave before all of them hold the lock.
+    meeting.gather("lock", "held")
     attempt = None if number == "nothing" else ledger.read_attempt(path, int(number))
     return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
 
