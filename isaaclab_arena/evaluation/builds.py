@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -122,44 +122,38 @@ class StartUpPart(StrEnum):
     FIRST_STEP = "making its first step"
 
 
+@dataclass(eq=False)
 class StartUpClock(Observer):
     """Measures a job's start-up from its own creation on, and logs it after the first control step; counts steps."""
 
     # The time of Warp kernels is counted separately, in whichever part they are needed.
     sees_pictures = False
+    job_name: str
+    _: KW_ONLY
+    import_s: float | None  # time of the process before the first job; see `StartUp`
+    on_part: Callable[[str | None], None] = lambda _: None  # gets the current part in words, None after the first step
+    now_s: Callable[[], float] = time.perf_counter
+    kernels: Callable[[], KernelTimes] = lambda: KERNELS.times  # time of the process for kernels so far
+    env_steps: int = field(default=0, init=False)  # over running env slots, also of a rollout that raises
+    _seconds: dict[StartUpPart, float] = field(default_factory=dict, init=False)
+    _spent: KernelTimes = field(default_factory=KernelTimes, init=False)
 
-    def __init__(
-        self,
-        job_name: str,
-        *,
-        import_s: float | None,  # time of the process before the first job; see `StartUp`
-        # Gets the current part in words, None after the first step.
-        on_part: Callable[[str | None], None] = lambda _: None,
-        now_s: Callable[[], float] = time.perf_counter,
-        kernels: Callable[[], KernelTimes] = lambda: KERNELS.times,  # time of the process for kernels so far
-    ) -> None:
-        self._job_name = job_name
-        self._import_s = import_s
-        self._now_s, self._kernels = now_s, kernels
-        self._on_part = on_part
-        self._seconds: dict[StartUpPart, float] = {}
-        self._spent = KernelTimes()
-        self._last = now_s(), kernels()
-        self.env_steps = 0  # control steps over running env slots, also of a rollout that raises
-        on_part(StartUpPart.ENVIRONMENT.value)
+    def __post_init__(self) -> None:
+        self._last = self.now_s(), self.kernels()
+        self.on_part(StartUpPart.ENVIRONMENT.value)
 
     def finish(self, part: StartUpPart) -> None:
         """End a part, only at the first call for it. It gets the time since the end of the part before it."""
         if part in self._seconds or StartUpPart.FIRST_STEP in self._seconds:
             return
-        now_s, kernels = self._now_s(), self._kernels()
+        now_s, kernels = self.now_s(), self.kernels()
         last_s, last_kernels = self._last
         spent = kernels.since(last_kernels)
         # Threads may load kernels in parallel, so the sum of their times may exceed the elapsed time.
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
-        self._on_part(next((later.value for later in StartUpPart if later not in self._seconds), None))
+        self.on_part(next((later.value for later in StartUpPart if later not in self._seconds), None))
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -183,14 +177,14 @@ class StartUpClock(Observer):
             shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
             words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
             level = logging.INFO if total_s >= 1.0 else logging.DEBUG
-            _LOG.log(level, "start-up of job '%s': %s", self._job_name, words)
+            _LOG.log(level, "start-up of job '%s': %s", self.job_name, words)
 
     def start_up(self) -> StartUp:
         """Return the times measured so far."""
         is_over = StartUpPart.FIRST_STEP in self._seconds
-        spent = self._spent if is_over else self._spent + self._kernels().since(self._last[1])
+        spent = self._spent if is_over else self._spent + self.kernels().since(self._last[1])
         return StartUp(
-            import_s=self._import_s,
+            import_s=self.import_s,
             compile_s=spent.compile_s,
             kernel_wait_s=spent.wait_s,
             kernel_load_s=spent.load_s,
