@@ -137,21 +137,22 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
     before = ledger.read_run_plan(output_directory)
 
     @cache
-    def has_recorded(job: str) -> bool:
+    def has_recorded(name: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-        directory = output_directory / job
-        log = read_commits(directory, job)
-        files, problems = locate_episodes(directory, job)
-        written, _ = reports.read_job_reports(directory, job, before.run_id)
+        directory = output_directory / name
+        log = read_commits(directory, name)
+        files, problems = locate_episodes(directory, name)
+        written, _ = reports.read_job_reports(directory, name, before.run_id)
         has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in written)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
     # Another num_envs is allowed only if it does not change the episodes.
-    wanted = {job.name: job.config.num_envs for job in plan.jobs}
+    wanted = {planned.name: planned.config.num_envs for planned in plan.jobs}
     played_with = {
-        job.name: job.config.num_envs
-        for job in (() if before.settings.get("deterministic") else before.jobs)
-        if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
+        name: num_envs
+        for name, num_envs in ((planned.name, planned.config.num_envs) for planned in before.jobs)
+        if not before.settings.get("deterministic")
+        if wanted.get(name, num_envs) != num_envs and has_recorded(name)
     }
     revised, differences = planning.resumed_plan(before, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
@@ -185,8 +186,8 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
     # runs again.
     plan, has_recorded = resumed.plan, resumed.has_recorded
     attempts, _ = ledger.read_attempts(resumed.output_directory, plan.run_id)
-    before = ledger.contents_in_effect([job for job in plan.jobs if job.is_to_run], attempts)
-    wanted = {job.name: job for job in now.jobs if job.name in before}
+    before = ledger.contents_in_effect([planned for planned in plan.jobs if planned.is_to_run], attempts)
+    wanted = {planned.name: planned.contents for planned in now.jobs if planned.name in before}
     if unsaid := sorted(name for name in wanted if before[name] is None and name not in named):
         _LOG.warning(
             "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
@@ -195,8 +196,8 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
             _jobs_in_words(unsaid),
         )
     changed: dict[str, list[Problem]] = {}
-    for name, job in wanted.items():
-        known, present, found = before[name], job.contents, []
+    for name, present in wanted.items():
+        known, found = before[name], []
         if known is not None and present is not None:
             found = [*changes(known.policy, present.policy), *changes(known.environment, present.environment)]
         if problems := [Problem(how, job=name, key=what) for what, how in found]:
@@ -406,9 +407,9 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
     """Map each content that jobs evaluate to its hash, under a name with the job in it."""
     named: dict[str, str] = {}
-    for job, each in contents.items():
+    for job_name, each in contents.items():
         of_environment = {f"environment: {name}": content for name, content in each.environment.items()}
-        named |= {f"job '{job}': {name}": content for name, content in {**each.policy, **of_environment}.items()}
+        named |= {f"job '{job_name}': {name}": content for name, content in {**each.policy, **of_environment}.items()}
     return named
 
 
@@ -419,14 +420,15 @@ def begin_attempt(
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
     number, to_rerun, resumed = 1, (), None
-    entries: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
+    entries: Sequence[ledger.AttemptEntry]
+    entries = [ledger.AttemptEntry(job=planned.name) for planned in plan.jobs if planned.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}
     if resumes:
         resumed = check_same_run(path, plan)
-        known = {job.name: job.backend for job in resumed.plan.jobs if job.backend is not None}
-        measured = {job.name: job.latency for job in resumed.plan.jobs if job.latency is not None}
+        known = {planned.name: planned.backend for planned in resumed.plan.jobs if planned.backend is not None}
+        measured = {planned.name: planned.latency for planned in resumed.plan.jobs if planned.latency is not None}
         to_rerun = jobs_to_rerun(resumed, plan, options.rerun)
         # Refuse before the old results are set aside.
         planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in to_rerun}, machinery)
@@ -450,14 +452,14 @@ def begin_attempt(
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
     if resumed is None:
-        planned = tuple(
-            replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
-            for job in plan.jobs
+        jobs = tuple(
+            replace(planned, backend=settled.get(planned.name), latency=latencies.get(planned.name, planned.latency))
+            for planned in plan.jobs
         )
-        ledger.write_run_plan(path, replace(plan, jobs=planned))
+        ledger.write_run_plan(path, replace(plan, jobs=jobs))
     elif resumed.plan is not resumed.before:
         ledger.write_run_plan(path, resumed.plan, revises=True)
-    contents = {job.name: job.contents for job in plan.jobs}
+    contents = {planned.name: planned.contents for planned in plan.jobs}
     entries = tuple(
         replace(
             entry,
