@@ -166,18 +166,17 @@ class StartUpClock(Observer):
         """Count a step. After the first one, log the start-up."""
         del environment
         self.env_steps += transition.num_running
-        if StartUpPart.FIRST_STEP not in self._seconds:
-            self.finish(StartUpPart.FIRST_STEP)
-            start_up = self.start_up()
-            kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
-            names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
-            parts = dict(zip(names, vars(start_up).values(), strict=True))
-            total_s = sum(seconds or 0.0 for seconds in parts.values())
-            # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
-            shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
-            words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
-            level = logging.INFO if total_s >= 1.0 else logging.DEBUG
-            _LOG.log(level, "start-up of job '%s': %s", self.job_name, words)
+        if StartUpPart.FIRST_STEP in self._seconds:
+            return
+        self.finish(StartUpPart.FIRST_STEP)
+        kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
+        names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
+        parts = {name: seconds or 0.0 for name, seconds in zip(names, vars(self.start_up()).values(), strict=True)}
+        # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
+        shown = {name: seconds for name, seconds in parts.items() if seconds >= 0.005}
+        words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
+        level = logging.INFO if sum(parts.values()) >= 1.0 else logging.DEBUG
+        _LOG.log(level, "start-up of job '%s': %s", self.job_name, words)
 
     def start_up(self) -> StartUp:
         """Return the times measured so far."""

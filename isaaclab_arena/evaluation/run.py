@@ -188,12 +188,7 @@ class RankHost(RunHost):
             heartbeat.StatusPublisher(directory, work.first_status(rank, attempt.run_id))
         )
         settings = job_run.settings_of_rank(
-            request,
-            attempt,
-            context,
-            directory,
-            config_hash=active.plan.config_hash,
-            policy_servers=servers,
+            request, attempt, context, directory, config_hash=active.plan.config_hash, policy_servers=servers
         )
         with active.progress:
             asks = bool(request.questions)
