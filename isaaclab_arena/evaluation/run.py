@@ -473,8 +473,7 @@ def resuming_command(command: Sequence[str], directory: str) -> list[str]:
     """Return the command line with `--resume DIRECTORY` at its end, in place of any `--resume` that it has."""
     kept: list[str] = []
     is_value = False
-    for position, word in enumerate(command):
-        following = command[position + 1] if position + 1 < len(command) else "-"
+    for word, following in zip(command, [*command[1:], "-"], strict=False):
         if is_value:
             is_value = False
         elif word == "--resume":
