@@ -35,7 +35,7 @@ from isaaclab_arena.evaluation.cluster.ray_engine import CLAIM_SERVER_OPTIONS, C
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
-from isaaclab_arena.evaluation.start_up import start_run
+from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
 from isaaclab_arena.storage.json_values import adapter, json_line, json_text

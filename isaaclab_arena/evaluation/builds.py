@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -78,13 +78,13 @@ class ServedModel:
     schema_version: int = SCHEMA_VERSION
 
 
-def settle_served_model(job_directory: Path, job: str, policies: Sequence[PolicyBase]) -> str | None:
+def settle_served_model(job_directory: Path, job_name: str, policies: Sequence[PolicyBase]) -> str | None:
     """Return the model that the policies' servers describe, None without servers. `ConfigError` if it has changed."""
     stated = {model for policy in policies if (model := policy.stated_model()) is not None}
     if not stated:
         return None
     if len(stated) > 1:
-        raise ConfigError(f"the policy servers of job '{job}' serve different models: {', '.join(sorted(stated))}")
+        raise ConfigError(f"the policy servers of job '{job_name}' serve different models: {', '.join(sorted(stated))}")
     (now,) = stated
     # The first start of the job writes the file; later starts compare with it.
     path, before = job_directory / SERVED_MODEL_FILE, now
@@ -98,7 +98,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
         _LOG.warning(
             "the policy server of job '%s' stated %s before and states %s now; whether it is the same model cannot be "
             "checked",
-            job,
+            job_name,
             before,
             now,
         )
@@ -106,7 +106,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
     raise ConfigError(
         f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
         f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
-        f"--resume --rerun {job}"
+        f"--resume --rerun {job_name}"
     )
 
 
@@ -122,44 +122,38 @@ class StartUpPart(StrEnum):
     FIRST_STEP = "making its first step"
 
 
+@dataclass(eq=False)
 class StartUpClock(Observer):
     """Measures a job's start-up from its own creation on, and logs it after the first control step; counts steps."""
 
     # The time of Warp kernels is counted separately, in whichever part they are needed.
     sees_pictures = False
+    job_name: str
+    _: KW_ONLY
+    import_s: float | None  # time of the process before the first job; see `StartUp`
+    on_part: Callable[[str | None], None] = lambda _: None  # gets the current part in words, None after the first step
+    now_s: Callable[[], float] = time.perf_counter
+    kernels: Callable[[], KernelTimes] = lambda: KERNELS.times  # time of the process for kernels so far
+    env_steps: int = field(default=0, init=False)  # over running env slots, also of a rollout that raises
+    _seconds: dict[StartUpPart, float] = field(default_factory=dict, init=False)
+    _spent: KernelTimes = field(default_factory=KernelTimes, init=False)
 
-    def __init__(
-        self,
-        job: str,
-        *,
-        import_s: float | None,  # time of the process before the first job; see `StartUp`
-        # Gets the current part in words, None after the first step.
-        on_phase: Callable[[str | None], None] = lambda _: None,
-        now_s: Callable[[], float] = time.perf_counter,
-        kernels: Callable[[], KernelTimes] = lambda: KERNELS.times,  # time of the process for kernels so far
-    ) -> None:
-        self._job = job
-        self._import_s = import_s
-        self._now_s, self._kernels = now_s, kernels
-        self._on_phase = on_phase
-        self._seconds: dict[StartUpPart, float] = {}
-        self._spent = KernelTimes()
-        self._last = now_s(), kernels()
-        self.env_steps = 0  # control steps over running env slots, also of a rollout that raises
-        on_phase(StartUpPart.ENVIRONMENT.value)
+    def __post_init__(self) -> None:
+        self._last = self.now_s(), self.kernels()
+        self.on_part(StartUpPart.ENVIRONMENT.value)
 
     def finish(self, part: StartUpPart) -> None:
         """End a part, only at the first call for it. It gets the time since the end of the part before it."""
         if part in self._seconds or StartUpPart.FIRST_STEP in self._seconds:
             return
-        now_s, kernels = self._now_s(), self._kernels()
+        now_s, kernels = self.now_s(), self.kernels()
         last_s, last_kernels = self._last
         spent = kernels.since(last_kernels)
         # Threads may load kernels in parallel, so the sum of their times may exceed the elapsed time.
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
-        self._on_phase(next((later.value for later in StartUpPart if later not in self._seconds), None))
+        self.on_part(next((later.value for later in StartUpPart if later not in self._seconds), None))
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -172,25 +166,24 @@ class StartUpClock(Observer):
         """Count a step. After the first one, log the start-up."""
         del environment
         self.env_steps += transition.num_running
-        if StartUpPart.FIRST_STEP not in self._seconds:
-            self.finish(StartUpPart.FIRST_STEP)
-            start_up = self.start_up()
-            kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
-            names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
-            parts = dict(zip(names, vars(start_up).values(), strict=True))
-            total_s = sum(seconds or 0.0 for seconds in parts.values())
-            # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
-            shown = {name: seconds for name, seconds in parts.items() if seconds is not None and seconds >= 0.005}
-            words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
-            level = logging.INFO if total_s >= 1.0 else logging.DEBUG
-            _LOG.log(level, "start-up of job '%s': %s", self._job, words)
+        if StartUpPart.FIRST_STEP in self._seconds:
+            return
+        self.finish(StartUpPart.FIRST_STEP)
+        kernels = ("kernels compiled", "kernels waited for", "kernels loaded")
+        names = ("imports", *kernels, "environment", "policy", "first reset", "first step")
+        parts = {name: seconds or 0.0 for name, seconds in zip(names, vars(self.start_up()).values(), strict=True)}
+        # Leave out negligible parts: "imports 2.1 s, environment 0.8 s".
+        shown = {name: seconds for name, seconds in parts.items() if seconds >= 0.005}
+        words = ", ".join(f"{name} {seconds:.{1 if seconds >= 0.1 else 2}f} s" for name, seconds in shown.items())
+        level = logging.INFO if sum(parts.values()) >= 1.0 else logging.DEBUG
+        _LOG.log(level, "start-up of job '%s': %s", self.job_name, words)
 
     def start_up(self) -> StartUp:
         """Return the times measured so far."""
         is_over = StartUpPart.FIRST_STEP in self._seconds
-        spent = self._spent if is_over else self._spent + self._kernels().since(self._last[1])
+        spent = self._spent if is_over else self._spent + self.kernels().since(self._last[1])
         return StartUp(
-            import_s=self._import_s,
+            import_s=self.import_s,
             compile_s=spent.compile_s,
             kernel_wait_s=spent.wait_s,
             kernel_load_s=spent.load_s,
@@ -223,8 +216,7 @@ class RankSettings:
     @cached_property
     def entries(self) -> Mapping[str, AttemptEntry]:
         """The entries of the attempt, by job; empty ones for jobs that it does not name."""
-        found = {work.job: work for work in self.attempt.jobs}
-        return defaultdict(lambda: AttemptEntry(job=""), found)
+        return defaultdict(lambda: AttemptEntry(job=""), {entry.job: entry for entry in self.attempt.jobs})
 
 
 # Build the environments and policies of a job, one of each for every group of its env slots.
@@ -256,10 +248,9 @@ class GroupBuilder:
     # One connection for all groups and later jobs.
     _networks: dict[tuple[str, PolicyServerConfig | None], ServedNetwork] = field(default_factory=dict, init=False)
     _has_built: bool = field(default=False, init=False)
-    _has_new_environment: bool = field(default=False, init=False)
     _has_new_policy: bool = field(default=False, init=False)
 
-    def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
+    def build(self, job: Job, directory: Path, clock: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots. The job's directory stores the batch size of its policy."""
         settings, config = self.settings, job.config
         interleaved = settings.interleaved.get(config.name, ())
@@ -271,7 +262,7 @@ class GroupBuilder:
             if interleaved != self._interleaved:
                 self.clear()
                 self._interleaved = interleaved
-            self._has_new_environment = self._has_new_policy = False
+            self._has_new_policy = False
             sizes = group_sizes(config.num_envs, min(settings.options.pipeline, config.num_envs))
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
@@ -279,21 +270,21 @@ class GroupBuilder:
             with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
                 kept = self._kept["environment", job.environment_key if interleaved else ""]
                 environments = reuse(kept, [each.environment_key for each in jobs])
+                has_new_environment = len(environments) < len(jobs)
                 for own in jobs[len(environments) :]:
-                    self._has_new_environment = True
                     built = own.build_environment(device=settings.context.device, num_threads=settings.num_threads)
                     kept.append((own.environment_key, built, False))
                     environments.append(built)
-            start_up.finish(StartUpPart.ENVIRONMENT)
+            clock.finish(StartUpPart.ENVIRONMENT)
             with self.set_by_code.of(f"policy '{config.policy_type}'", job.policy_key):
                 policies, policy_batch, plan_because = self._asked_policies(job, directory, environments)
-            start_up.finish(StartUpPart.POLICY)
+            clock.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only objects that were built for this job have read it again.
             planned = settings.entries[config.name].contents
-            if planned is not None and (self._has_new_environment or self._has_new_policy):
+            if planned is not None and (has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
-                changed = [*(changes(planned.environment, read.environment) if self._has_new_environment else ())]
+                changed = [*(changes(planned.environment, read.environment) if has_new_environment else ())]
                 changed += changes(planned.policy, read.policy) if self._has_new_policy else ()
                 why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
                 refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
@@ -359,8 +350,9 @@ class GroupBuilder:
         # A policy that divides a batch into calls, of `own` env slots, pads each call instead of the batch. Without a
         # settled size the policies are as they are, without padding.
         own = policies[0].slots_per_call(num_envs) if "slots_per_call" in policies[0].offers else None
+        rows = own or num_envs
 
-        def made(batch: int | None) -> Sequence[PolicyBase]:
+        def policies_for(batch: int | None) -> Sequence[PolicyBase]:
             policies = make(fixed if batch is None or own is not None else batch)
             # An earlier job, or a probe that failed, may have filled calls up.
             for each in policies if batch is None or own is not None else ():
@@ -370,11 +362,11 @@ class GroupBuilder:
 
         batch = None
         if because is None and not is_invariant:
-            batch, because = self._settled_batch(job, directory, environments[0], made, own or num_envs)
-        policies = made(batch)
+            batch, because = self._settled_batch(job, directory, environments[0], rows, policies_for)
+        policies = policies_for(batch)
         wide = fixed if batch is None or own is not None else batch
         if batch is None and not (is_invariant or policies[0].is_remote):
-            batch = own or num_envs
+            batch = rows
         return [batching.on_fixed_batch(policy, wide) for policy in policies], batch, because
 
     def _settled_batch(
@@ -382,8 +374,8 @@ class GroupBuilder:
         job: Job,
         directory: Path,
         environment: Environment,
-        made: Callable[[int], Sequence[PolicyBase]],
         num_envs: int,
+        policies_for: Callable[[int], Sequence[PolicyBase]],  # each group's policy for a batch size
     ) -> tuple[int | None, str | None]:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
         # In real-time chunking new chunks continue planned actions, unless no answer is late.
@@ -393,7 +385,7 @@ class GroupBuilder:
 
         def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.
-            policy, key = made(batch)[0], (job.policy_key, job.environment_key, batch, continues)
+            policy, key = policies_for(batch)[0], (job.policy_key, job.environment_key, batch, continues)
             if key not in self._probed:
                 self._probed[key] = batching.probe_policy(policy, environment, batch=batch, continues=continues)
             return self._probed[key]
@@ -427,7 +419,7 @@ class GroupBuilder:
             sizes = sizes if counts in sizes else (counts,)
             result = probe(counts)
         if counts > num_envs:
-            name = type(made(counts)[0]).__name__
+            name = type(policies_for(counts)[0]).__name__
             _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
 
         if problem is None and counts > 1 and counts % batching.MULTIPLES[0]:

@@ -195,7 +195,7 @@ class Suspects:
 
     def pieces(self, job_index: int) -> frozenset[int]:
         """Return the pieces of a job that have suspected episodes."""
-        return frozenset(piece for job, piece in self._deaths if job == job_index)
+        return frozenset(piece for index, piece in self._deaths if index == job_index)
 
     def give(self, claim: Claim) -> Claim:
         """Return a claim with the suspects of its piece, to be played alone; without any for the whole piece."""
@@ -475,7 +475,7 @@ class ClaimTable:
 
     def state(self, job_index: int | None = None, *, rank: int | None = None) -> ClaimState:
         """Return the state of the claims for `rank` (None: for all ranks that claim here)."""
-        unfinished = {job for job in self._open if self.open_pieces(job)} | {job for job, _ in self._claimed}
+        unfinished = {index for index in self._open if self.open_pieces(index)} | {index for index, _ in self._claimed}
         # Pieces of failed jobs do not count, nor lapsed ones that are not open, because their job ends early.
         others = (
             (not claimed.is_held or (rank is not None and claimed.owner != rank))

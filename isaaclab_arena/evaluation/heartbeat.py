@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +65,7 @@ class RankStatus:
     state: RankState = RankState.STARTING
     exited: bool = False  # last status: the process is about to end
     current_job: str | None = None  # None between jobs
-    preparing: str | None = None  # start-up phase in words, None after the first control step
+    preparing: str | None = None  # part of the start-up in words, None after the first control step
     job_episodes_done: int = 0  # that ended on this rank
     job_episodes_total: int = 0  # of this rank; 0 if ranks share the job or the number is unknown
     job_stepping_s: float = 0.0  # since the first control step of the job
@@ -147,6 +147,10 @@ class RankReport:
     silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
 
 
+_DEAD_AFTER_S = 60.0
+"""Silence after which a rank on another node counts as dead [s]."""
+
+
 @dataclass(kw_only=True)
 class RankWatch:
     """Reads the status of every rank and judges which of them are alive."""
@@ -156,7 +160,6 @@ class RankWatch:
     output_directory: Path = field(kw_only=False)
     world_size: int
     run_id: str  # of this start of the program
-    dead_after_s: float = 60.0  # without a heartbeat, for a rank on another node
     missing_after_s: float = 20.0  # for a rank that has never written a status
     clock: Callable[[], float] = time.monotonic
     machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
@@ -183,7 +186,7 @@ class RankWatch:
             elif status.machine == self.machine:
                 alive = process_is_running(status.pid, status.start_ticks)
             else:
-                alive = silent_s < self.dead_after_s
+                alive = silent_s < _DEAD_AFTER_S
 
             if status is not None and status.state.is_final:
                 fate = RankFate(status.state)
@@ -194,10 +197,9 @@ class RankWatch:
 
 
 def wait_for_ranks(
-    watch: RankWatch,
+    look: Callable[[], tuple[RankReport, ...]],
     *,
     own_rank: int | None = None,  # never waited for, whatever its status
-    on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,  # called with the reports of each look
     stop_requested: Callable[[], bool] = lambda: False,
     stop_grace_s: float = 10.0,  # time of the ranks to finish after a stop
     # A rank that is silent this long is not waited for, because other ranks took its work over. None: wait.
@@ -208,8 +210,7 @@ def wait_for_ranks(
     # A rank whose fate is still WORKING at the end has stalled, or did not finish within `stop_grace_s` after a stop.
     stop_by: float | None = None
     while True:
-        reports = watch.look()
-        on_look(reports)
+        reports = look()
         working = [each for each in reports if each.rank != own_rank and each.fate is RankFate.WORKING]
         if not any(stalled_after_s is None or each.silent_s < stalled_after_s for each in working):
             return reports
@@ -303,7 +304,7 @@ class StatusPublisher(Observer):
         )
 
     def prepare(self, doing: str | None) -> None:
-        """Publish the start-up phase of the current job in words, None after its first control step."""
+        """Publish the part of the current job's start-up in words, None after its first control step."""
         if doing is None and self._stepping_since is None:
             self._stepping_since = time.monotonic()
         self.update(preparing=doing)
@@ -321,13 +322,13 @@ class StatusPublisher(Observer):
             self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def set_long_work(self, job: str | None, long_work: LongWork | None) -> None:
+    def set_long_work(self, job_name: str | None, long_work: LongWork | None) -> None:
         """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
         # Cheap, because it is called for every episode.
-        if job is None:
+        if job_name is None:
             self._long_work = long_work
         else:
-            self._work_beside = None if long_work is None else (job, long_work)
+            self._work_beside = None if long_work is None else (job_name, long_work)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Count a control step of each running env slot."""
@@ -366,17 +367,17 @@ class StatusPublisher(Observer):
                 self._recent.append((time.monotonic(), self._env_steps))
                 (since, steps), (until, steps_now) = self._recent[0], self._recent[-1]
                 # Work of the current job comes first, because it keeps the rank from making steps.
-                job, work = None, self._long_work
+                finished_job, work = None, self._long_work
                 beside = self._work_beside
                 if work is None and beside is not None:
-                    job, work = beside
+                    finished_job, work = beside
                 self._status = replace(
                     self._status,
                     env_steps=steps_now,
                     steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,
                     job_stepping_s=0.0 if self._stepping_since is None else round(until - self._stepping_since, 1),
                     long_work=None if work is None else work.doing,
-                    long_work_job=job,
+                    long_work_job=finished_job,
                     long_work_done=0 if work is None else work.done,
                     long_work_total=0 if work is None else work.total,
                     beat=self._status.beat + 1,
@@ -390,33 +391,32 @@ class StatusPublisher(Observer):
 _FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
 
 
-def shown(
-    look: Callable[[], Sequence[RankReport]], *, console: Console | None = None, line_interval_s: float = 10.0
-) -> AbstractContextManager[None]:
-    """Show the ranks' progress within a `with` block: a live table on a terminal, else a line every so many seconds."""
-    # `look` is called in a thread of its own, so that the rank's loop never waits for it.
+def keep_showing(
+    look: Callable[[], Sequence[RankReport]],
+    pause: Callable[[float], bool],
+    *,
+    console: Console | None = None,
+    line_interval_s: float = 10.0,
+) -> None:
+    """Show the ranks' progress until `pause` returns True: a live table on a terminal, else a line now and then."""
     console, began_s = console or Console(stderr=True), time.monotonic()
-
-    def show(pause: Callable[[float], bool]) -> None:
-        with ExitStack() as stack:
-            live, is_last = None, False
-            if console.is_interactive:
-                # Transient: the table of results takes its place.
-                live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
-                # Send console log lines through the live display, which they would otherwise tear.
-                for handler in logging.getLogger("isaaclab_arena").handlers:
-                    if type(handler) is logging.StreamHandler:
-                        stack.callback(handler.setStream, handler.stream)
-                        handler.setStream(sys.stderr)
-            while not is_last:
-                is_last = pause(line_interval_s if live is None else 0.5)
-                reports, elapsed_s = look(), time.monotonic() - began_s
-                if live is None:
-                    _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
-                else:
-                    live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
-
-    return in_a_thread(show, name="progress")
+    with ExitStack() as stack:
+        live, is_last = None, False
+        if console.is_interactive:
+            # Transient: the table of results takes its place.
+            live = stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
+            # Send console log lines through the live display, which they would otherwise tear.
+            for handler in logging.getLogger("isaaclab_arena").handlers:
+                if type(handler) is logging.StreamHandler:
+                    stack.callback(handler.setStream, handler.stream)
+                    handler.setStream(sys.stderr)
+        while not is_last:
+            is_last = pause(line_interval_s if live is None else 0.5)
+            reports, elapsed_s = look(), time.monotonic() - began_s
+            if live is None:
+                _LOG.info("%s", progress_line(reports, elapsed_s=elapsed_s))
+            else:
+                live.update(progress_table(reports, elapsed_s=elapsed_s), refresh=True)
 
 
 def keep_writing(
@@ -449,7 +449,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
             table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
             continue
 
-        # The current job with its start-up phase, and the long work beside it or instead of it.
+        # The current job with the part of its start-up, and the long work beside it or instead of it.
         long_work = status.long_work if report.alive else None
         doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
         if status.preparing is not None and status.current_job is not None:

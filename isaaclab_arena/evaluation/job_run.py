@@ -5,7 +5,7 @@ import random
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -59,21 +59,21 @@ if TYPE_CHECKING:
 class Consolidations:
     """Consolidates one job at a time beside the next one."""
 
-    on_progress: Callable[[str, LongWork | None], None]  # gets the job and its progress, None at its end
+    on_progress: Callable[[str, LongWork | None], None]  # gets the job's name and its progress, None at its end
     _pool: ThreadPoolExecutor = field(
         default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
     )
-    _job: str | None = field(default=None, init=False)
+    _name: str | None = field(default=None, init=False)  # of the latest job
     _underway: Future[object] | None = field(default=None, init=False)
 
-    def begin(self, job: str, finish: Callable[[], object]) -> None:
+    def begin(self, name: str, finish: Callable[[], object]) -> None:
         """Start `finish` in the thread, after the previous job. The next call raises its error."""
         self.wait()
-        self._job, self._underway = job, self._pool.submit(heard_by(partial(self.on_progress, job))(finish))
+        self._name, self._underway = name, self._pool.submit(heard_by(partial(self.on_progress, name))(finish))
 
-    def wait(self, job: str | None = None) -> None:
-        """Wait for the job under way, only if it is `job` unless that is None. Raise its error."""
-        if self._underway is None or job not in (None, self._job):
+    def wait(self, name: str | None = None) -> None:
+        """Wait for the job under way, only if it has this name unless that is None. Raise its error."""
+        if self._underway is None or name not in (None, self._name):
             return
         underway, self._underway = self._underway, None
         underway.result()
@@ -94,14 +94,19 @@ _LOG = logging.getLogger(__name__)
 Writers: TypeAlias = "tuple[EpisodeRecorder | None, VideoRecorder | None]"
 """The writers of a job's recordings and films, None until the first environment is built."""
 
+PlayRebuild: TypeAlias = Callable[[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]], RolloutResult]
+"""Plays the episodes of a rebuild: gets the job with its length, their indices, the groups, and the file writers."""
+
 
 @dataclass(eq=False)
 class JobRun:
     """One job under way, and its results so far."""
 
     job: Job
+    directory: Path  # of the job's files
     settings: RankSettings
     builder: GroupBuilder
+    watchdog: Watchdog
     start_up_clock: StartUpClock
     instructions: "_InstructionWatch"
     stopwatch: Stopwatch = field(default_factory=Stopwatch, init=False)
@@ -116,7 +121,7 @@ class JobRun:
     _simulated_by: dict[str, str] | None = field(default=None, init=False)
     _metrics: tuple[Metric, ...] = field(default=(), init=False)
 
-    def end(self, *, is_whole: bool) -> "Writers | None":
+    def close_files(self, *, is_whole: bool) -> "Writers | None":
         """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
         self.stopwatch.go_on()
         writers, self._writers = self._writers, (None, None)
@@ -135,11 +140,8 @@ class JobRun:
                 return writers
         return None
 
-    def rebuilds(
-        self, directory: Path, episodes: EpisodeQueue, watchdog: Watchdog
-    ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
-        """Yield each rebuild that has `episodes` left: job with its length, episodes, groups, and file writers."""
-        # The caller appends the rebuild's result before it takes the next one. Call `end` after the last one.
+    def play_rebuilds(self, episodes: EpisodeQueue, play: PlayRebuild) -> None:
+        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` next."""
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results
@@ -157,7 +159,7 @@ class JobRun:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(directory, watchdog, episodes, again=has_run, rebuild=rebuild)
+            groups = self._build(episodes, again=has_run, rebuild=rebuild)
             has_run = True
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
@@ -177,7 +179,7 @@ class JobRun:
                 )
             if not self.results:
                 # The rank may die at any moment from here on, so the report exists before the first episode.
-                write_job_report(directory, self.report(ReportedStatus.BEGUN))
+                write_job_report(self.directory, self.report(ReportedStatus.BEGUN))
 
             # Count the pictures drawn and the queries to a policy server.
             network = None if self._built is None else self._built.network
@@ -185,16 +187,17 @@ class JobRun:
             if network is not None:
                 network.seen = None
             try:
-                yield config, indices, groups, [writer for writer in self._writers if writer is not None]
+                result = play(config, indices, groups, [writer for writer in self._writers if writer is not None])
             finally:
                 self._pictures_drawn += sum(each.environment.pictures_drawn or 0 for each in groups) - drawn
                 if network is not None and used is not None:
                     self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used)
-            if self.results[-1].interrupted:
+            self.results.append(result)
+            if result.interrupted:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(directory, watchdog, episodes, again=False, rebuild=None)
+            self._build(episodes, again=False, rebuild=None)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
@@ -244,18 +247,16 @@ class JobRun:
             traceback_file=traceback_file,
         )
 
-    def _build(
-        self, directory: Path, watchdog: Watchdog, episodes: EpisodeQueue, *, again: bool, rebuild: int | None
-    ) -> Sequence[EnvGroup]:
+    def _build(self, episodes: EpisodeQueue, *, again: bool, rebuild: int | None) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots, and have the job's files begin a `rebuild`, if any."""
         # The previous job's groups are reused if they are equal, unless they are built `again`.
         if again:
             self.builder.clear()
         config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
         entry = settings.entries[config.name]
-        watched = watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
-        with watched, self.stopwatch.measure(Phase.BUILD):
-            built = self.builder.build(self.job, directory, self.start_up_clock)
+        guarded = self.watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
+        with guarded, self.stopwatch.measure(Phase.BUILD):
+            built = self.builder.build(self.job, self.directory, self.start_up_clock)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.INFO if entry.policy_batch is None else logging.WARNING
@@ -285,7 +286,7 @@ class JobRun:
             served = {} if built.served_model is None else {SERVED_MODEL: built.served_model}
             facts = {**settings.provenance, **environments[0].provenance(), **served, "policy_type": config.policy_type}
             recorder = EpisodeRecorder(
-                directory,
+                self.directory,
                 job=config.name,
                 rank=settings.context.rank,
                 world_size=settings.context.world_size,
@@ -304,7 +305,7 @@ class JobRun:
                 # Encoders load slowly, and only films need them.
                 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder  # noqa: PLC0415  see above
 
-                videos = VideoRecorder(directory, config.name, video, threads=FilmThreads(settings.num_threads))
+                videos = VideoRecorder(self.directory, config.name, video, threads=FilmThreads(settings.num_threads))
                 self._writers = recorder, videos
         # The episodes are those of the current round.
         recorder.may_commit = episodes.still_holds
@@ -377,8 +378,8 @@ class JobRunner:
     settings: RankSettings = field(kw_only=False)
     # Called before every step; True ends the job under way.
     stop_requested: Callable[[], bool] = lambda: False
-    # Receives the start-up phase of a job in words, None after its first control step.
-    on_phase: Callable[[str | None], None] = lambda _: None
+    # Receives the part of a job's start-up in words, None after its first control step.
+    on_part: Callable[[str | None], None] = lambda _: None
     # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
     consolidations: Consolidations | None = None
     # Receives each report after it is written, also from the thread of `consolidations`.
@@ -413,16 +414,16 @@ class JobRunner:
             # Jobs after the first import nothing.
             import_s = 0.0 if self._has_run and self.settings.import_s is not None else self.settings.import_s
             self._has_run = True
-            start_up = StartUpClock(name, import_s=import_s, on_phase=self.on_phase)
+            clock = StartUpClock(name, import_s=import_s, on_part=self.on_part)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
-            job_run = JobRun(job, self.settings, self._builder, start_up, instructions)
+            job_run = JobRun(job, directory, self.settings, self._builder, self._watchdog, clock, instructions)
         else:
-            self.on_phase(None)
+            self.on_part(None)
         with self._catching_failure(name) as failure:
             try:
-                self._play(job_run, directory, observers, episodes)
+                self._play(job_run, observers, episodes)
             except BaseException:
-                job_run.end(is_whole=False)
+                job_run.close_files(is_whole=False)
                 raise
         if not failure and interleaved and not self.stop_requested():
             self._open[name] = job_run
@@ -430,7 +431,7 @@ class JobRunner:
             return job_run.report()
         return self._end(job_run, failure)
 
-    def _play(self, job_run: JobRun, directory: Path, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
+    def _play(self, job_run: JobRun, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
         """Run the `episodes` of a job."""
         job, stopwatch, watchdog = job_run.job, job_run.stopwatch, self._watchdog
         name, limit_s, stop_requested = job.config.name, job.config.timeout_s, self.stop_requested
@@ -458,24 +459,27 @@ class JobRunner:
         }
         foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         key = job.environment_key + job.policy_key
-        with closing(job_run.rebuilds(directory, episodes, watchdog)) as rebuilds:
-            for config, indices, groups, writers in rebuilds:
-                single = partial(rollout, groups[0].environment, groups[0].policy)
-                play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
-                with watchdog.watch(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
-                    result = play(
-                        announced(job, indices, episodes),
-                        [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
-                        language_instruction=job.config.language_instruction,
-                        limits=RolloutLimits(
-                            max_steps=config.num_steps,
-                            max_envs=episodes.max_envs(config.num_envs),
-                            episode_timeout_s=episode_timeout_s,
-                        ),
-                        stop_requested=must_stop,
-                        stopwatch=stopwatch,
-                    )
-                job_run.results.append(result)
+
+        def play(
+            config: JobConfig, indices: Iterable[int], groups: Sequence[EnvGroup], writers: Sequence[Observer]
+        ) -> RolloutResult:
+            single = partial(rollout, groups[0].environment, groups[0].policy)
+            loop = single if len(groups) == 1 else partial(pipelined_rollout, groups)
+            with watchdog.guard(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
+                return loop(
+                    announced(job, indices, episodes),
+                    [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
+                    language_instruction=job.config.language_instruction,
+                    limits=RolloutLimits(
+                        max_steps=config.num_steps,
+                        max_envs=episodes.max_envs(config.num_envs),
+                        episode_timeout_s=episode_timeout_s,
+                    ),
+                    stop_requested=must_stop,
+                    stopwatch=stopwatch,
+                )
+
+        job_run.play_rebuilds(episodes, play)
 
     def close(self) -> None:
         """Close environment and policy, end the interleaved jobs, wait for the last report. Raises like `run`."""
@@ -509,7 +513,7 @@ class JobRunner:
         writers = None
         if not failure:
             with self._catching_failure(name) as failure_at_end:
-                writers = job_run.end(is_whole=not is_cut_short)
+                writers = job_run.close_files(is_whole=not is_cut_short)
             failure = failure_at_end
         error, traceback_file = failure or (None, None)
         report = job_run.report(error=error, traceback_file=traceback_file)
@@ -517,14 +521,14 @@ class JobRunner:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
 
         # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        finish = partial(self._finish, writers, report)
+        finish = partial(self._consolidate_and_report, writers, report)
         # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
         if self.consolidations is None or writers is None or job_run.job.config.num_episodes is None:
             return finish()
         self.consolidations.begin(name, finish)
         return report
 
-    def _finish(self, writers: "Writers | None", report: JobReport) -> JobReport:
+    def _consolidate_and_report(self, writers: "Writers | None", report: JobReport) -> JobReport:
         """Consolidate a job's files, and write its report."""
         if writers is not None:
             begin_s, loss, (recorder, videos) = time.perf_counter(), None, writers
@@ -582,6 +586,7 @@ def settings_of_rank(
         options=request.options,
         output_directory=output_directory,
         attempt=attempt,
+        import_s=request.import_s,
         num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
         provenance={**provenance_on(context.device), "config_hash": config_hash},
         interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
@@ -608,7 +613,7 @@ def run_jobs(
     runner = JobRunner(
         settings,
         stop_requested=stop_requested,
-        on_phase=publisher.prepare,
+        on_part=publisher.prepare,
         # With fail_fast a failure must be known before the next job begins.
         consolidations=None if fail_fast else Consolidations(publisher.set_long_work),
         on_report=on_report,
@@ -617,9 +622,7 @@ def run_jobs(
     try:
         while not stop_requested() and (assigned := work.queue.next_job()) is not None:
             job = assigned.job
-            # If other ranks may finish the job, this rank's number of its episodes is open.
-            num_episodes = None if work.others_may_finish_jobs else assigned.num_episodes or 0
-            publisher.start_job(job.config.name, num_episodes=num_episodes)
+            publisher.start_job(job.config.name, num_episodes=assigned.num_episodes)
             with heard_by(partial(publisher.set_long_work, None)):
                 report = runner.run(job, [publisher, *assigned.observers, *work.observers], episodes=assigned.episodes)
             failed = report.status is ReportedStatus.FAILED or work.fails(job)

@@ -145,13 +145,13 @@ class Watchdog:
     _is_announcing: bool = field(default=False, init=False)
 
     @contextmanager
-    def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
-        """Watch a job within a `with` block, which calls `step_finished`. `silence_s` 0 is no limit [s]."""
+    def guard(self, name: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
+        """Guard a job within a `with` block, which calls `step_finished`. `silence_s` 0 is no limit [s]."""
         if silence_s <= 0:
             yield
             return
         # The line goes into the file in advance, as later may be too late. `missing`: the failure of the job, in words.
-        complaint = f"job '{job}' {missing} {silence_s:g} s"
+        complaint = f"job '{name}' {missing} {silence_s:g} s"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("ab", buffering=0)
@@ -163,7 +163,7 @@ class Watchdog:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
             self._complaint = complaint
-            # The thread of an earlier watch may still run. A thread for each would cost more CPU time than the rest.
+            # The thread of an earlier block may still run. A thread for each would cost more CPU time than the rest.
             with self._announcing:
                 if not self._is_announcing:
                     self._is_announcing = True
@@ -195,7 +195,7 @@ class Watchdog:
             faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=self._file.fileno())
 
     def _announce(self) -> None:
-        """Log that the process is about to end, if Python can still run; return once no watch is active."""
+        """Log that the process is about to end, if Python can still run; return once no job is guarded."""
         look_s, idle_s, told = 0.2, 0.0, None
         while True:
             time.sleep(look_s)
@@ -490,10 +490,7 @@ def generators_put_back() -> Iterator[None]:
 def left_alone() -> Iterator[None]:
     """Run a `with` block with default settings inside another program, and put back its changes."""
     # The program's own settings do not reach the block: it uses float32, the CPU and no gradients.
-    with ExitStack() as stack:
-        stack.enter_context(generators_put_back())
-        stack.enter_context(put_back())
-        stack.enter_context(torch.no_grad())
+    with generators_put_back(), put_back(), torch.no_grad(), ExitStack() as stack:
         if torch.get_default_device().type != "cpu":
             # It slows down every call of torch a little, so set it only if needed.
             stack.enter_context(torch.device("cpu"))

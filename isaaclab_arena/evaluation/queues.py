@@ -93,7 +93,7 @@ class AssignedJob:
 
     job: Job
     episodes: EpisodeQueue
-    num_episodes: int | None  # in the queue; None if not known beforehand
+    num_episodes: int | None  # in the queue, 0 if unknown; None if other ranks may finish the job
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
@@ -168,7 +168,7 @@ def jobs_of_rank(
                 if is_assigned:
                     over = partial(is_over, job.config.name)
                     episodes = FixedShare(finished=work[member][0], share=share, job_is_over=over)
-                    num_episodes = None if share is None else count_episodes(share)
+                    num_episodes = count_episodes(share or ())
                     assigned.append(AssignedJob(job=job, episodes=episodes, num_episodes=num_episodes))
     return assigned
 
@@ -250,8 +250,8 @@ class DynamicQueue:
         divided = self.claims.jobs[claim.job_index]
         is_over = partial(self.is_over, divided.job.config.name)
         episodes = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
-        missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
         if claim.generation > 1:
+            missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
             _LOG.info(
                 "taking over a part of job '%s' from rank %s: %s",
                 divided.job.config.name,
@@ -261,8 +261,7 @@ class DynamicQueue:
         self._current = episodes
         self._built_environment = divided.environment_key
         self._has_logged_wait = False
-        num_episodes = None if len(divided.pieces) > 1 else missing
-        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=num_episodes, observers=(episodes,))
+        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=None, observers=(episodes,))
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
         """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
@@ -293,7 +292,7 @@ class ClaimedEpisodes(Observer):
     ) -> None:
         self._job_index = first.job_index
         self._divided = claims.jobs[first.job_index]
-        self._is_over = is_over
+        self.is_over = is_over  # no further episode of the job is needed
         self._claims = claims
         self._world_size = world_size
         self._clock = clock
@@ -330,10 +329,6 @@ class ClaimedEpisodes(Observer):
                 yield index
             elif self._divided.pieces[piece] is None:
                 return
-
-    def is_over(self) -> bool:
-        """Whether no further episode of the job is needed."""
-        return self._is_over()
 
     def max_envs(self, num_envs: int) -> int:
         """Return the number of env slots to use: all, or fewer if other ranks may help; see `slots_to_use`."""
@@ -457,9 +452,6 @@ class RankWork:
     queue: FixedQueue | DynamicQueue
     num_jobs: int  # 0 if ranks share jobs
     num_episodes: int  # as far as known
-    # Silence [s] after which a rank is not waited for at the end; None to wait without a limit.
-    stalled_after_s: float | None = None
-    others_may_finish_jobs: bool = False  # whether other ranks finish what a dead one began
     observers: tuple[Observer, ...] = ()  # of every job; called after its episodes are committed
     # Whether a job that the rank has left fails by the errors of its episodes.
     fails: Callable[[Job], bool] = lambda _: False
@@ -489,7 +481,6 @@ def claimed_work(
         # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
         num_jobs=0,
         num_episodes=len(range(rank, total, world_size)),
-        others_may_finish_jobs=True,
     )
 
 
@@ -503,8 +494,8 @@ def work_of_rank(
 ) -> RankWork:
     """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
-    finished = {work.job: work.finished for work in attempt.jobs}
-    watch = planning.answer_watch(
+    finished = {entry.job: entry.finished for entry in attempt.jobs}
+    answers = planning.answer_watch(
         output_directory, request.questions, attempt.number, finished, options.max_equal_errors
     )
     if options.mode is Assignment.DYNAMIC:
@@ -515,24 +506,20 @@ def work_of_rank(
             heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
             rank=rank,
             lease_s=options.lease_s,
-            is_over=watch.is_over,
+            is_over=answers.is_over,
         )
-        work = claimed_work(
-            table,
-            rank=rank,
-            world_size=attempt.world_size,
-            stop_requested=stop_requested,
-            is_over=watch.checked_is_over,
-        )
-        work = replace(work, stalled_after_s=options.lease_s)
+        is_over, size = answers.checked_is_over, attempt.world_size
+        work = claimed_work(table, rank=rank, world_size=size, stop_requested=stop_requested, is_over=is_over)
     else:
         split = options.mode is Assignment.SPLIT
         assigned = jobs_of_rank(
-            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=watch.checked_is_over
+            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=answers.checked_is_over
         )
         work = RankWork(
-            queue=FixedQueue(assigned, partial(watch.is_over, now=True)),
+            queue=FixedQueue(assigned, partial(answers.is_over, now=True)),
             num_jobs=0 if split else len({each.job.config.name for each in assigned}),
             num_episodes=sum(each.num_episodes or 0 for each in assigned),
         )
-    return replace(work, observers=(watch,), fails=lambda job: watch.fails(job.config.name, job.config.num_episodes))
+    return replace(
+        work, observers=(answers,), fails=lambda job: answers.fails(job.config.name, job.config.num_episodes)
+    )

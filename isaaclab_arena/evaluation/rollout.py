@@ -280,7 +280,7 @@ def rollout(
             while loop.may_step and not (interrupted := stop_requested()):
                 answer = loop.act()
                 with loop.measure(Phase.SIMULATE):
-                    step = environment.try_step(answer.action) if loop.can_try else environment.step(answer.action)
+                    step = loop.step(answer.action)
                 loop.reset(loop.finish_step(answer, step))
         # The policy answers no more: record the episodes it leaves behind before the error ends the rollout.
         except PolicyLostError as error:
@@ -289,7 +289,6 @@ def rollout(
     return running_episodes.RolloutResult(
         finished_episodes=loop.episodes.num_finished,
         cut_episodes=loop.episodes.num_running,
-        env_steps=loop.episodes.env_steps,
         interrupted=interrupted,
     )
 
@@ -312,7 +311,8 @@ class EpisodeLoop:
         self._max_steps = math.inf if limits.max_steps is None else limits.max_steps
         self.measure = partial(stopwatch.measure, environment=environment)
         # An environment that cannot make a step again may call something else ``try_step``.
-        self.can_try = type(environment).step_again is not Environment.step_again
+        can_try = type(environment).step_again is not Environment.step_again
+        self.step = environment.try_step if can_try else environment.step
         instruction = running_episodes.agreed_instruction(policy, environment, language_instruction)
         # With a limit of steps, env slots must not miss steps while they are reset.
         self.starting = StartingEpisodes(environment, instruction, may_overlap=limits.max_steps is None)
@@ -530,7 +530,6 @@ def pipelined_rollout(
     return running_episodes.RolloutResult(
         finished_episodes=sum(each.num_finished for each in counters),
         cut_episodes=sum(each.num_running for each in counters),
-        env_steps=sum(each.env_steps for each in counters),
         interrupted=interrupted,
     )
 
@@ -640,7 +639,7 @@ class _PipelinedGroup:
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             environment = self.loop.environment
             began_s, rendered_s = self._stopwatch.elapsed_s(), environment.render_s
-            step = environment.try_step(action) if self.loop.can_try else environment.step(action)
+            step = self.loop.step(action)
             taken_s, rendered_s = self._stopwatch.elapsed_s() - began_s, environment.render_s - rendered_s
             done = None
             if self._stream is not None:

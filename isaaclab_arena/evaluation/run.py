@@ -34,11 +34,11 @@ from isaaclab_arena.evaluation import (
     job_run,
     planning,
     queues,
-    start_up,
+    run_start,
     validation,
 )
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions, is_run
+from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import ledger, recovery, reports
@@ -83,19 +83,18 @@ class Played:
 
 
 @dataclass(kw_only=True)
-class Host(ABC):
-    """Runs jobs on ranks, and decides about the output of the run besides its results."""
+class RunHost(ABC):
+    """Has the episodes of a run played by its ranks, and decides about the output besides the results."""
 
     ranks: Ranks = field(kw_only=False)  # within a name that no other run of theirs has, see `Ranks.within`
-    # Of ranks that come later, each with the plan of this process; None if the ranks are here.
+    # Of ranks that come later on other nodes, each with the plan of this process; None if the ranks are here. They
+    # never make datasets. One without a status may wait for resources, and is not dead.
     devices_to_come: Sequence[str] | None = None
     # Whether the process does nothing else: then its last words are the run's, with the command to type.
     is_whole_program: bool = False
     shows_progress: bool = True  # on stderr
     shows_results: bool = True  # on stdout
     writes_report: bool = False  # unless an option forbids it
-    # On other nodes, where they never make datasets; one without a status may wait for resources, and is not dead.
-    ranks_are_elsewhere: bool = False
     # Listens for signals that ask to stop, from the plan to the tables.
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
@@ -104,12 +103,12 @@ class Host(ABC):
         """Get ready, play the episodes that are left, and then wait for the other ranks."""
 
 
-def run(request: planning.RunRequest, host: Host) -> RunOutcome:
+def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
     """Run jobs: begin or resume the run, have its episodes played, and on one rank write and show the tables."""
     # A full disk raises `StorageError` at once, because later jobs would fail too.
     context, options = host.ranks.context, request.options
-    started = start_up.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
-    directory, attempt = started.output_directory, started.attempt
+    started = run_start.start_run(request, host.ranks, devices_to_come=host.devices_to_come)
+    directory, attempt, is_elsewhere = started.output_directory, started.attempt, host.devices_to_come is not None
     # Listen only now: while ranks wait for each other, a signal should end them at once.
     with started.lock, host.listen() as interruption, full_disk_explained(), ExitStack() as stack:
         if attempt is None and not context.is_rank_zero:
@@ -129,11 +128,11 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
 
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
         last_line = how_to_go_on(request, context, directory)
-        name = "driver" if host.ranks_are_elsewhere else f"rank{context.rank}"
+        name = "driver" if is_elsewhere else f"rank{context.rank}"
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        missing_after_s = float("inf") if host.ranks_are_elsewhere else 20.0
+        missing_after_s = float("inf") if is_elsewhere else 20.0
         watch = heartbeat.RankWatch(
             directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
         )
@@ -158,7 +157,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
         code = int(played.failed)
         if played.merges:
             if played.all_ended:
-                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=host.ranks_are_elsewhere)
+                consolidate_what_ranks_left(attempt, directory, rank=context.rank, is_all=is_elsewhere)
             at_work = played.ranks_at_work
             merged = merge_and_show(request, host, directory, saved=saved, last_line=last_line, ranks_at_work=at_work)
             code = max(code, merged)
@@ -170,7 +169,7 @@ def run(request: planning.RunRequest, host: Host) -> RunOutcome:
 # Ranks that have found each other: a program under torchrun or the launcher, one process, or a part of a caller's.
 
 
-class RankHost(Host):
+class RankHost(RunHost):
     """Runs this rank's jobs in this process, beside the other ranks of a process group, which get the same request."""
 
     def play(self, active: ActiveRun) -> Played:
@@ -189,46 +188,38 @@ class RankHost(Host):
             heartbeat.StatusPublisher(directory, work.first_status(rank, attempt.run_id))
         )
         settings = job_run.settings_of_rank(
-            request,
-            attempt,
-            context,
-            directory,
-            config_hash=active.plan.config_hash,
-            import_s=request.import_s,
-            policy_servers=servers,
+            request, attempt, context, directory, config_hash=active.plan.config_hash, policy_servers=servers
         )
         with active.progress:
-            asks_questions = bool(request.questions)
-            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks_questions)
+            asks = bool(request.questions)
+            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks)
             failed = state is heartbeat.RankState.FAILED
-            merges = self._wait_to_merge(active, work, publisher, failed=failed)
+            merges = self._wait_to_merge(active, publisher, failed=failed)
             if failed and self.is_whole_program:
                 launch.leave_last_words(f"a job failed on rank {rank}, and --fail_fast ends the run")
-            others = [report for report in active.watch.look() if report.rank != rank] if merges else []
-            at_work = [report.rank for report in others if report.fate is heartbeat.RankFate.WORKING]
+            seen = active.watch.look() if merges else ()
+            at_work = [each.rank for each in seen if each.rank != rank and each.fate is heartbeat.RankFate.WORKING]
             all_ended = not (at_work or stop_requested())
             return Played(merges=merges, failed=failed, ranks_at_work=at_work, all_ended=all_ended)
 
-    def _wait_to_merge(
-        self, active: ActiveRun, work: queues.RankWork, publisher: heartbeat.StatusPublisher, *, failed: bool
-    ) -> bool:
+    def _wait_to_merge(self, active: ActiveRun, publisher: heartbeat.StatusPublisher, *, failed: bool) -> bool:
         """Wait for the other ranks, and return whether this rank writes the tables."""
         # Rank 0 writes them, once no other rank works. If it goes before its tables are current, the lowest live rank
         # takes its place. The others wait, unless their status cannot be written: then rank 0 waits until they exit.
         # A rank that failed with --fail_fast never waits, as its exit makes the launcher end the others. It merges if
         # it is alone.
-        watch, rank = active.watch, self.ranks.context.rank
+        look, rank = active.watch.look, self.ranks.context.rank
         if failed:
-            return not any(each.alive for each in watch.look() if each.rank != rank)
+            return not any(each.alive for each in look() if each.rank != rank)
         while True:
-            reported = watch.look()
+            reported = look()
             if not reported[0].alive and reports.tables_are_current(active.output_directory):
                 return False
             if not any(each.alive for each in reported[:rank]):
-                stop_requested, stalled_after_s = active.interruption.stop_requested, work.stalled_after_s
-                heartbeat.wait_for_ranks(
-                    watch, own_rank=rank, stop_requested=stop_requested, stalled_after_s=stalled_after_s
-                )
+                # With dynamic assignment other ranks have taken over the work of one that is silent for a lease.
+                options, stop_requested = active.request.options, active.interruption.stop_requested
+                lease_s = options.lease_s if options.mode is Assignment.DYNAMIC else None
+                heartbeat.wait_for_ranks(look, own_rank=rank, stop_requested=stop_requested, stalled_after_s=lease_s)
                 return True
             if not publisher.is_written:
                 return False
@@ -314,14 +305,16 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
 
 @contextmanager
 def progress_shown(
-    request: planning.RunRequest, host: Host, output_directory: Path, watch: heartbeat.RankWatch
+    request: planning.RunRequest, host: RunHost, output_directory: Path, watch: heartbeat.RankWatch
 ) -> Iterator[None]:
     """Show the progress of all ranks in a `with` block, and keep the report current, on rank 0."""
     with ExitStack() as shown:
         if host.ranks.context.is_rank_zero:
             _LOG.info("writing to %s", output_directory)
             if host.shows_progress:
-                shown.enter_context(heartbeat.shown(watch.look))
+                # In a thread of its own, so that the rank's loop never waits for a look.
+                show = partial(heartbeat.keep_showing, watch.look)
+                shown.enter_context(heartbeat.in_a_thread(show, name="progress"))
             if host.writes_report and not request.options.no_report:
                 # The page links films, since embedding reads all of them again. It loads pandas, see `merge_and_show`.
                 writer, on_page = "isaaclab_arena.report.writing:write_report", {"embed_mb": 0.0, "running": True}
@@ -341,7 +334,7 @@ def full_disk_explained() -> Iterator[None]:
 
 def merge_and_show(
     request: planning.RunRequest,
-    host: Host,
+    host: RunHost,
     output_directory: Path,
     *,
     saved: Path | None,  # file for the conditions of the episodes
@@ -406,10 +399,10 @@ def consolidate_what_ranks_left(
 ) -> None:
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
-    for job in (work.job for work in attempt.jobs):
-        directory = output_directory / job
+    for name in (entry.job for entry in attempt.jobs):
+        directory = output_directory / name
         try:
-            notes, loss = recovery.consolidate_leftovers(directory, job, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, name, is_all=is_all)
         except DiskUnusableError:
             raise
         except StorageError as error:
@@ -419,12 +412,12 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        written, _ = reports.read_job_reports(directory, job, attempt.run)
+        written, _ = reports.read_job_reports(directory, name, attempt.run)
         if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
-        _LOG.error("job '%s' has failed: %s", job, loss)
+        _LOG.error("job '%s' has failed: %s", name, loss)
         device = attempt.devices[rank]
-        report = reports.failed_report(job, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
+        report = reports.failed_report(name, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
         reports.write_job_report(directory, report)
 
 
@@ -480,8 +473,7 @@ def resuming_command(command: Sequence[str], directory: str) -> list[str]:
     """Return the command line with `--resume DIRECTORY` at its end, in place of any `--resume` that it has."""
     kept: list[str] = []
     is_value = False
-    for position, word in enumerate(command):
-        following = command[position + 1] if position + 1 < len(command) else "-"
+    for word, following in zip(command, [*command[1:], "-"], strict=False):
         if is_value:
             is_value = False
         elif word == "--resume":

@@ -321,7 +321,6 @@ class RolloutResult:
     finished_episodes: int  # ran to their end
     # Episodes under way when the step limit or a stop request ended the rollout.
     cut_episodes: int
-    env_steps: int  # control steps, summed over running env slots
     interrupted: bool  # by a stop request
 
 
@@ -335,7 +334,6 @@ class RunningEpisodes:
         self.running = self._is_running.to(device)
         self.num_running = 0
         self.num_steps = 0  # counted control steps of the batch
-        self.env_steps = 0  # control steps, summed over running env slots
         self.num_finished = 0
         self._starts: list[EpisodeStart | None] = [None] * num_envs
         self._started_s: dict[int, float] = {}
@@ -387,7 +385,6 @@ class RunningEpisodes:
         """Add a step to every episode under way."""
         self._latest = step
         self.num_steps += 1
-        self.env_steps += self.num_running
         self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
         if self._is_saturated is not None:

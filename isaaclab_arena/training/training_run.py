@@ -20,7 +20,7 @@ from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation import planning, process, start_up
+from isaaclab_arena.evaluation import planning, process, run_start
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
@@ -373,7 +373,7 @@ def train_rank(
     log_writer(config)
 
     # Refuse ranks that would begin differently, or whose arithmetic differs.
-    start_up.agree_on_versions(ranks, settings.training_versions())
+    run_start.agree_on_versions(ranks, settings.training_versions())
     begins_with = None if options.load_checkpoint is None else Path(options.load_checkpoint)
     ranks.agree_on(
         "training",

@@ -30,7 +30,7 @@ from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import console, process, start_up
+from isaaclab_arena.evaluation import console, process, run_start
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
 from isaaclab_arena.paths import typed_words
@@ -215,7 +215,7 @@ class TrainingRun:
             _check_directory(options, self._asked)
 
         # Refuse ranks that differ in software, options or data before any of them trains.
-        start_up.agree_on_versions(ranks, training_versions())
+        run_start.agree_on_versions(ranks, training_versions())
         same = {**self._asked, "schedule": self._schedule, "--output_dir": options.output_dir}
         # An optimiser's step has other last digits on a CPU than on a GPU, and weights must stay the same bits.
         same |= {"--resume": options.resume, "the kind of device": context.device.type}

@@ -231,27 +231,30 @@ def test_a_killed_process_is_seen_as_dead_at_once_though_it_was_not_collected(di
         process.send_signal(signal.SIGSTOP)
         assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING], "a stopped process may go on"
         process.kill()
-        assert fates(wait_for_ranks(watch, interval_s=0.01)) == [RankFate.FINISHED, RankFate.DEAD]
+        assert fates(wait_for_ranks(watch.look, interval_s=0.01)) == [RankFate.FINISHED, RankFate.DEAD]
 
 
 def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
     write_rank_status(directory, status_of(0, state=RankState.FINISHED))
-    looks = []
+    watch, looks = watch_over(directory, 2), []
     with StatusPublisher(directory, status_of(1)) as publisher:
 
-        def on_look(reports) -> None:
+        def look():
+            reports = watch.look()
             looks.append(fates(reports))
             if len(looks) == 3:
                 publisher.publish(state=RankState.FINISHED)
+            return reports
 
-        reports = wait_for_ranks(watch_over(directory, 2), on_look=on_look, interval_s=0.001)
+        reports = wait_for_ranks(look, interval_s=0.001)
     assert fates(reports) == [RankFate.FINISHED, RankFate.FINISHED]
     assert looks[:3] == [[RankFate.FINISHED, RankFate.WORKING]] * 3
 
 
 def test_waiting_ends_after_a_request_to_stop(directory):
     write_rank_status(directory, status_of(0, state=RankState.RUNNING))
-    reports = wait_for_ranks(watch_over(directory, 1), stop_requested=lambda: True, stop_grace_s=0.01, interval_s=0.001)
+    look = watch_over(directory, 1).look
+    reports = wait_for_ranks(look, stop_requested=lambda: True, stop_grace_s=0.01, interval_s=0.001)
     assert fates(reports) == [RankFate.WORKING]
 
 
@@ -271,10 +274,12 @@ def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(di
     watch = watch_over(directory, 1, clock)
     write_rank_status(directory, status_of(0, state=RankState.RUNNING))
 
-    def a_second_passes(_) -> None:
+    def look_before_a_second_passes():
+        reports = watch.look()
         clock.now_s += 1.0
+        return reports
 
-    reports = wait_for_ranks(watch, on_look=a_second_passes, stalled_after_s=30.0, interval_s=0.001)
+    reports = wait_for_ranks(look_before_a_second_passes, stalled_after_s=30.0, interval_s=0.001)
     assert fates(reports) == [RankFate.WORKING]
     assert reports[0].alive
     assert reports[0].silent_s == 30.0

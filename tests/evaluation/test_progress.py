@@ -2,6 +2,7 @@ import dataclasses
 import io
 import logging
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from isaaclab_arena.evaluation.heartbeat import (
     RankWatch,
     StatusPublisher,
     fraction_done,
+    in_a_thread,
+    keep_showing,
     progress_line,
     progress_table,
     read_rank_status,
-    shown,
     time_left_s,
 )
 from isaaclab_arena.evaluation.rollout import rollout
@@ -27,7 +29,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.logs import LongWork, heard_by
 from isaaclab_arena.storage.dataset import consolidate
 from tests.end_to_end.launching import wait_until
-from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.storage.recordings import write_parts
 
 
@@ -48,9 +50,9 @@ def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
     episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(20)]
     of_rank = RankStatus(rank=0, run_id="run", episodes_total=20)
     with StatusPublisher(tmp_path, of_rank) as publisher:
-        result = rollout(environment, ShrugPolicy(), episodes, [publisher])
+        rollout(environment, ShrugPolicy(), episodes, [publisher, notebook := Notebook()])
     status = publisher.status
-    assert status.env_steps == result.env_steps
+    assert status.env_steps == sum(record.length for record in notebook.records)
     assert status.episodes_done == 20
     assert status.errors > 0
     assert status.scored == 20 - status.errors
@@ -115,7 +117,7 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
 
     (tmp_path / "logs").mkdir()
     publisher.start_job("coins", num_episodes=3)
-    clock = StartUpClock("coins", import_s=None, on_phase=tell)
+    clock = StartUpClock("coins", import_s=None, on_part=tell)
     assert publisher.status.preparing == "building the environment"
     clock.finish(StartUpPart.ENVIRONMENT)
     clock.finish(StartUpPart.POLICY)
@@ -227,7 +229,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
     caplog.set_level(logging.INFO, logger="isaaclab_arena")
     console = Console(file=io.StringIO())
-    with shown(lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05):
+    show = partial(keep_showing, lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05)
+    with in_a_thread(show, name="progress"):
         wait_until(lambda: len(caplog.records) >= 2)
     lines = [record.getMessage() for record in caplog.records]
     assert all(line.startswith("0%, jobs 0/2") for line in lines)
@@ -243,7 +246,8 @@ def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(
     logger = logging.getLogger("isaaclab_arena")
     logger.addHandler(handler)
     try:
-        with publisher, shown(RankWatch(tmp_path, world_size=1, run_id="run").look, console=console):
+        show = partial(keep_showing, RankWatch(tmp_path, world_size=1, run_id="run").look, console=console)
+        with publisher, in_a_thread(show, name="progress"):
             logger.warning("a job has failed")
             publisher.start_job("lift")
             publisher.leave_job()

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.heartbeat import RankReport, RankState, status_pa
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Interruption
-from isaaclab_arena.evaluation.run import ActiveRun, Host, Played, run
+from isaaclab_arena.evaluation.run import ActiveRun, Played, RunHost, run
 from isaaclab_arena.tracking.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def execute_on_cluster(request: RunRequest, options: ClusterOptions) -> int:
             devices_to_come=[device] * num_ranks,
             is_whole_program=True,
             writes_report=True,
-            ranks_are_elsewhere=True,
             cluster=cluster,
             options=options,
             needs=needs,
@@ -59,7 +58,7 @@ def execute_on_cluster(request: RunRequest, options: ClusterOptions) -> int:
 
 
 @dataclass(kw_only=True)
-class ClusterHost(Host):
+class ClusterHost(RunHost):
     """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
 
     cluster: "RayEngine"

@@ -22,7 +22,7 @@ from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, running_episodes, start_up
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, run_start, running_episodes
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.garbage import join_freed_memory_at_once
@@ -89,7 +89,7 @@ def needs_of(request: planning.RunRequest, options: ClusterOptions, *, working_d
         command_line=tuple(request.command_line),
         working_directory=working_directory,
         jobs_hash=request.config_hash,
-        contents=start_up.named_contents(contents_of_jobs(request.jobs)),
+        contents=run_start.named_contents(contents_of_jobs(request.jobs)),
         versions=contents.versions(),
         cpus=options.cpus_per_rank,
         gpus=options.gpus_per_rank,
@@ -113,7 +113,9 @@ def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    _refuse_others("files", needs.contents, start_up.named_contents(contents_of_jobs(request.jobs)), absent="not there")
+    _refuse_others(
+        "files", needs.contents, run_start.named_contents(contents_of_jobs(request.jobs)), absent="not there"
+    )
     return request
 
 

@@ -27,7 +27,7 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 from isaaclab_arena.evaluation.eval_runner import asked_for, main
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
-from isaaclab_arena.evaluation.start_up import start_run
+from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import list_episodes

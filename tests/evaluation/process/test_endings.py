@@ -147,7 +147,7 @@ with initialise(context) as ranks, watch_for_interruption() as interruption:
         publisher.publish(state=RankState.INTERRUPTED)
         watch = RankWatch(directory, world_size=context.world_size, run_id=run_id)
         if next(report.rank for report in watch.look() if report.alive) == context.rank:
-            reports = wait_for_ranks(watch, stop_requested=interruption.stop_requested)
+            reports = wait_for_ranks(watch.look, stop_requested=interruption.stop_requested)
             (directory / "merged.json").write_text(json.dumps([context.rank, [report.fate for report in reports]]))
 sys.exit(interruption.exit_code)
 """
@@ -196,7 +196,7 @@ def let_it_go():
 
 set_up_console_logging(0)
 watchdog = Watchdog(Path(sys.argv[1]))
-with watchdog.watch("lift", silence_s=0.5):
+with watchdog.guard("lift", silence_s=0.5):
     for _ in range(3):
         watchdog.step_finished()
         time.sleep(0.2)
@@ -210,7 +210,7 @@ from pathlib import Path
 from isaaclab_arena.evaluation.process import Watchdog
 
 watchdog = Watchdog(Path(sys.argv[1]))
-with watchdog.watch("lift", silence_s=2.0):
+with watchdog.guard("lift", silence_s=2.0):
     for _ in range(12):
         time.sleep(0.2)
         watchdog.step_finished()
@@ -243,19 +243,19 @@ def test_steps_that_go_on_are_not_interrupted_and_leave_nothing_behind(tmp_path)
 
 def test_a_watch_keeps_the_words_of_an_earlier_process_and_leaves_none_itself_also_of_a_job_that_fails(tmp_path):
     path = tmp_path / "watchdog.txt"
-    with pytest.raises(ZeroDivisionError), Watchdog(path).watch("lift", silence_s=9.0):
+    with pytest.raises(ZeroDivisionError), Watchdog(path).guard("lift", silence_s=9.0):
         raise ZeroDivisionError
-    with Watchdog(path).watch("lift", silence_s=0.0):
+    with Watchdog(path).guard("lift", silence_s=0.0):
         assert not path.exists(), "any silence is allowed"
     path.write_text("job 'reach' has made no control step for 9 s:\n...\n")
-    with Watchdog(path).watch("lift", silence_s=9.0):
+    with Watchdog(path).guard("lift", silence_s=9.0):
         assert "job 'lift'" in path.read_text()
     assert path.read_text() == "job 'reach' has made no control step for 9 s:\n...\n"
 
 
 def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
     (tmp_path / "logs").write_text("no directory")
-    watched = Watchdog(tmp_path / "logs" / "watchdog.txt").watch("lift", silence_s=9.0)
+    watched = Watchdog(tmp_path / "logs" / "watchdog.txt").guard("lift", silence_s=9.0)
     with pytest.raises(StorageError, match=r"cannot write .*watchdog\.txt"), watched:
         pass
 
@@ -264,10 +264,10 @@ def test_watches_that_follow_one_another_share_a_thread_which_ends_after_them(tm
     watchdog, before = Watchdog(tmp_path / "stuck.txt"), set(threading.enumerate())
     threads: set[threading.Thread] = set()
     for _ in range(20):
-        with watchdog.watch("lift", silence_s=60.0):
+        with watchdog.guard("lift", silence_s=60.0):
             threads |= set(threading.enumerate()) - before
     [thread] = threads
     thread.join(timeout=60.0)
     assert not thread.is_alive()
-    with watchdog.watch("lift", silence_s=60.0):
+    with watchdog.guard("lift", silence_s=60.0):
         assert len(set(threading.enumerate()) - before) == 1

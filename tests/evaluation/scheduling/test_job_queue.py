@@ -54,7 +54,7 @@ def test_split_jobs_give_every_unfinished_episode_to_exactly_one_rank(world_size
 def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_one_not_to_run_is_left_out():
     unknown = replace(JOBS[0], config=replace(JOBS[0].config, num_episodes=None))
     shares = [of_rank(rank, ALL[:1], world_size=3, split=True, jobs=(unknown,)) for rank in range(3)]
-    assert [[each.num_episodes for each in share] for share in shares] == [[None], [], []]
+    assert [[each.num_episodes for each in share] for share in shares] == [[0], [], []]
     work = (AttemptEntry(job="job1", finished=((0, 10),)),)
     assert [len(of_rank(rank, work, split=True)) for rank in range(2)] == [0, 1]
     skipped = replace(JOBS[0], config=replace(JOBS[0].config, status="completed"))

@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.run_start import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
 from isaaclab_arena.training.training_run import with_settled_backend

@@ -17,7 +17,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs, package_content
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.start_up import common_directory
+from isaaclab_arena.evaluation.run_start import common_directory
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash

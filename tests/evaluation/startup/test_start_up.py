@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.queues import FixedShare
-from isaaclab_arena.evaluation.start_up import agree_on_contents, agree_on_versions, start_run
+from isaaclab_arena.evaluation.run_start import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits

@@ -8,7 +8,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from isaaclab_arena.config.schema import Delays
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, machine_identity
 from isaaclab_arena.distributed.devices import visible_gpu_count
 from isaaclab_arena.distributed.launch import leave_for_launcher
-from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
@@ -138,21 +137,22 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
     before = ledger.read_run_plan(output_directory)
 
     @cache
-    def has_recorded(job: str) -> bool:
+    def has_recorded(name: str) -> bool:
         """Whether a job has an episode, or ended without any. An unreadable file counts as an episode."""
-        directory = output_directory / job
-        log = read_commits(directory, job)
-        files, problems = locate_episodes(directory, job)
-        written, _ = reports.read_job_reports(directory, job, before.run_id)
+        directory = output_directory / name
+        log = read_commits(directory, name)
+        files, problems = locate_episodes(directory, name)
+        written, _ = reports.read_job_reports(directory, name, before.run_id)
         has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in written)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
     # Another num_envs is allowed only if it does not change the episodes.
-    wanted = {job.name: job.config.num_envs for job in plan.jobs}
+    wanted = {planned.name: planned.config.num_envs for planned in plan.jobs}
     played_with = {
-        job.name: job.config.num_envs
-        for job in (() if before.settings.get("deterministic") else before.jobs)
-        if wanted.get(job.name, job.config.num_envs) != job.config.num_envs and has_recorded(job.name)
+        name: num_envs
+        for name, num_envs in ((planned.name, planned.config.num_envs) for planned in before.jobs)
+        if not before.settings.get("deterministic")
+        if wanted.get(name, num_envs) != num_envs and has_recorded(name)
     }
     revised, differences = planning.resumed_plan(before, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
@@ -186,8 +186,8 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
     # runs again.
     plan, has_recorded = resumed.plan, resumed.has_recorded
     attempts, _ = ledger.read_attempts(resumed.output_directory, plan.run_id)
-    before = ledger.contents_in_effect([job for job in plan.jobs if job.is_to_run], attempts)
-    wanted = {job.name: job for job in now.jobs if job.name in before}
+    before = ledger.contents_in_effect([planned for planned in plan.jobs if planned.is_to_run], attempts)
+    wanted = {planned.name: planned.contents for planned in now.jobs if planned.name in before}
     if unsaid := sorted(name for name in wanted if before[name] is None and name not in named):
         _LOG.warning(
             "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
@@ -196,8 +196,8 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
             _jobs_in_words(unsaid),
         )
     changed: dict[str, list[Problem]] = {}
-    for name, job in wanted.items():
-        known, present, found = before[name], job.contents, []
+    for name, present in wanted.items():
+        known, found = before[name], []
         if known is not None and present is not None:
             found = [*changes(known.policy, present.policy), *changes(known.environment, present.environment)]
         if problems := [Problem(how, job=name, key=what) for what, how in found]:
@@ -262,18 +262,16 @@ def repair_run(
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
     finished = {each.job.name: each.finished for each in found.jobs}
 
-    # A job with reports may have ended on equal errors: have the watch check its commits (see `AnswerWatch`).
-    watch = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
-    for each in found.jobs:
-        if each.reports:
-            watch.suspects[each.job.name] += 1
-    left = found.left(watch.needed)
+    # A job with reports may have ended on equal errors, so its commits are checked (see `AnswerWatch`).
+    answers = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
+    answers.suspects.update(each.job.name for each in found.jobs if each.reports)
+    left = found.left(answers.needed)
 
     # Never reuse the number of an attempt whose file is lost: lines, reports and claims carry it.
     number = max([number, *(each.last_attempt + 1 for each in found.jobs)])
     # A job without a recording starts afresh. The settings of its earlier attempts are dropped, because another network
     # may need another batch size.
-    fresh = {*to_rerun, *(job.job for job in left if not resumed.has_recorded(job.job))}
+    fresh = {*to_rerun, *(entry.job for entry in left if not resumed.has_recorded(entry.job))}
     for name in fresh:
         directory = output_directory / name
         if (directory / layout.SETTLED_FILE).exists():
@@ -282,12 +280,12 @@ def repair_run(
             )
     return number, tuple(
         replace(
-            job,
-            policy_batch=None if job.job in fresh else batches.get(job.job),
-            num_episodes=grown.get(job.job),
-            num_envs=resumed.played_with.get(job.job),
+            entry,
+            policy_batch=None if entry.job in fresh else batches.get(entry.job),
+            num_episodes=grown.get(entry.job),
+            num_envs=resumed.played_with.get(entry.job),
         )
-        for job in left
+        for entry in left
     )
 
 
@@ -315,41 +313,39 @@ def start_run(
     names = [job.config.name for job in request.jobs]
     unknown = [name for name in dict.fromkeys(options.rerun) if name not in names]
     refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
-    others = ranks if devices_to_come is None and context.is_distributed else None
-    others_wait = nullcontext if others is None else others.keep_waiting
-    devices = devices_to_come or [str(context.device)]
-    if others is not None:
-        limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-        # The hash of the jobs leaves the time limits out, because a resume may change them.
-        of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
-        # Besides the options that affect results, those on which each rank acts alone.
-        alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-        alone += ("policy_device", "policy_device_id", "max_equal_errors")
-        settings = {**options.result_settings(), "assignment": options.mode}
-        settings |= {name: getattr(options, name) for name in alone}
-        shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
-        others.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
-        agree_on_versions(others, versions())
-        devices = others.gather("device", str(context.device))
-        on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
-        if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
-            _LOG.warning(
-                "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
-                "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
-                len(devices),
-                _listed(on_cpu, 5),
-            )
-    with others_wait():
+    # Ranks that come later have the plan of this process, which then agrees with itself.
+    meeting = ranks if devices_to_come is None else ranks_of_one(replace(context, world_size=1, local_world_size=1))
+    # The hash of the jobs leaves the time limits out, because a resume may change them.
+    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+    of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
+    # Besides the options that affect results, those on which each rank acts alone.
+    alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+    alone += ("policy_device", "policy_device_id", "max_equal_errors")
+    settings = {**options.result_settings(), "assignment": options.mode}
+    settings |= {name: getattr(options, name) for name in alone}
+    shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
+    meeting.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
+    agree_on_versions(meeting, versions())
+    devices = meeting.gather("device", str(context.device))
+    on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
+    if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
+        _LOG.warning(
+            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
+            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+            len(devices),
+            _listed(on_cpu, 5),
+        )
+    with meeting.keep_waiting():
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
-    if others is not None:
-        agree_on_contents(others, contents)
+    agree_on_contents(meeting, contents)
 
     # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
     plan = machinery = path = lock = earlier = None
     if context.is_rank_zero:
         run_id = uuid.uuid4().hex
+        devices = devices_to_come or devices
         plan = planning.plan_run(request, context.world_size, devices, run_id=run_id, contents=contents)
         machinery = planning.Machinery(
             devices=plan.devices,
@@ -362,10 +358,10 @@ def start_run(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
         lock = run_directory.RunLock(path).hold(alone=True)
-    if others is not None or path is None:
-        path = common_directory(ranks, options, path)
+    if meeting.context.is_distributed or path is None:
+        path = common_directory(meeting, options, path)
     number = ""
-    with others_wait():
+    with meeting.keep_waiting():
         if plan is not None and machinery is not None and lock is not None:
             try:
                 attempt = begin_attempt(request, plan, path, machinery=machinery, resumes=earlier is not None)
@@ -377,12 +373,10 @@ def start_run(
             # The logs of the launcher go there too.
             leave_for_launcher(RUN_DIRECTORY_FILE, str(path))
             lock = lock.hold(alone=False)
-    if others is not None:
-        number = others.share_from_rank_zero("attempt", number)
+    number = meeting.share_from_rank_zero("attempt", number)
     lock = lock or run_directory.RunLock(path).hold(alone=False)
-    if others is not None:
-        # No rank may leave before all of them hold the lock.
-        others.gather("lock", "held")
+    # No rank may leave before all of them hold the lock.
+    meeting.gather("lock", "held")
     attempt = None if number == "nothing" else ledger.read_attempt(path, int(number))
     return StartedRun(output_directory=path, plan=ledger.read_run_plan(path), attempt=attempt, lock=lock)
 
@@ -413,9 +407,9 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
     """Map each content that jobs evaluate to its hash, under a name with the job in it."""
     named: dict[str, str] = {}
-    for job, each in contents.items():
+    for job_name, each in contents.items():
         of_environment = {f"environment: {name}": content for name, content in each.environment.items()}
-        named |= {f"job '{job}': {name}": content for name, content in {**each.policy, **of_environment}.items()}
+        named |= {f"job '{job_name}': {name}": content for name, content in {**each.policy, **of_environment}.items()}
     return named
 
 
@@ -426,20 +420,21 @@ def begin_attempt(
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
     number, to_rerun, resumed = 1, (), None
-    jobs: Sequence[ledger.AttemptEntry] = [ledger.AttemptEntry(job=job.name) for job in plan.jobs if job.is_to_run]
+    entries: Sequence[ledger.AttemptEntry]
+    entries = [ledger.AttemptEntry(job=planned.name) for planned in plan.jobs if planned.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}
     if resumes:
         resumed = check_same_run(path, plan)
-        known = {job.name: job.backend for job in resumed.plan.jobs if job.backend is not None}
-        measured = {job.name: job.latency for job in resumed.plan.jobs if job.latency is not None}
+        known = {planned.name: planned.backend for planned in resumed.plan.jobs if planned.backend is not None}
+        measured = {planned.name: planned.latency for planned in resumed.plan.jobs if planned.latency is not None}
         to_rerun = jobs_to_rerun(resumed, plan, options.rerun)
         # Refuse before the old results are set aside.
         planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in to_rerun}, machinery)
-        number, jobs = repair_run(resumed, options, to_rerun=to_rerun)
-        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
-        if not jobs:
+        number, entries = repair_run(resumed, options, to_rerun=to_rerun)
+        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(entries), len(request.jobs))
+        if not entries:
             return None
     else:
         run_directory.clear_unbegun(path)
@@ -447,33 +442,33 @@ def begin_attempt(
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.
     watchdog = process.Watchdog(path / f".{layout.RUN_PLAN_FILE}.watchdog.tmp")
-    watch = partial(watchdog.watch, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
-    left = {work.job for work in jobs}
+    guard = partial(watchdog.guard, silence_s=options.build_timeout_s, missing="has not been tried on a GPU in")
+    left = {entry.job for entry in entries}
     to_run = [job for job in request.jobs if job.config.name in left]
-    settled = planning.settle_backends(to_run, machinery, known=known, watch=watch)
+    settled = planning.settle_backends(to_run, machinery, known=known, watch=guard)
     asked = partial(planning.policy_as_served, options=options, output_directory=path)
-    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=watch)
-    planning.refuse_slow_backends(to_run, {job.job: settled.get(job.job) for job in jobs}, machinery)
+    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
+    planning.refuse_slow_backends(to_run, {entry.job: settled.get(entry.job) for entry in entries}, machinery)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
     if resumed is None:
-        planned = tuple(
-            replace(job, backend=settled.get(job.name), latency=latencies.get(job.name, job.latency))
-            for job in plan.jobs
+        jobs = tuple(
+            replace(planned, backend=settled.get(planned.name), latency=latencies.get(planned.name, planned.latency))
+            for planned in plan.jobs
         )
-        ledger.write_run_plan(path, replace(plan, jobs=planned))
+        ledger.write_run_plan(path, replace(plan, jobs=jobs))
     elif resumed.plan is not resumed.before:
         ledger.write_run_plan(path, resumed.plan, revises=True)
-    contents = {job.name: job.contents for job in plan.jobs}
+    contents = {planned.name: planned.contents for planned in plan.jobs}
     entries = tuple(
         replace(
-            job,
-            contents=contents.get(job.job),
-            is_rerun=job.job in to_rerun,
-            backend=settled.get(job.job),
-            latency=latencies.get(job.job),
+            entry,
+            contents=contents.get(entry.job),
+            is_rerun=entry.job in to_rerun,
+            backend=settled.get(entry.job),
+            latency=latencies.get(entry.job),
         )
-        for job in jobs
+        for entry in entries
     )
     attempt = ledger.Attempt(
         number=number,
