@@ -251,7 +251,7 @@ def plan_run(
                 variations=spelled(job.variations),
                 conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
                 contents=contents.get(config.name),
-                latency=None if job.latency is None else job.latency.delays,
+                latency=job.delays,
             )
         )
     return ledger.RunPlan(
@@ -466,8 +466,8 @@ def settle_latencies(
     settled: dict[str, schema.Delays] = {}
     problems: list[Problem] = []
     for job in jobs:
-        name, latency = job.config.name, job.latency
-        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.config.measured:
+        name, latency = job.config.name, job.config.latency
+        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.measured:
             continue
         if name in known:
             settled[name] = known[name]
@@ -478,7 +478,7 @@ def settle_latencies(
             problems.append(Problem(message, job=name, key="latency"))
             continue
         one, device = job.with_num_envs(1, policy_num_envs=1), torch.device(machinery.devices[0])
-        meanwhile = latency.config.meanwhile
+        meanwhile = latency.meanwhile
         continues = meanwhile is schema.Meanwhile.RTC
         with watch(name):
             try:

@@ -70,20 +70,15 @@ ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "
 
 
 def held_against_files(job: Job, described: Description) -> Job:
-    """Return the job with the number of episodes in its policy's files and its differences from them."""
+    """Return the job with its differences from its policy's files. `ConfigError` if they lack an episode of it."""
     doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
-    if described.episodes is None or job.config.num_steps is not None:
-        return replace(job, doubts=doubts)
-    there, wanted = len(described.episodes), job.config.num_episodes
-    number = min(there, job.config.max_episodes or there) if wanted is None else wanted
-    # `ConfigError` if the files lack an episode of the job.
-    for index in range(number):
+    for index in range(job.num_played or 0):
         if index in described.unreadable:
             raise ConfigError(f"episode {index}: {described.unreadable[index]}", key="num_episodes")
-        if index not in described.episodes:
-            message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
+        if index not in (described.episodes or {}):
+            message = f"{described.source} holds {described.holds}: none for episode {index} of {job.num_played}"
             raise ConfigError(f"{message}; {described.way_out}", key="num_episodes")
-    return replace(job, doubts=doubts, num_played=number)
+    return replace(job, doubts=doubts)
 
 
 def _doubts(job: Job, described: Description) -> list[str]:
@@ -277,8 +272,10 @@ class _Resolver:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
-        lag = latency.job_latency(job.latency, self.directory, (builder, environment_config), (policy_class, options))
-        return {"connections": connections, "doubts": doubts, "described": described, "latency": lag}
+        environment, policy = (builder, environment_config), (policy_class, options)
+        delays, latencies_ms = latency.job_latency(job.latency, self.directory, environment, policy)
+        of_policy = {"connections": connections, "doubts": doubts, "described": described}
+        return {**of_policy, "delays": delays, "latencies_ms": latencies_ms}
 
     def _once(self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig) -> _Result:
         """Resolve once for each key. Return the result, or raise its error, for every job that shares the key."""
