@@ -559,7 +559,7 @@ def read_questions(
         try:
             asked = kind.model_validate(block)
         except ValidationError as invalid:
-            problems += problems_of(invalid, key, {*kind.model_fields, *_Stop.model_fields})
+            problems += problems_of(invalid, key, choices={*kind.model_fields, *_Stop.model_fields})
         else:
             with problems_into(problems):
                 question = _checked_question(key, asked, jobs, names)

@@ -22,7 +22,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import console, planning, run, validation
 from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
 
@@ -46,7 +46,7 @@ class EvalOptions(ClusterOptions):
         defaults = super().job_defaults()
         if self.robustness is None:
             if self.robustness_levels is not None:
-                raise ConfigError(Problem("says nothing without --robustness", key="--robustness_levels"))
+                raise ConfigError("says nothing without --robustness", key="--robustness_levels")
             return defaults
         names = [name.strip() for name in self.robustness.split(",") if name.strip()]
         robustness: dict[str, object] = {"axes": "all" if self.robustness == "all" else names}

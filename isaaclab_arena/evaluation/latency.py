@@ -77,13 +77,13 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
             table = csv.DictReader(file)
             if column not in (table.fieldnames or ()):
                 message = f"'{path}' has no column '{column}', which holds one latency a line [ms]"
-                raise ConfigError(Problem(message, key=key))
+                raise ConfigError(message, key=key)
             texts = [line[column] for line in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(Problem(f"'{path}' cannot be read: {first_line(error)}", key=key)) from error
+        raise ConfigError(f"'{path}' cannot be read: {first_line(error)}", key=key) from error
     if not 1 <= len(texts) <= max_latencies:
         message = f"'{path}' has {len(texts)} latencies; 1 to {max_latencies} can be drawn from"
-        raise ConfigError(Problem(message, key=key))
+        raise ConfigError(message, key=key)
     latencies = []
     for number, text in enumerate(texts, start=2):
         value = math.nan
@@ -91,7 +91,7 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
             value = float(text or "")
         if not 0.0 <= value <= MAX_MS:
             message = f"'{path}': line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms"
-            raise ConfigError(Problem(message, key=key))
+            raise ConfigError(message, key=key)
         latencies.append(value)
     return tuple(latencies)
 

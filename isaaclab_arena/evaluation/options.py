@@ -110,8 +110,10 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisplayOptions:
-    """Output of a run besides its results, which no result depends on."""
+class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions):
+    """Options of any run; the bases hold those of its jobs, its directory and its results."""
+
+    # Output besides the results.
 
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
@@ -132,23 +134,7 @@ class DisplayOptions:
     """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
 
-    def video_options(self) -> VideoOptions:
-        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
-        episodes = self.video_episodes
-        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
-            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
-        return VideoOptions(
-            camera=self.record_camera_video,
-            viewport=self.record_viewport_video,
-            first_episodes=int(episodes) if episodes.isdigit() else None,
-            only_failures=episodes == "failures",
-            frames_per_second=self.video_fps,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaceOptions:
-    """Devices and ranks of a run, its pace, and its end after errors."""
+    # Devices and ranks, the pace of the run, and its end after errors.
 
     device: str | None = None
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
@@ -184,12 +170,18 @@ class PaceOptions:
         mode = Assignment(self.assignment)
         return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(
-    PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
-):
-    """Options of any run. The class of an option says what depends on it."""
+    def video_options(self) -> VideoOptions:
+        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
+        episodes = self.video_episodes
+        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
+            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
+        return VideoOptions(
+            camera=self.record_camera_video,
+            viewport=self.record_viewport_video,
+            first_episodes=int(episodes) if episodes.isdigit() else None,
+            only_failures=episodes == "failures",
+            frames_per_second=self.video_fps,
+        )
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""

@@ -30,7 +30,7 @@ from isaaclab_arena.interfaces.episode import (
     Outcome,
     contain,
     count_episodes,
-    cut,
+    cut_evenly,
     remaining_episodes,
 )
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -86,12 +86,6 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
     smallest = max(1, total_remaining // (_MAX_PIECES_PER_RANK * world_size))
     num_pieces = min(8 * world_size, max(1, num_episodes // smallest))
     return cut_evenly(remaining, num_pieces) if num_episodes else []
-
-
-def cut_evenly(episodes: EpisodeRanges, num_parts: int) -> list[EpisodeRanges]:
-    """Cut episodes into consecutive parts, the larger first. Their sizes differ by at most one."""
-    size, longer = divmod(count_episodes(episodes), num_parts)
-    return cut(episodes, [size + 1] * longer + [size] * (num_parts - longer))
 
 
 # Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.

@@ -361,7 +361,7 @@ class _Resolver:
             offered = self._once("catalogue", key, lambda _: builder.variations(environment_config), job)
         if wanted and not offered:
             message = f"environment '{job.environment}' has no variations; leave them out"
-            raise ConfigError(Problem(message, key="variations"))
+            raise ConfigError(message, key="variations")
         if chosen is None:
             return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
@@ -573,15 +573,15 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     # name), `axis` and `level`. `ConfigError` if an axis or a level is not possible in this job.
     if job.conditions is not None:
         message = "changes the episodes, and 'conditions' says what they start from; leave out one of them"
-        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+        raise ConfigError(message, key=ROBUSTNESS_KEY)
     taken = [name for name in (ROBUSTNESS_KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
     if taken:
-        raise ConfigError(Problem("is what robustness labels its own jobs with", key=f"labels.{taken[0]}"))
+        raise ConfigError("is what robustness labels its own jobs with", key=f"labels.{taken[0]}")
     [resolved] = resolve_jobs([job], may_import=may_import)
     catalogue = resolved.builder.variations(resolved.environment_config)
     if not catalogue:
         message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
-        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+        raise ConfigError(message, key=ROBUSTNESS_KEY)
     varied = frozenset(variation.key for variation in resolved.variations)
 
     # The variations of each axis and level, by axis.
@@ -593,7 +593,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
                 enabled_variations(catalogue, own)
             except ConfigError as error:
                 message = f"{name} has no level {level}: {error.problems[0].key} {error.problems[0].message}"
-                raise ConfigError(Problem(message, key=f"{ROBUSTNESS_KEY}.levels")) from error
+                raise ConfigError(message, key=f"{ROBUSTNESS_KEY}.levels") from error
     if len(settings) > 1:
         settings[ALL_AXES] = {
             level: {key: value for own in settings.values() for key, value in own[level].items()}
@@ -608,7 +608,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
             arms.append(replace(job, name=name, labels=labels, variations={**job.variations, **own}))
     wrong = next((problem for arm in arms if (problem := name_problem(arm.name))), None)
     if wrong is not None:
-        raise ConfigError(Problem(f"with an axis and a level behind it, {wrong}", key="name"))
+        raise ConfigError(f"with an axis and a level behind it, {wrong}", key="name")
     return tuple(arms)
 
 
@@ -644,6 +644,5 @@ def _possible_axes(
         if reason is not None:
             message = f"'{name}': {reason}; this job has {', '.join(available)}"
             problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.axes"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return tuple(name for name in available if name in asked.axes)
