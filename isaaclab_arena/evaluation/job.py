@@ -9,7 +9,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
@@ -74,7 +74,7 @@ class Job:
         there = len(described.episodes)
         return config.num_episodes or min(there, config.max_episodes or there)
 
-    @property
+    @cached_property
     def environment_key(self) -> str:
         """Key that is equal for jobs that can share an environment object."""
         config = self.config

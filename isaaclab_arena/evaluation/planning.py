@@ -107,11 +107,6 @@ class DividedJob:
         """The number of episodes of each piece, 0 if it is not known."""
         return tuple(count_episodes(piece or ()) for piece in self.pieces)
 
-    @cached_property
-    def environment_key(self) -> str:
-        """Key that is equal for jobs that can share an environment."""
-        return self.job.environment_key
-
 
 def unfinished(
     jobs: Sequence[Job], attempt: ledger.Attempt

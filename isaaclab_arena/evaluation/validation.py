@@ -399,22 +399,21 @@ class _Resolver:
             given = self.policy or resolve_policy_class(job.policy_type, may_import=self.may_import)
         lent = given if isinstance(given, LentPolicy) else None
         policy_class = PolicyBase if isinstance(given, LentPolicy) else given
+        asked = given.policy if isinstance(given, LentPolicy) else given
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined and lent is None:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
         with problems_at(below="arena_env_args.num_envs"):
-            traits = policy_class.traits if lent is None else lent.policy.traits
-            num_envs = batching.batch_of(traits, self.policy_batch, num_envs=job.num_envs)
+            num_envs = batching.batch_of(asked.traits, self.policy_batch, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
         # A class with its own `from_dict` checks its options itself, and an object has them.
         if lent is not None or "from_dict" in policy_class.offers:
             policy_client.refuse_unshareable(policy_class, job, options=None)
-            offers = policy_class.offers if lent is None else lent.policy.offers
             found = {"policy_class": policy_class, "policy_options": options, "policy_placement": {}, "lent": lent}
-            return _Found(fields=found, offers=offers)
+            return _Found(fields=found, offers=asked.offers)
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
