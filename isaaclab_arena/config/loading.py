@@ -106,7 +106,7 @@ class OmegaConfInterpolation:
         variables: dict[str, Any],
         defaults: dict[str, Any],
         jobs: list[Any],
-        shared: dict[str, Any] | None = None,
+        shared: dict[str, Any],
     ) -> None:
         # The problems of ``variables``, ``defaults`` and ``shared``.
         self.problems: list[Problem] = []
@@ -118,7 +118,7 @@ class OmegaConfInterpolation:
         self._look_ups = self._values = self._characters = 0
         self._seen: set[str] = set()
         blocks = {}
-        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
+        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared)):
             blocks[key], found = self._well_formed(block)
             self.problems += [replace(problem, key=f"{key}.{problem.key}") for problem in found]
         self._root = OmegaConf.create(blocks)

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
         options.check_cluster()
-        may_import, elsewhere = not options.no_import, None
+        elsewhere = None
         if options.cluster is not None:
             # Only a run on a cluster loads its driver.
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
             options,
             module=PROGRAM,
             arguments=arguments,
-            request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s, may_import=may_import),
+            request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s),
             elsewhere=elsewhere,
         )
     return ended.code
@@ -91,8 +91,8 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequ
     """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
     # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
     options, overrides = _read(arguments, PROGRAM)
-    may_import = may_import and not options.no_import
-    return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
+    options = replace(options, no_import=options.no_import or not may_import)
+    return jobs_request(options, overrides, arguments)
 
 
 def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequence[str]]:
@@ -108,27 +108,20 @@ def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequenc
 
 
 def jobs_request(
-    options: EvalOptions,
-    overrides: Sequence[str],
-    arguments: Sequence[str],
-    *,
-    import_s: float | None,
-    may_import: bool,
+    options: EvalOptions, overrides: Sequence[str], arguments: Sequence[str], *, import_s: float | None = None
 ) -> planning.RunRequest:
     """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
-    # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line. `may_import`:
-    # whether jobs may name code that is not registered.
+    # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line.
     read = load_jobs_file(
         options.eval_jobs_config,
         options.job_defaults(),
         overrides=overrides,
         suites=SUITES,
-        arms=partial(validation.robustness_arms, may_import=may_import),
+        arms=partial(validation.robustness_arms, may_import=not options.no_import),
     )
     return run.request_for(
         read,
         replace(options, tracking=tuple(dict.fromkeys((*read.tracking, *options.tracking)))),
-        may_import=may_import,
         source_file=read.path,
         command_line=(PROGRAM, *arguments),
         import_s=import_s,

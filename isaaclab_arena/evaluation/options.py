@@ -303,7 +303,7 @@ def read_command_line(
             raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)
 
-    options, unknown = tyro.cli(
+    return tyro.cli(
         options_class,
         prog=program,
         args=translated,
@@ -312,7 +312,6 @@ def read_command_line(
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    return options, unknown
 
 
 def is_run(argument: str) -> bool:

@@ -319,19 +319,20 @@ def resumed_plan(
 
 def _changes(before: ledger.PlanEntry, now: ledger.PlanEntry) -> dict[str, tuple[Any, Any]]:
     """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
-    old, new = ({**asdict(job.config), "policy options": job.policy_config} for job in (before, now))
-    # The server has no effect on results, but its device has, as that of any network.
-    old["policy_server.device"], new["policy_server.device"] = (
-        each.config.policy_server and each.config.policy_server.device for each in (before, now)
+    apart = {*schema.WITHOUT_RESULT, "num_envs"}
+    old, new = (
+        {
+            **asdict(entry.config),
+            # The server has no effect on results, but its device has, as that of any network.
+            "policy_server.device": entry.config.policy_server and entry.config.policy_server.device,
+            "policy options": {key: value for key, value in entry.policy_config.items() if key not in apart},
+            # The latency measured when the run began stays, whatever would be measured now.
+            "latency in steps": None if now.latency is None else entry.latency,
+            "saved conditions": entry.conditions_checksum,
+        }
+        for entry in (before, now)
     )
-    if now.latency is not None:
-        # The latency measured when the run began stays, whatever would be measured now.
-        old["latency in steps"], new["latency in steps"] = before.latency, now.latency
-    old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
-    for each in (old, new):
-        apart = {*schema.WITHOUT_RESULT, "num_envs"}
-        each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*schema.WITHOUT_RESULT})}
+    pairs = {key: (old[key], new[key]) for key in sorted(old.keys() - schema.WITHOUT_RESULT)}
     # The values are compared as read back from a file, so that a tuple equals a list.
     as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
     return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
