@@ -295,17 +295,14 @@ def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
     return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
 
 
-@dataclass(eq=False)
 class ContentReader:
     """Reads the contents of jobs; each file is read once."""
 
-    # Returns the hash of a file's content, and remembers it.
-    hash_file: Callable[[Path], str] = field(default_factory=lambda: cache(content_hash))
-    _source_files: Callable[[tuple[str, ...]], dict[str, Path]] = field(
-        default_factory=lambda: cache(source_files), init=False
-    )
-    _of_policy: dict[str, Contents] = field(default_factory=dict, init=False)
-    _of_environment: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    def __init__(self, hash_file: Callable[[Path], str] | None = None) -> None:
+        # Both functions remember what they have returned.
+        self._hash_file, self._source_files = hash_file or cache(content_hash), cache(source_files)
+        self._of_policy: dict[str, Contents] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
 
     def read(self, job: Job) -> Contents:
         """Return the contents of a job."""
@@ -338,11 +335,11 @@ class ContentReader:
         # The user's own files count by their content, an installed package by its version and its record.
         files = {name: file for name in all_modules if (file := _file(name)) is not None}
         installed = [name for name, file in files.items() if not _INSTALLED.isdisjoint(file.parts)]
-        found = {name: self.hash_file(path.absolute()) for name, path in sources.files.items()}
+        found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
             # A changed file is not imported again, so the imported text runs, under its own hash. A new spec means that
             # the module was imported again, with the present file.
-            content, module = self.hash_file(path.absolute()), sys.modules.get(name)
+            content, module = self._hash_file(path.absolute()), sys.modules.get(name)
             if module is not None:
                 spec, known = _HASHED_AS.get(name, (None, None))
                 if known is None or spec is not module.__spec__:

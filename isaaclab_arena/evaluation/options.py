@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_override
+from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_no_solver_here, is_override
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
@@ -210,8 +210,12 @@ class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, La
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
             mistakes.append((name, wrong, f"{value!a} holds a character that steers a terminal; name it without"))
-        mistakes += self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
+        no_preset = self.presets is not None and is_no_solver_here(self.presets)
+        here = f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
         mistakes += [
+            ("record_trajectories", self.record_trajectories and self.no_dataset, "contradicts --no_dataset"),
+            ("serve_evaluation_report", self.serve_evaluation_report and self.no_report, "contradicts --no_report"),
+            ("presets", no_preset, here),
             ("assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"),
             ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
             (
