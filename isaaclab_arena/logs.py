@@ -71,7 +71,7 @@ class _LogFile(logging.FileHandler):
             self.handleError(logging.makeLogRecord({}))
 
 
-def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
+def set_up_console_logging(rank: int) -> None:
     """Send this process's log lines to stderr with its rank; ranks other than 0 show warnings and errors only."""
     root = logging.getLogger("isaaclab_arena")
     root.setLevel(logging.DEBUG)
@@ -81,7 +81,7 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
         root.removeHandler(handler)
         handler.close()
     console = logging.StreamHandler(sys.stderr)
-    console.setLevel(level if rank == 0 else max(level, logging.WARNING))
+    console.setLevel(logging.INFO if rank == 0 else logging.WARNING)
     console.setFormatter(_PlainFormatter(f"[rank {rank}] %(message)s"))
     root.addHandler(console)
 

@@ -184,7 +184,7 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
 def request_of(asked: Asked, options: RunOptions, *, world_size: int) -> RunRequest:
     """Return the checked request; see `jobs_request` and `job_request`."""
     if isinstance(options, EvalOptions):
-        return jobs_request(options, (), as_arguments(options), import_s=None, may_import=not options.no_import)
+        return jobs_request(options, (), as_arguments(options))
     given = asked.only_here
     is_lent = isinstance(given, LentPolicy)
     if options.resume is not None and is_lent and "unknown" in given.content.stated.values():

@@ -76,13 +76,10 @@ class FlagsWithoutEffect:
     disable_pinocchio: bool = False
     """Accepted for Isaac Lab Arena's command lines; nothing here needs it."""
 
-    def contradictions(self, *, records_datasets: bool, writes_report: bool) -> Iterator[tuple[str, bool, str]]:
-        """Yield for each check the option, a flag that is True if it is wrong, and the problem."""
-        yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
-        served = self.serve_evaluation_report and not writes_report
-        yield "serve_evaluation_report", served, "contradicts --no_report"
-        wrong = self.presets is not None and _WITHOUT_EFFECT["presets"][0](self.presets)
-        yield "presets", wrong, f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
+
+def is_no_solver_here(preset: object) -> bool:
+    """True unless a preset names the solver of Newton, which is MuJoCo-Warp."""
+    return not (isinstance(preset, str) and preset.lower().startswith(("newton", "mjwarp", "mujoco")))
 
 
 # Later keys of a job, by a table.
@@ -111,11 +108,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "every episode has a start of its own; to repeat starts, save them and give the file as 'conditions'",
     ),
     "mimic": (lambda value: value is True, "no demonstrations are generated from others here; leave it out"),
-    # The solver of Newton is MuJoCo-Warp.
-    "presets": (
-        lambda value: not (isinstance(value, str) and value.lower().startswith(("newton", "mjwarp", "mujoco"))),
-        "MuJoCo or MuJoCo-Warp simulates every environment; leave it out",
-    ),
+    "presets": (is_no_solver_here, "MuJoCo or MuJoCo-Warp simulates every environment; leave it out"),
     "recorded_variation_samples_path": (
         lambda value: value is not None,
         "what episodes start from is saved with --save_conditions here, and given as 'conditions'",

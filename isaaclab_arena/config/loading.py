@@ -106,7 +106,7 @@ class OmegaConfInterpolation:
         variables: dict[str, Any],
         defaults: dict[str, Any],
         jobs: list[Any],
-        shared: dict[str, Any] | None = None,
+        shared: dict[str, Any],
     ) -> None:
         # The problems of ``variables``, ``defaults`` and ``shared``.
         self.problems: list[Problem] = []
@@ -118,7 +118,7 @@ class OmegaConfInterpolation:
         self._look_ups = self._values = self._characters = 0
         self._seen: set[str] = set()
         blocks = {}
-        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
+        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared)):
             blocks[key], found = self._well_formed(block)
             self.problems += [replace(problem, key=f"{key}.{problem.key}") for problem in found]
         self._root = OmegaConf.create(blocks)
@@ -385,7 +385,7 @@ class Reading:
                         names.append(of_task.get("name"))
                         continue
                     job = replace(job, swept=swept, suite=member) if swept or member else job
-                    asked = self._command_line.robustness if asked is None else asked
+                    asked = self._command_line.robustness_of_jobs if asked is None else asked
                     arms: Sequence[JobConfig] = [job]
                     if asked is not None and not found:
                         arms = []

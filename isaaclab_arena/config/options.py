@@ -161,10 +161,10 @@ def misnamed_options(
     ]
 
 
-def problems_of(invalid: ValidationError, place: str, choices: Collection[str] = ()) -> Iterator[Problem]:
-    """Yield the problems of pydantic's errors within the value at a key; see `error_message`."""
+def problems_of(invalid: ValidationError, *place: str, choices: Collection[str] = ()) -> Iterator[Problem]:
+    """Yield the problems of pydantic's errors within the value at a key, if any is given; see `error_message`."""
     for error in invalid.errors(include_url=False):
-        yield Problem(error_message(error, choices), key=".".join([place, *map(str, error["loc"])]))
+        yield Problem(error_message(error, choices), key=".".join([*place, *map(str, error["loc"])]))
 
 
 @cache

@@ -346,16 +346,25 @@ class JobsFile:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDefaults:
-    """Values from the command line for jobs that do not set them."""
+    """Options of the command line for jobs that do not set them."""
 
-    # The first two apply to a job that gives neither steps nor episodes; they exclude each other.
-    num_steps: JobCount | None = None
-    num_episodes: JobCount | None = None
     num_envs: EnvSlots | None = None
+    """Env slots of jobs without a number of their own."""
+    num_steps: JobCount | None = None
+    """Control steps of jobs without steps or episodes of their own."""
+    num_episodes: JobCount | None = None
+    """Episodes of jobs without steps or episodes of their own."""
     seed: Seed | None = None
-    placement_seed: Seed | None = None  # seed of the initial conditions
+    """Seed of jobs without their own."""
+    placement_seed: Seed | None = None
+    """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
     enable_cameras: bool = False
-    robustness: Mapping[str, Any] | None = None  # the job's ``robustness``, None for none
+    """Show policies the cameras' pictures, in every job without its own setting."""
+
+    @property
+    def robustness_of_jobs(self) -> Mapping[str, Any] | None:
+        """The key ``robustness`` of jobs without their own, None for none."""
+        return None
 
 
 # The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.
@@ -559,7 +568,7 @@ def read_questions(
         try:
             asked = kind.model_validate(block)
         except ValidationError as invalid:
-            problems += problems_of(invalid, key, {*kind.model_fields, *_Stop.model_fields})
+            problems += problems_of(invalid, key, choices={*kind.model_fields, *_Stop.model_fields})
         else:
             with problems_into(problems):
                 question = _checked_question(key, asked, jobs, names)

@@ -379,9 +379,9 @@ class GroupBuilder:
     ) -> tuple[int | None, str | None]:
         """Return the settled batch size, None if it cannot be probed, and the reason if the bits are not promised."""
         # In real-time chunking new chunks continue planned actions, unless no answer is late.
-        is_chunking = job.latency is not None and job.latency.config.meanwhile is Meanwhile.RTC
-        delays = None if job.latency is None else job.latency.delays
-        continues = is_chunking and (delays is None or delays.longest > 0)
+        latency = job.config.latency
+        is_chunking = latency is not None and latency.meanwhile is Meanwhile.RTC
+        continues = is_chunking and (job.delays is None or job.delays.longest > 0)
 
         def probe(batch: int) -> batching.ProbeResult:
             # Once for equal keys.

@@ -318,7 +318,7 @@ class ClaimTable:
     def __post_init__(self) -> None:
         self._directory = claims_directory(self.output_directory, self.attempt)
         # Jobs of one kind can share an environment and a policy.
-        kinds = {index: f"{each.environment_key} {each.job.policy_key}" for index, each in self.jobs.items()}
+        kinds = {index: f"{each.job.environment_key} {each.job.policy_key}" for index, each in self.jobs.items()}
         self._measurements = Measurements(kinds)
         self._open = {index: set(range(len(each.pieces))) for index, each in self.jobs.items()}
         with atomic.storage_errors("make", self._directory):
@@ -510,7 +510,7 @@ class ClaimTable:
                 expected_s=expected_s(known, episodes=episodes, env_steps=env_steps),
                 piece_s=expected_s(known, episodes=of_piece or episodes, env_steps=env_steps),
                 num_ranks=num_ranks[job_index],
-                environment_key=divided.environment_key,
+                environment_key=divided.job.environment_key,
             )
 
     def _read_names(self, at: float) -> None:

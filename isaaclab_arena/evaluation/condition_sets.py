@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import error_message, read_options
+from isaaclab_arena.config.options import problems_of, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
@@ -55,7 +55,7 @@ def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False
         check_saved_earlier(path, output_directory)
     sets, left_out = _complete_sets(output_directory)
     if not sets:
-        raise ConfigError(Problem("there is no complete job whose conditions could be saved", file=str(path)))
+        raise ConfigError("there is no complete job whose conditions could be saved", file=str(path))
     write_text(path, json_text(ConditionFile(sets=sets)), overwrite=goes_on)
     return [f"the conditions of job '{name}' are not saved: episodes of it are missing" for name in left_out]
 
@@ -68,7 +68,7 @@ def check_saved_earlier(path: Path, output_directory: Path) -> None:
     other = next((each.job for each in load_conditions(str(path), Path.cwd()) if each not in sets), None)
     if other is not None:
         message = f"{path} exists already, and its conditions of job '{other}' are not in this run; name another file"
-        raise ConfigError(Problem(message, key="--save_conditions"))
+        raise ConfigError(message, key="--save_conditions")
 
 
 def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str]]:
@@ -105,22 +105,16 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != SCHEMA_VERSION:
         message = f"holds no saved conditions of schema version {SCHEMA_VERSION}, which this program reads"
-        raise ConfigError(Problem(message, file=str(path)))
+        raise ConfigError(message, file=str(path))
     try:
         sets = TypeAdapter(ConditionFile).validate_json(json.dumps(document)).sets
     except ValidationError as invalid:
-        problems = [
-            Problem(error_message(error), file=str(path), key=".".join(map(str, error["loc"])))
-            for error in invalid.errors(include_url=False)
-        ]
-        raise ConfigError(problems) from invalid
+        raise ConfigError(placed(problems_of(invalid), file=str(path))) from invalid
     if not job:
         return sets
     named = [each for each in sets if each.job == job]
     if not named:
-        raise ConfigError(
-            Problem(f"holds no set '{job}'{did_you_mean(job, (each.job for each in sets))}", file=str(path))
-        )
+        raise ConfigError(f"holds no set '{job}'{did_you_mean(job, (each.job for each in sets))}", file=str(path))
     return named
 
 

@@ -5,9 +5,10 @@ python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --g
 python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_later
@@ -20,11 +21,11 @@ if __name__ == "__main__":
 from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
-from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import console, planning, run, validation
 from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
+from isaaclab_arena.nested import without_none
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
@@ -41,18 +42,14 @@ class EvalOptions(ClusterOptions):
     robustness_levels: Count | None = None
     """With --robustness, the highest level; by default 5, the edge of the range that is known to be solvable."""
 
-    def job_defaults(self) -> JobDefaults:
-        """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""
-        defaults = super().job_defaults()
+    @property
+    def robustness_of_jobs(self) -> Mapping[str, Any] | None:
+        """The key ``robustness`` of jobs without their own, None for none."""
         if self.robustness is None:
-            if self.robustness_levels is not None:
-                raise ConfigError(Problem("says nothing without --robustness", key="--robustness_levels"))
-            return defaults
+            return None
         names = [name.strip() for name in self.robustness.split(",") if name.strip()]
-        robustness: dict[str, object] = {"axes": "all" if self.robustness == "all" else names}
-        if self.robustness_levels is not None:
-            robustness["levels"] = self.robustness_levels
-        return replace(defaults, robustness=robustness)
+        axes = "all" if self.robustness == "all" else names
+        return without_none({"axes": axes, "levels": self.robustness_levels})
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
@@ -71,7 +68,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
         options.check_cluster()
-        may_import, elsewhere = not options.no_import, None
+        elsewhere = None
         if options.cluster is not None:
             # Only a run on a cluster loads its driver.
             from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
@@ -81,7 +78,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
             options,
             module=PROGRAM,
             arguments=arguments,
-            request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s, may_import=may_import),
+            request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s),
             elsewhere=elsewhere,
         )
     return ended.code
@@ -91,8 +88,8 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequ
     """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
     # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
     options, overrides = _read(arguments, PROGRAM)
-    may_import = may_import and not options.no_import
-    return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
+    options = replace(options, no_import=options.no_import or not may_import)
+    return jobs_request(options, overrides, arguments)
 
 
 def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequence[str]]:
@@ -108,27 +105,22 @@ def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequenc
 
 
 def jobs_request(
-    options: EvalOptions,
-    overrides: Sequence[str],
-    arguments: Sequence[str],
-    *,
-    import_s: float | None,
-    may_import: bool,
+    options: EvalOptions, overrides: Sequence[str], arguments: Sequence[str], *, import_s: float | None = None
 ) -> planning.RunRequest:
     """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
-    # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line. `may_import`:
-    # whether jobs may name code that is not registered.
+    # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line.
+    if options.robustness is None and options.robustness_levels is not None:
+        raise ConfigError("says nothing without --robustness", key="--robustness_levels")
     read = load_jobs_file(
         options.eval_jobs_config,
         options.job_defaults(),
         overrides=overrides,
         suites=SUITES,
-        arms=partial(validation.robustness_arms, may_import=may_import),
+        arms=partial(validation.robustness_arms, may_import=not options.no_import),
     )
     return run.request_for(
         read,
         replace(options, tracking=tuple(dict.fromkeys((*read.tracking, *options.tracking)))),
-        may_import=may_import,
         source_file=read.path,
         command_line=(PROGRAM, *arguments),
         import_s=import_s,

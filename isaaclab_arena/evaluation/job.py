@@ -9,7 +9,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
@@ -20,7 +20,6 @@ import torch
 
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment
@@ -52,11 +51,11 @@ class Job:
     # Options for this process alone, because of its device; no part of the job.
     policy_placement: Mapping[str, Any] = field(default_factory=dict)
     variations: tuple[Variation, ...] = ()  # from episode to episode
-    settled_backend: str | None = None  # of an open ``backend``; None if not settled, or not open
     saved_conditions: tuple[Conditions, ...] | None = None  # of each episode, by index; None if drawn
-    latency: JobLatency | None = None  # None if the world waits for the policy
+    # Of the policy's answers. None without a latency, and while the control step or the measurement is missing.
+    delays: Delays | None = None
+    latencies_ms: tuple[float, ...] | None = None  # [ms], None if given in steps or measured
     described: Description | None = None  # by the policy's files, None without such files
-    num_played: int | None = None  # number of episodes that these files determine, None if they do not
     connections: Connections | None = None  # the policy's inputs and outputs, None if unknown before the build
     doubts: tuple[str, ...] = ()  # warnings about the policy's files, one sentence each
     lent: LentPolicy | None = None  # in place of a policy that is built
@@ -67,6 +66,15 @@ class Job:
         return self.policy_class.traits if self.lent is None else self.lent.policy.traits
 
     @property
+    def num_played(self) -> int | None:
+        """The number of episodes that the policy's files determine, None if they do not."""
+        config, described = self.config, self.described
+        if described is None or described.episodes is None or config.num_steps is not None:
+            return None
+        there = len(described.episodes)
+        return config.num_episodes or min(there, config.max_episodes or there)
+
+    @cached_property
     def environment_key(self) -> str:
         """Key that is equal for jobs that can share an environment object."""
         config = self.config
@@ -77,7 +85,7 @@ class Job:
                 config.num_envs,
                 config.enable_cameras,
                 spelled(self.variations),
-                self.settled_backend,
+                str(self.asked_backend),
             ],
             sort_keys=True,
         )
@@ -103,15 +111,13 @@ class Job:
 
     def with_settled(self, backend: str | None, delays: Delays | None = None) -> Self:
         """Return the job with a settled backend and a measured latency; None leaves each of them unchanged."""
-        job, latency = self, self.latency
-        if latency is not None and latency.config.measured and delays is not None:
-            job = replace(self, latency=replace(latency, delays=delays))
+        job, latency = self, self.config.latency
+        if latency is not None and latency.measured and delays is not None:
+            job = replace(self, delays=delays)
         # A backend that the job names itself stays.
         if backend is None or self.asked_backend != OPEN_BACKEND:
             return job
-        return replace(
-            job, settled_backend=backend, environment_config=replace(job.environment_config, backend=backend)
-        )
+        return replace(job, environment_config=replace(job.environment_config, backend=backend))
 
     def with_num_envs(self, num_envs: int, *, policy_num_envs: int) -> Self:
         """Return the job for a group of `num_envs` of its env slots, whose policy is called for `policy_num_envs`."""
@@ -289,17 +295,14 @@ def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
     return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
 
 
-@dataclass(eq=False)
 class ContentReader:
     """Reads the contents of jobs; each file is read once."""
 
-    # Returns the hash of a file's content, and remembers it.
-    hash_file: Callable[[Path], str] = field(default_factory=lambda: cache(content_hash))
-    _source_files: Callable[[tuple[str, ...]], dict[str, Path]] = field(
-        default_factory=lambda: cache(source_files), init=False
-    )
-    _of_policy: dict[str, Contents] = field(default_factory=dict, init=False)
-    _of_environment: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    def __init__(self, hash_file: Callable[[Path], str] | None = None) -> None:
+        # Both functions remember what they have returned.
+        self._hash_file, self._source_files = hash_file or cache(content_hash), cache(source_files)
+        self._of_policy: dict[str, Contents] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
 
     def read(self, job: Job) -> Contents:
         """Return the contents of a job."""
@@ -332,11 +335,11 @@ class ContentReader:
         # The user's own files count by their content, an installed package by its version and its record.
         files = {name: file for name in all_modules if (file := _file(name)) is not None}
         installed = [name for name, file in files.items() if not _INSTALLED.isdisjoint(file.parts)]
-        found = {name: self.hash_file(path.absolute()) for name, path in sources.files.items()}
+        found = {name: self._hash_file(path.absolute()) for name, path in sources.files.items()}
         for name, path in self._source_files(tuple(each for each in all_modules if each not in installed)).items():
             # A changed file is not imported again, so the imported text runs, under its own hash. A new spec means that
             # the module was imported again, with the present file.
-            content, module = self.hash_file(path.absolute()), sys.modules.get(name)
+            content, module = self._hash_file(path.absolute()), sys.modules.get(name)
             if module is not None:
                 spec, known = _HASHED_AS.get(name, (None, None))
                 if known is None or spec is not module.__spec__:

@@ -237,7 +237,7 @@ class JobRun:
             remarks=self.instructions.remarks,
             policy_batch=None if built is None else built.policy_batch,
             policy_server=self._server_usage,
-            query_s=None if self.job.latency is None else tuple(self._query_times.kept_s),
+            query_s=None if self.job.config.latency is None else tuple(self._query_times.kept_s),
             query_pace=self._query_times.pace,
             processor=settings.provenance.get("cpu"),
             device_kind=settings.provenance.get("device"),
@@ -276,7 +276,7 @@ class JobRun:
                 f"{entry.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
                 f"{entry.num_envs} again"
             )
-        groups = late_groups(built.groups, self.job.latency, self._query_times)
+        groups = late_groups(built.groups, config.latency, self.job.delays, self.job.latencies_ms, self._query_times)
         if rebuild is None:
             return groups
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.schema import MAX_MS, Delays, LatencyConfig, Meanwhile
-from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, first_line
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, first_line, refuse
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
 from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action
@@ -77,13 +77,13 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
             table = csv.DictReader(file)
             if column not in (table.fieldnames or ()):
                 message = f"'{path}' has no column '{column}', which holds one latency a line [ms]"
-                raise ConfigError(Problem(message, key=key))
+                raise ConfigError(message, key=key)
             texts = [line[column] for line in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(Problem(f"'{path}' cannot be read: {first_line(error)}", key=key)) from error
+        raise ConfigError(f"'{path}' cannot be read: {first_line(error)}", key=key) from error
     if not 1 <= len(texts) <= max_latencies:
         message = f"'{path}' has {len(texts)} latencies; 1 to {max_latencies} can be drawn from"
-        raise ConfigError(Problem(message, key=key))
+        raise ConfigError(message, key=key)
     latencies = []
     for number, text in enumerate(texts, start=2):
         value = math.nan
@@ -91,7 +91,7 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
             value = float(text or "")
         if not 0.0 <= value <= MAX_MS:
             message = f"'{path}': line {number}: {text!r} is no latency from 0 to {MAX_MS:g} ms"
-            raise ConfigError(Problem(message, key=key))
+            raise ConfigError(message, key=key)
         latencies.append(value)
     return tuple(latencies)
 
@@ -289,9 +289,7 @@ class LatePolicy(PolicyWrapper):
 
     def check_environment(self, env: Environment) -> None:
         """Raise `ConfigError` with all `refusals` of this policy in this environment."""
-        problems = refusals(self._delays, self._meanwhile, env, traits=self._answers.traits)
-        if problems:
-            raise ConfigError(problems)
+        refuse(refusals(self._delays, self._meanwhile, env, traits=self._answers.traits))
         if self._meanwhile is Meanwhile.WAIT:
             # The pace is not an episode metric, so episodes have the same bits as without latency.
             self._times.pace = QueryPace(steps=self._answers.traits.played, control_dt=env.control_dt)
@@ -396,44 +394,34 @@ def held(declared: HoldAction, last: torch.Tensor) -> torch.Tensor:
 # Resolve a job's key ``latency`` for its environment and its policy, and wrap the policies.
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobLatency:
-    """The latency of a job's answers."""
-
-    config: LatencyConfig  # the job's key `latency`
-    latencies_ms: tuple[float, ...] | None = None  # [ms], None if given in steps or measured
-    delays: Delays | None = None  # in control steps, None while the control step or the measurement is missing
-
-
 def job_latency(
     config: LatencyConfig | None,
     directory: Path,
     environment: tuple[EnvironmentBuilder, Any],
     policy: tuple[type[PolicyBase], Mapping[str, Any]],
-) -> JobLatency | None:
-    """Return a job's latency, None without one. `ConfigError` with all problems known before the builds."""
+) -> tuple[Delays | None, tuple[float, ...] | None]:
+    """Return the delays and the latencies [ms] of a job's answers, see `Job`. `ConfigError` with all known problems."""
     # `directory`: base of relative paths. `environment`: its builder and options. `policy`: its class and options.
     # Nothing is simulated here.
     if config is None:
-        return None
+        return None, None
     # From the first to the last number of control steps, each is equally likely.
-    delays = None
+    delays, latencies_ms = None, latencies_of(config, directory)
     if config.steps is not None:
         delays = Delays(steps=tuple((number, 1) for number in range(config.steps[0], config.steps[1] + 1)))
-    latency = JobLatency(config=config, latencies_ms=latencies_of(config, directory), delays=delays)
     builder, environment_config = environment
     try:
         sample = None if config.measured else builder.sample(environment_config)
     except EnvironmentBuildError:
         # The job itself fails with this error, and no other job does.
-        return latency
+        sample = None
     if sample is None:
-        return latency
+        return delays, latencies_ms
     # The chunk traits, as far as they matter and are known before the policy is built.
     policy_class, options = policy
     try:
         # Only a latency that is measured later has neither.
-        delays, traits = delays or in_time(latency.latencies_ms or (), sample.control_dt), None
+        delays, traits = delays or in_time(latencies_ms or (), sample.control_dt), None
         if config.meanwhile is not Meanwhile.WAIT and "chunks" not in policy_class.offers:
             traits = ONE_STEP
         elif config.meanwhile is not Meanwhile.WAIT and "stated_chunks" in policy_class.offers:
@@ -441,23 +429,26 @@ def job_latency(
         problems = refusals(delays, config.meanwhile, sample, traits=traits)
     finally:
         sample.close()
-    if problems:
-        raise ConfigError(problems)
-    return replace(latency, delays=delays)
+    refuse(problems)
+    return delays, latencies_ms
 
 
-def late_groups(groups: Sequence[EnvGroup], latency: JobLatency | None, times: QueryTimes) -> Sequence[EnvGroup]:
+def late_groups(
+    groups: Sequence[EnvGroup],
+    config: LatencyConfig | None,
+    delays: Delays | None,
+    latencies_ms: tuple[float, ...] | None,
+    times: QueryTimes,
+) -> Sequence[EnvGroup]:
     """Wrap the policies of all groups in `LatePolicy`; unchanged without a latency. `ConfigError`: see `refusals`."""
-    if latency is None:
+    if config is None:
         return groups
+    if delays is None and latencies_ms is None:
+        raise ConfigError("its latency was to be measured when the run started, and was not")
     late = []
     for group in groups:
-        delays = latency.delays
-        if delays is None:
-            if latency.latencies_ms is None:
-                raise ConfigError("its latency was to be measured when the run started, and was not")
-            delays = in_time(latency.latencies_ms, group.environment.control_dt)
-        policy = LatePolicy(group.policy, delays, latency.config.meanwhile, times)
+        own = delays or in_time(latencies_ms or (), group.environment.control_dt)
+        policy = LatePolicy(group.policy, own, config.meanwhile, times)
         policy.check_environment(group.environment)
         late.append(replace(group, policy=policy))
     return late

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_override
+from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_no_solver_here, is_override
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
@@ -36,28 +36,6 @@ class Assignment(StrEnum):
     ROUND_ROBIN = "round_robin"
     SPLIT = "split"
     DYNAMIC = "dynamic"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Options for the jobs of a run that do not set them, and for their policies."""
-
-    policy_device: str | None = None
-    """Device of policies with an option of that name."""
-    policy_device_id: int | None = None
-    """GPU index of policies with an option of that name."""
-    num_envs: Count | None = None
-    """Env slots of jobs without a number of their own."""
-    num_steps: Count | None = None
-    """Control steps of jobs without steps or episodes of their own."""
-    num_episodes: Count | None = None
-    """Episodes of jobs without steps or episodes of their own."""
-    seed: NotNegative | None = None
-    """Seed of jobs without their own."""
-    placement_seed: NotNegative | None = None
-    """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
-    enable_cameras: bool = False
-    """Show policies the cameras' pictures, in every job without its own setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +88,10 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisplayOptions:
-    """Output of a run besides its results, which no result depends on."""
+class RunOptions(ResultOptions, PlaceOptions, JobDefaults, FlagsWithoutEffect, LaunchOptions):
+    """Options of any run; the bases hold those of its jobs, its directory and its results."""
+
+    # Output besides the results.
 
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
@@ -132,26 +112,14 @@ class DisplayOptions:
     """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
 
-    def video_options(self) -> VideoOptions:
-        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
-        episodes = self.video_episodes
-        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
-            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
-        return VideoOptions(
-            camera=self.record_camera_video,
-            viewport=self.record_viewport_video,
-            first_episodes=int(episodes) if episodes.isdigit() else None,
-            only_failures=episodes == "failures",
-            frames_per_second=self.video_fps,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaceOptions:
-    """Devices and ranks of a run, its pace, and its end after errors."""
+    # Devices and ranks, the pace of the run, and its end after errors.
 
     device: str | None = None
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
+    policy_device: str | None = None
+    """Device of policies with an option of that name."""
+    policy_device_id: int | None = None
+    """GPU index of policies with an option of that name."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
     assignment: str = "round_robin"
@@ -184,27 +152,24 @@ class PaceOptions:
         mode = Assignment(self.assignment)
         return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(
-    PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
-):
-    """Options of any run. The class of an option says what depends on it."""
+    def video_options(self) -> VideoOptions:
+        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
+        episodes = self.video_episodes
+        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
+            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
+        return VideoOptions(
+            camera=self.record_camera_video,
+            viewport=self.record_viewport_video,
+            first_episodes=int(episodes) if episodes.isdigit() else None,
+            only_failures=episodes == "failures",
+            frames_per_second=self.video_fps,
+        )
 
     def job_defaults(self) -> JobDefaults:
-        """Return the defaults of the command line for jobs that do not say them."""
-        num_steps = self.num_steps
-        if self.list_variations and num_steps is None and self.num_episodes is None:
-            # The possible variations depend on no length, and nothing runs.
-            num_steps = 1
-        return JobDefaults(
-            num_steps=num_steps,
-            num_episodes=self.num_episodes,
-            num_envs=self.num_envs,
-            seed=self.seed,
-            placement_seed=self.placement_seed,
-            enable_cameras=self.enable_cameras,
-        )
+        """Return the defaults for jobs that do not say them."""
+        # The possible variations depend on no length, and nothing runs.
+        needs_none = self.list_variations and self.num_steps is None and self.num_episodes is None
+        return replace(self, num_steps=1) if needs_none else self
 
     def check(self) -> None:
         """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""
@@ -218,8 +183,12 @@ class RunOptions(
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
             mistakes.append((name, wrong, f"{value!a} holds a character that steers a terminal; name it without"))
-        mistakes += self.contradictions(records_datasets=not self.no_dataset, writes_report=not self.no_report)
+        no_preset = self.presets is not None and is_no_solver_here(self.presets)
+        here = f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
         mistakes += [
+            ("record_trajectories", self.record_trajectories and self.no_dataset, "contradicts --no_dataset"),
+            ("serve_evaluation_report", self.serve_evaluation_report and self.no_report, "contradicts --no_report"),
+            ("presets", no_preset, here),
             ("assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"),
             ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
             (
@@ -311,7 +280,7 @@ def read_command_line(
             raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)
 
-    options, unknown = tyro.cli(
+    return tyro.cli(
         options_class,
         prog=program,
         args=translated,
@@ -320,7 +289,6 @@ def read_command_line(
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    return options, unknown
 
 
 def is_run(argument: str) -> bool:

@@ -30,7 +30,7 @@ from isaaclab_arena.interfaces.episode import (
     Outcome,
     contain,
     count_episodes,
-    cut,
+    cut_evenly,
     remaining_episodes,
 )
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -88,12 +88,6 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
     return cut_evenly(remaining, num_pieces) if num_episodes else []
 
 
-def cut_evenly(episodes: EpisodeRanges, num_parts: int) -> list[EpisodeRanges]:
-    """Cut episodes into consecutive parts, the larger first. Their sizes differ by at most one."""
-    size, longer = divmod(count_episodes(episodes), num_parts)
-    return cut(episodes, [size + 1] * longer + [size] * (num_parts - longer))
-
-
 # Divide the jobs of an attempt into the pieces that ranks claim. Every rank computes the same pieces.
 
 
@@ -112,11 +106,6 @@ class DividedJob:
     def num_episodes(self) -> tuple[int, ...]:
         """The number of episodes of each piece, 0 if it is not known."""
         return tuple(count_episodes(piece or ()) for piece in self.pieces)
-
-    @cached_property
-    def environment_key(self) -> str:
-        """Key that is equal for jobs that can share an environment."""
-        return self.job.environment_key
 
 
 def unfinished(
@@ -251,7 +240,7 @@ def plan_run(
                 variations=spelled(job.variations),
                 conditions_checksum=None if saved is None else zlib.crc32(json_line(saved).encode()),
                 contents=contents.get(config.name),
-                latency=None if job.latency is None else job.latency.delays,
+                latency=job.delays,
             )
         )
     return ledger.RunPlan(
@@ -330,19 +319,20 @@ def resumed_plan(
 
 def _changes(before: ledger.PlanEntry, now: ledger.PlanEntry) -> dict[str, tuple[Any, Any]]:
     """Map each key that differs between two entries of a job to both values; keys without effect are left out."""
-    old, new = ({**asdict(job.config), "policy options": job.policy_config} for job in (before, now))
-    # The server has no effect on results, but its device has, as that of any network.
-    old["policy_server.device"], new["policy_server.device"] = (
-        each.config.policy_server and each.config.policy_server.device for each in (before, now)
+    apart = {*schema.WITHOUT_RESULT, "num_envs"}
+    old, new = (
+        {
+            **asdict(entry.config),
+            # The server has no effect on results, but its device has, as that of any network.
+            "policy_server.device": entry.config.policy_server and entry.config.policy_server.device,
+            "policy options": {key: value for key, value in entry.policy_config.items() if key not in apart},
+            # The latency measured when the run began stays, whatever would be measured now.
+            "latency in steps": None if now.latency is None else entry.latency,
+            "saved conditions": entry.conditions_checksum,
+        }
+        for entry in (before, now)
     )
-    if now.latency is not None:
-        # The latency measured when the run began stays, whatever would be measured now.
-        old["latency in steps"], new["latency in steps"] = before.latency, now.latency
-    old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
-    for each in (old, new):
-        apart = {*schema.WITHOUT_RESULT, "num_envs"}
-        each["policy options"] = {key: value for key, value in each["policy options"].items() if key not in apart}
-    pairs = {key: (old.get(key), new.get(key)) for key in sorted({*old, *new} - {*schema.WITHOUT_RESULT})}
+    pairs = {key: (old[key], new[key]) for key in sorted(old.keys() - schema.WITHOUT_RESULT)}
     # The values are compared as read back from a file, so that a tuple equals a list.
     as_read = {key: [json.loads(json_line(each)) for each in pair] for key, pair in pairs.items()}
     return {key: pair for key, pair in pairs.items() if as_read[key][0] != as_read[key][1]}
@@ -466,8 +456,8 @@ def settle_latencies(
     settled: dict[str, schema.Delays] = {}
     problems: list[Problem] = []
     for job in jobs:
-        name, latency = job.config.name, job.latency
-        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.config.measured:
+        name, latency = job.config.name, job.config.latency
+        if job.config.status is not schema.JobStatus.PENDING or latency is None or not latency.measured:
             continue
         if name in known:
             settled[name] = known[name]
@@ -478,7 +468,7 @@ def settle_latencies(
             problems.append(Problem(message, job=name, key="latency"))
             continue
         one, device = job.with_num_envs(1, policy_num_envs=1), torch.device(machinery.devices[0])
-        meanwhile = latency.config.meanwhile
+        meanwhile = latency.meanwhile
         continues = meanwhile is schema.Meanwhile.RTC
         with watch(name):
             try:

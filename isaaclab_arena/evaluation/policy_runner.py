@@ -107,7 +107,6 @@ def job_request(
         return run.request_for(
             read,
             options,
-            may_import=not options.no_import,
             policy=policy,
             source_file=None,
             command_line=command_line,

@@ -259,7 +259,7 @@ class DynamicQueue:
                 "all of it" if missing is None else f"{missing} of its episodes are missing",
             )
         self._current = episodes
-        self._built_environment = divided.environment_key
+        self._built_environment = divided.job.environment_key
         self._has_logged_wait = False
         return AssignedJob(job=divided.job, episodes=episodes, num_episodes=None, observers=(episodes,))
 

@@ -282,10 +282,9 @@ def show_variations(jobs: Sequence[Job]) -> None:
     console.show_results(show)
 
 
-def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, **others: Any) -> planning.RunRequest:
+def request_for(jobs_file: JobsFile, options: RunOptions, **others: Any) -> planning.RunRequest:
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
-    # `may_import`: whether jobs may name code that is not registered. `others`: `policy` of `resolve_jobs`, and fields
-    # of `RunRequest`.
+    # `others`: `policy` of `resolve_jobs`, and fields of `RunRequest`.
     jobs_file = limited(jobs_file, options.limit)
     jobs = validation.resolve_jobs(
         jobs_file.readable_jobs,
@@ -294,7 +293,7 @@ def request_for(jobs_file: JobsFile, options: RunOptions, *, may_import: bool, *
         overrides={"policy_device": options.policy_device, "policy_device_id": options.policy_device_id},
         policy_batch=options.fixed_policy_batch(),
         device=options.device,
-        may_import=may_import,
+        may_import=not options.no_import,
         policy=others.pop("policy", None),
     )
     return planning.RunRequest.of(jobs, jobs_file.config_hash, questions=jobs_file.questions, options=options, **others)

@@ -2,12 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
@@ -70,20 +70,15 @@ ENV_NAME, ENV_OPTIONS, ENV_CAMERAS, ENV_VARIATIONS = "env_name", "env_kwargs", "
 
 
 def held_against_files(job: Job, described: Description) -> Job:
-    """Return the job with the number of episodes in its policy's files and its differences from them."""
+    """Return the job with its differences from its policy's files. `ConfigError` if they lack an episode of it."""
     doubts = (*job.doubts, *described.doubts, *_doubts(job, described))
-    if described.episodes is None or job.config.num_steps is not None:
-        return replace(job, doubts=doubts)
-    there, wanted = len(described.episodes), job.config.num_episodes
-    number = min(there, job.config.max_episodes or there) if wanted is None else wanted
-    # `ConfigError` if the files lack an episode of the job.
-    for index in range(number):
+    for index in range(job.num_played or 0):
         if index in described.unreadable:
             raise ConfigError(f"episode {index}: {described.unreadable[index]}", key="num_episodes")
-        if index not in described.episodes:
-            message = f"{described.source} holds {described.holds}: none for episode {index} of {number}"
+        if index not in (described.episodes or {}):
+            message = f"{described.source} holds {described.holds}: none for episode {index} of {job.num_played}"
             raise ConfigError(f"{message}; {described.way_out}", key="num_episodes")
-    return replace(job, doubts=doubts, num_played=number)
+    return replace(job, doubts=doubts)
 
 
 def _doubts(job: Job, described: Description) -> list[str]:
@@ -127,6 +122,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
 
 
 _Result = TypeVar("_Result")
+_Fields: TypeAlias = dict[str, Any]  # some fields of a `Job`
 _MISSING = "is missing"
 _LOG = logging.getLogger(__name__)
 _ON_NO_GPU = {policy_client.DEVICE_OPTION: "cpu", "policy_device_id": None}
@@ -180,16 +176,6 @@ def resolve_jobs(
     return tuple(resolved)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """The environment or the policy of a job, with all problems of its options."""
-
-    fields: dict[str, Any] = field(default_factory=dict)  # of `Job`; empty if it is not found
-    problems: tuple[Problem, ...] = ()
-    own_args: dict[str, Any] = field(default_factory=dict)  # `environment_args` under the builder's own names
-    offers: frozenset[str] = frozenset()  # the methods that the policy has of its own
-
-
 @dataclass(kw_only=True)
 class _Resolver:
     """Resolves jobs one by one; shared environments and policies are resolved once."""
@@ -211,26 +197,28 @@ class _Resolver:
         of_options: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
+        # Of environment and policy: the fields of `Job`, empty if it is not found, and the problems of its options.
+        environment, own_args, of_environment = _Fields(), dict[str, Any](), list[Problem]()
+        policy, offers, of_policy = _Fields(), frozenset[str](), list[Problem]()
         # The problem of an unreadable name is reported already.
-        environment = policy = _Found()
         with problems_into(of_options):
             if job.environment != UNREADABLE:
-                environment = self._once("environment", wanted, self._environment, job)
-        of_options += environment.problems
+                environment, own_args, of_environment = self._once("environment", wanted, self._environment, job)
+        of_options += of_environment
         with problems_into(of_options):
             if job.policy_type != UNREADABLE:
-                policy = self._once("policy", asked, self._policy, job)
-        of_options += policy.problems
+                policy, offers, of_policy = self._once("policy", asked, self._policy, job)
+        of_options += of_policy
 
-        conditions: dict[str, Any] = {"config": job}
+        conditions: _Fields = {"config": job}
         # A policy may set the number of episodes or steps itself.
-        counts_itself = not policy.offers.isdisjoint(("has_length", "is_recording", "num_episodes"))
-        is_sound = bool(environment.fields) and not environment.problems
-        if environment.fields.get("environment_config") is not None:
-            if environment.own_args != job.environment_args:
-                job = replace(job, environment_args=environment.own_args)
+        counts_itself = not offers.isdisjoint(("has_length", "is_recording", "num_episodes"))
+        is_sound = bool(environment) and not of_environment
+        if environment.get("environment_config") is not None:
+            if own_args != job.environment_args:
+                job = replace(job, environment_args=own_args)
             with problems_into(problems):
-                conditions = self._conditions(job, environment, policy_counts=counts_itself)
+                conditions = self._conditions(job, environment, is_sound=is_sound, policy_counts=counts_itself)
         problems += of_options
 
         # The end of a job is its own, that of its saved conditions (even if they are wrong), its policy's or its
@@ -238,16 +226,16 @@ class _Resolver:
         config = conditions["config"]
         has_end = counts_itself or config.conditions is not None
         has_end |= config.num_steps is not None or config.num_episodes is not None
-        if policy.fields and not (has_end or is_sound):
+        if policy and not (has_end or is_sound):
             with suppress(ConfigError):
                 has_end = completed(ENVIRONMENTS.get(job.environment)).counts_episodes
-        if policy.fields and not has_end:
+        if policy and not has_end:
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
-        if not (policy.fields and is_sound) or policy.problems:
+        if not (policy and is_sound) or of_policy:
             return None, problems
 
-        found = {**environment.fields, **policy.fields}
+        found = {**environment, **policy}
         with problems_into(problems):
             fit = self._once("fit", [str(job.latency), *wanted, *asked], partial(self._fit, found), job)
             if not problems:
@@ -277,8 +265,10 @@ class _Resolver:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
-        lag = latency.job_latency(job.latency, self.directory, (builder, environment_config), (policy_class, options))
-        return {"connections": connections, "doubts": doubts, "described": described, "latency": lag}
+        environment, policy = (builder, environment_config), (policy_class, options)
+        delays, latencies_ms = latency.job_latency(job.latency, self.directory, environment, policy)
+        of_policy = {"connections": connections, "doubts": doubts, "described": described}
+        return {**of_policy, "delays": delays, "latencies_ms": latencies_ms}
 
     def _once(self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig) -> _Result:
         """Resolve once for each key. Return the result, or raise its error, for every job that shares the key."""
@@ -296,8 +286,8 @@ class _Resolver:
             raise ConfigError(self.known[index].problems)
         return self.known[index]
 
-    def _environment(self, job: JobConfig) -> _Found:
-        """Find a job's environment with all problems of its options; `ConfigError` if there is none."""
+    def _environment(self, job: JobConfig) -> tuple[_Fields, dict[str, Any], list[Problem]]:
+        """Return a job's environment, its options under their own names, and their problems; `ConfigError` for none."""
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(message, key="arena_env_args.environment")
@@ -308,19 +298,17 @@ class _Resolver:
         with problems_at(below="arena_env_args"):
             own, renamed = in_own_options(job.environment_args, known, name=job.environment)
 
-        reading = _OptionsReading("arena_env_args", renamed)
-        options = dict(own)
+        options, problems, wrong = dict(own), list[Problem](), list[Problem]()
         if job.enable_cameras and "enable_cameras" in known:
             options["enable_cameras"] = True
         elif job.enable_cameras:
-            reading.add([Problem(f"{owner} has no cameras", key="enable_cameras")])
-        config = reading.read(
+            problems.append(Problem(f"{owner} has no cameras", key="enable_cameras"))
+        config, unread = _read_sound(
             lambda given: read_options(builder.config_class, given, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
             options,
         )
-        wrong: Sequence[Problem] = ()
         if config is not None:
-            with reading.checks() as wrong:
+            with problems_into(wrong):
                 # The check may run foreign code, so it is skipped if that is refused.
                 if not self.may_import:
                     _refuse_foreign_code(builder, config)
@@ -330,17 +318,19 @@ class _Resolver:
                     raise
                 except Exception as error:  # another package's code may fail in any way
                     raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
+        problems += _with_checks(unread, wrong, options)
+        renamed_back = [replace(each, key=renamed.get(each.key or "", each.key)) for each in problems]
         fields = {"builder": builder, "environment_config": None if wrong else config}
-        return _Found(fields=fields, own_args=own, problems=reading.problems)
+        return fields, own, placed(renamed_back, below="arena_env_args")
 
-    def _conditions(self, job: JobConfig, environment: _Found, *, policy_counts: bool) -> dict[str, Any]:
+    def _conditions(self, job: JobConfig, environment: _Fields, *, is_sound: bool, policy_counts: bool) -> _Fields:
         """Return a job's `config`, `variations` and saved conditions; `ConfigError`, with keys within the job."""
         # Saved conditions set the number of episodes and the seed of the conditions.
-        builder, environment_config = environment.fields["builder"], environment.fields["environment_config"]
+        builder, environment_config = environment["builder"], environment["environment_config"]
 
         # The environment's number of episodes counts, if neither the job nor its policy sets one. It may depend on an
         # option that is wrong.
-        count = None if environment.problems else builder.num_episodes(environment_config)
+        count = builder.num_episodes(environment_config) if is_sound else None
         if count is not None and job.num_steps is not None:
             message = f"counts steps, and '{job.environment}' has {count} episodes: give num_episodes"
             raise ConfigError(message, key="num_steps")
@@ -364,7 +354,7 @@ class _Resolver:
             offered = self._once("catalogue", key, lambda _: builder.variations(environment_config), job)
         if wanted and not offered:
             message = f"environment '{job.environment}' has no variations; leave them out"
-            raise ConfigError(Problem(message, key="variations"))
+            raise ConfigError(message, key="variations")
         if chosen is None:
             return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
 
@@ -396,28 +386,27 @@ class _Resolver:
         )
         return {"config": config, "variations": enabled, "saved_conditions": saved}
 
-    def _policy(self, job: JobConfig) -> _Found:
-        """Find a job's policy class with all problems of its options; `ConfigError` if it cannot be used."""
+    def _policy(self, job: JobConfig) -> tuple[_Fields, frozenset[str], list[Problem]]:
+        """Return a job's policy, its offers, and the problems of its options; `ConfigError` if it cannot be used."""
         with problems_at(below="policy_type"):
             given = self.policy or resolve_policy_class(job.policy_type, may_import=self.may_import)
         lent = given if isinstance(given, LentPolicy) else None
         policy_class = PolicyBase if isinstance(given, LentPolicy) else given
+        asked = given.policy if isinstance(given, LentPolicy) else given
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined and lent is None:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
         with problems_at(below="arena_env_args.num_envs"):
-            traits = policy_class.traits if lent is None else lent.policy.traits
-            num_envs = batching.batch_of(traits, self.policy_batch, num_envs=job.num_envs)
+            num_envs = batching.batch_of(asked.traits, self.policy_batch, num_envs=job.num_envs)
         options = dict(job.policy_config_dict)
 
         # A class with its own `from_dict` checks its options itself, and an object has them.
         if lent is not None or "from_dict" in policy_class.offers:
             policy_client.refuse_unshareable(policy_class, job, options=None)
-            offers = policy_class.offers if lent is None else lent.policy.offers
             found = {"policy_class": policy_class, "policy_options": options, "policy_placement": {}, "lent": lent}
-            return _Found(fields=found, offers=offers)
+            return found, asked.offers, []
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
@@ -431,29 +420,31 @@ class _Resolver:
             if "num_envs" in known:
                 options["num_envs"] = num_envs
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
-        placed = {**options, **placement}
-
-        reading = _OptionsReading("policy_config_dict")
-        config = reading.read(lambda given: declared.read(given, owner=owner), placed)
-        if config is not None or not reading.problems:
-            with reading.checks() as refused:
+        whole, checked = {**options, **placement}, list[Problem]()
+        config, unread = _read_sound(partial(declared.read, owner=owner), whole)
+        if config is not None or not unread:
+            with problems_into(checked):
                 if not self.may_import:
                     _refuse_foreign_code(policy_class, config)
+            is_refused = bool(checked)
             if policy_class.traits.uses_own_device:
-                named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+                named = [name for name in ("policy_device_id", "policy_device") if name in whole and known is not None]
                 devices: dict[str, Any] = {name: getattr(config, name, None) for name in named}
-                with reading.checks() as wrong:
+                wrong = list[Problem]()
+                with problems_into(wrong):
                     if (overruled := check_policy_device(**devices)) is not None:
                         self.overruled.setdefault(overruled, job.name)
                     resolve_policy_device(**devices)
                 if wrong and is_dataclass(config) and not isinstance(config, type):
                     # Without the device, the other options can still be checked on the CPU.
                     config = replace(config, **{name: _ON_NO_GPU[name] for name in named})
-            if not refused:
-                with reading.checks():
+                checked += wrong
+            if not is_refused:
+                with problems_into(checked):
                     policy_class.check_options(config)
         found = {"policy_class": policy_class, "policy_options": options, "policy_placement": placement}
-        return _Found(fields=found, offers=policy_class.offers, problems=reading.problems)
+        problems = placed(_with_checks(unread, checked, whole), below="policy_config_dict")
+        return found, policy_class.offers, problems
 
     def _placement(
         self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any], *, is_served: bool
@@ -475,51 +466,29 @@ class _Resolver:
         return {name: str(resolve_policy_device(policy_device=default)) for name, default in on_gpu.items()}
 
 
-@dataclass(eq=False)
-class _OptionsReading:
-    """One reading of options that collects all problems instead of stopping at the first."""
+def _read_sound(
+    read: Callable[[Mapping[str, Any]], _Result], options: Mapping[str, Any]
+) -> tuple[_Result | None, tuple[Problem, ...]]:
+    """Return the options as read, without the wrong ones, and the problems of those; None if that fails too."""
+    try:
+        return read(options), ()
+    except ConfigError as error:
+        wrong = error.problems
+    sound = {name: value for name, value in options.items() if name not in _named_by(wrong)}
+    with suppress(ConfigError):
+        return read(sound) if len(sound) < len(options) else None, wrong
+    return None, wrong
 
-    prefix: str  # key of the options in the file
-    renamed: Mapping[str, str] = field(default_factory=dict)  # names in the file, where they differ
-    _wrong: set[str] = field(default_factory=set, init=False)
-    _given: frozenset[str] | None = field(default=None, init=False)
-    _found: list[Problem] = field(default_factory=list, init=False)
 
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """All problems so far, with keys of the file."""
-        renamed = [replace(each, key=self.renamed.get(each.key or "", each.key)) for each in self._found]
-        return tuple(placed(renamed, below=self.prefix))
+def _with_checks(wrong: Sequence[Problem], checked: Sequence[Problem], given: Collection[str]) -> list[Problem]:
+    """Return the problems that `_read_sound` found, and those of checks of what it read."""
+    # If options were left out, a problem counts only if it names one that was given: others may follow from the gap.
+    sound = {*given} - _named_by(wrong)
+    return [*wrong, *(problem for problem in checked if not wrong or _named_by([problem]) <= sound)]
 
-    def add(self, problems: Sequence[Problem]) -> None:
-        """Record problems that name options."""
-        self._wrong |= {(problem.key or "").partition(".")[0] for problem in problems}
-        self._found += problems
 
-    def read(self, read: Callable[[Mapping[str, Any]], Any], options: Mapping[str, Any]) -> Any:
-        """Read the options without those that are wrong; None if that fails too."""
-        try:
-            return read(options)
-        except ConfigError as error:
-            self.add(error.problems)
-        self._given = frozenset(options)
-        sound = {name: value for name, value in options.items() if name not in self._wrong}
-        with suppress(ConfigError):
-            return read(sound) if len(sound) < len(options) else None
-        return None
-
-    @contextmanager
-    def checks(self) -> Iterator[list[Problem]]:
-        """Record the problems of a check in a `with` block; the list that it yields then holds all of them."""
-        wrong: list[Problem] = []
-        with problems_into(wrong):
-            yield wrong
-        # If options were left out, a problem counts only if it names one that was given: others may follow from the
-        # gap.
-        for problem in wrong:
-            name = (problem.key or "").partition(".")[0]
-            if self._given is None or (name in self._given and name not in self._wrong):
-                self._found.append(problem)
+def _named_by(problems: Sequence[Problem]) -> set[str]:
+    return {(problem.key or "").partition(".")[0] for problem in problems}
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
@@ -576,15 +545,15 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     # name), `axis` and `level`. `ConfigError` if an axis or a level is not possible in this job.
     if job.conditions is not None:
         message = "changes the episodes, and 'conditions' says what they start from; leave out one of them"
-        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+        raise ConfigError(message, key=ROBUSTNESS_KEY)
     taken = [name for name in (ROBUSTNESS_KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
     if taken:
-        raise ConfigError(Problem("is what robustness labels its own jobs with", key=f"labels.{taken[0]}"))
+        raise ConfigError("is what robustness labels its own jobs with", key=f"labels.{taken[0]}")
     [resolved] = resolve_jobs([job], may_import=may_import)
     catalogue = resolved.builder.variations(resolved.environment_config)
     if not catalogue:
         message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
-        raise ConfigError(Problem(message, key=ROBUSTNESS_KEY))
+        raise ConfigError(message, key=ROBUSTNESS_KEY)
     varied = frozenset(variation.key for variation in resolved.variations)
 
     # The variations of each axis and level, by axis.
@@ -596,7 +565,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
                 enabled_variations(catalogue, own)
             except ConfigError as error:
                 message = f"{name} has no level {level}: {error.problems[0].key} {error.problems[0].message}"
-                raise ConfigError(Problem(message, key=f"{ROBUSTNESS_KEY}.levels")) from error
+                raise ConfigError(message, key=f"{ROBUSTNESS_KEY}.levels") from error
     if len(settings) > 1:
         settings[ALL_AXES] = {
             level: {key: value for own in settings.values() for key, value in own[level].items()}
@@ -611,7 +580,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
             arms.append(replace(job, name=name, labels=labels, variations={**job.variations, **own}))
     wrong = next((problem for arm in arms if (problem := name_problem(arm.name))), None)
     if wrong is not None:
-        raise ConfigError(Problem(f"with an axis and a level behind it, {wrong}", key="name"))
+        raise ConfigError(f"with an axis and a level behind it, {wrong}", key="name")
     return tuple(arms)
 
 
@@ -647,6 +616,5 @@ def _possible_axes(
         if reason is not None:
             message = f"'{name}': {reason}; this job has {', '.join(available)}"
             problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.axes"))
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     return tuple(name for name in available if name in asked.axes)

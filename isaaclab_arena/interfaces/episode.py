@@ -404,14 +404,14 @@ def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
     return parts
 
 
+def cut_evenly(episodes: EpisodeRanges, num_parts: int) -> list[EpisodeRanges]:
+    """Cut episodes into consecutive parts, the larger first. Their sizes differ by at most one."""
+    size, longer = divmod(count_episodes(episodes), num_parts)
+    return cut(episodes, [size + 1] * longer + [size] * (num_parts - longer))
+
+
 def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
     """Split episodes into consecutive ranges, the first ones longer by one; ArenaError for too many parts."""
     if num_parts > num_episodes:
         raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
-    size, remainder = divmod(num_episodes, num_parts)
-    ranges, begin = [], 0
-    for part in range(num_parts):
-        end = begin + size + (part < remainder)
-        ranges.append(range(begin, end))
-        begin = end
-    return ranges
+    return [range(begin, end) for ((begin, end),) in cut_evenly(((0, num_episodes),), num_parts)]

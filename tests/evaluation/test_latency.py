@@ -13,7 +13,6 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import (
-    JobLatency,
     LatePolicy,
     QueryTimes,
     continuation,
@@ -48,9 +47,8 @@ def test_times_are_rounded_up_to_control_steps():
 def test_each_delay_of_a_range_is_as_likely_and_each_measured_one_as_often_as_it_was_measured():
     generator = np.random.default_rng(0)
     resolved = job({"steps": [1, 4]})
-    assert resolved.latency is not None
-    assert resolved.latency.delays is not None
-    drawn = [resolved.latency.delays.draw(generator) for _ in range(4000)]
+    assert resolved.delays is not None
+    drawn = [resolved.delays.draw(generator) for _ in range(4000)]
     assert all(abs(drawn.count(number) / 4000 - 0.25) < 0.03 for number in (1, 2, 3, 4))
     measured = in_time([10.0] * 9 + [90.0], 0.05)
     assert abs([measured.draw(generator) for _ in range(4000)].count(2) / 4000 - 0.1) < 0.02
@@ -321,8 +319,7 @@ def job(latency, environment="reach", policy="zero_action", options=None, **argu
 
 def test_times_come_to_control_steps_of_the_environment_before_the_run_starts():
     resolved = job({"ms": 120, "meanwhile": "hold"}, environment="lift_object")
-    assert resolved.latency is not None
-    assert resolved.latency.delays == Delays(steps=((3, 1),), control_dt=0.05)
+    assert resolved.delays == Delays(steps=((3, 1),), control_dt=0.05)
 
 
 OPENPI = {"states": {"observation/state": ["robot_joint_pos"]}, "action_chunk_length": 6}
@@ -352,7 +349,7 @@ AVERAGING = {**CLOSED, "temporal_ensemble_coeff": 0.1}
 def test_what_a_policys_options_already_rule_out_is_refused_before_it_is_built(latency, policy, options, key):
     ask = partial(job, latency, "lift_object", policy, options, camera_size=64, enable_cameras=True)
     if key is None:
-        assert ask().latency is not None
+        assert ask().delays is not None
         return
     with pytest.raises(ConfigError) as refused:
         ask()
@@ -371,7 +368,7 @@ class BuiltItsOwnWay(ConstantChunks):
 
 
 def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_options():
-    assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").latency is not None
+    assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").delays is not None
 
 
 @pytest.mark.parametrize(
@@ -403,11 +400,11 @@ def test_what_environment_and_policy_cannot_do_is_refused_when_they_are_built(
     steps, meanwhile, environment, policy, why
 ):
     delays = Delays(steps=tuple((number, 1) for number in range(steps[0], steps[1] + 1)))
-    latency = JobLatency(config=LatencyConfig(steps=steps, meanwhile=Meanwhile(meanwhile)), delays=delays)
+    config = LatencyConfig(steps=steps, meanwhile=Meanwhile(meanwhile))
     group = EnvGroup(environment=environment, policy=policy)
-    assert late_groups([group], None, QueryTimes()) == [group]
+    assert late_groups([group], None, None, None, QueryTimes()) == [group]
     with pytest.raises(ConfigError, match=why) if why else nullcontext():
-        assert isinstance(late_groups([group], latency, QueryTimes())[0].policy, LatePolicy)
+        assert isinstance(late_groups([group], config, delays, None, QueryTimes())[0].policy, LatePolicy)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import torch
 from isaaclab_arena.config.schema import Delays, JobConfig, LatencyConfig, Meanwhile
 from isaaclab_arena.evaluation.builds import GroupBuilder, Kept, StartUpClock, StartUpPart, reuse
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.latency import JobLatency
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
@@ -176,7 +175,7 @@ def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, mea
     config = LatencyConfig(steps=(steps, steps), meanwhile=meanwhile)
     job = dataclasses.replace(
         coin_job(policy_class=PlacedWhenItGoesOn, latency=config),
-        latency=JobLatency(config=config, delays=Delays(steps=((steps, 1),))),
+        delays=Delays(steps=((steps, 1),)),
     )
     built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     assert (built.plan_because is None) == is_bitwise

@@ -104,7 +104,7 @@ def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
 
 def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
     assert started.attempt is not None
-    return [job.settled_backend for job in settled_jobs(request.jobs, started.attempt)]
+    return [job.asked_backend for job in settled_jobs(request.jobs, started.attempt)]
 
 
 def planned(directory: Path) -> dict[str, str | None]:
