@@ -385,7 +385,7 @@ class Reading:
                         names.append(of_task.get("name"))
                         continue
                     job = replace(job, swept=swept, suite=member) if swept or member else job
-                    asked = self._command_line.robustness_of_jobs if asked is None else asked
+                    asked = self._command_line.robustness if asked is None else asked
                     arms: Sequence[JobConfig] = [job]
                     if asked is not None and not found:
                         arms = []

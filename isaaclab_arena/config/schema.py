@@ -346,25 +346,16 @@ class JobsFile:
 
 @dataclass(frozen=True, kw_only=True)
 class JobDefaults:
-    """Options of the command line for jobs that do not set them."""
+    """Values from the command line for jobs that do not set them."""
 
-    num_envs: EnvSlots | None = None
-    """Env slots of jobs without a number of their own."""
+    # The first two apply to a job that gives neither steps nor episodes; they exclude each other.
     num_steps: JobCount | None = None
-    """Control steps of jobs without steps or episodes of their own."""
     num_episodes: JobCount | None = None
-    """Episodes of jobs without steps or episodes of their own."""
+    num_envs: EnvSlots | None = None
     seed: Seed | None = None
-    """Seed of jobs without their own."""
-    placement_seed: Seed | None = None
-    """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
+    placement_seed: Seed | None = None  # seed of the initial conditions
     enable_cameras: bool = False
-    """Show policies the cameras' pictures, in every job without its own setting."""
-
-    @property
-    def robustness_of_jobs(self) -> Mapping[str, Any] | None:
-        """The key ``robustness`` of jobs without their own, None for none."""
-        return None
+    robustness: Mapping[str, Any] | None = None  # the job's ``robustness``, None for none
 
 
 # The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.

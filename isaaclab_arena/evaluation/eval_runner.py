@@ -5,10 +5,9 @@ python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --g
 python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_later
@@ -21,11 +20,11 @@ if __name__ == "__main__":
 from isaaclab_arena.config.arena import is_override
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
+from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import console, planning, run, validation
 from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
-from isaaclab_arena.nested import without_none
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
@@ -42,14 +41,18 @@ class EvalOptions(ClusterOptions):
     robustness_levels: Count | None = None
     """With --robustness, the highest level; by default 5, the edge of the range that is known to be solvable."""
 
-    @property
-    def robustness_of_jobs(self) -> Mapping[str, Any] | None:
-        """The key ``robustness`` of jobs without their own, None for none."""
+    def job_defaults(self) -> JobDefaults:
+        """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""
+        defaults = super().job_defaults()
         if self.robustness is None:
-            return None
+            if self.robustness_levels is not None:
+                raise ConfigError("says nothing without --robustness", key="--robustness_levels")
+            return defaults
         names = [name.strip() for name in self.robustness.split(",") if name.strip()]
-        axes = "all" if self.robustness == "all" else names
-        return without_none({"axes": axes, "levels": self.robustness_levels})
+        robustness: dict[str, object] = {"axes": "all" if self.robustness == "all" else names}
+        if self.robustness_levels is not None:
+            robustness["levels"] = self.robustness_levels
+        return replace(defaults, robustness=robustness)
 
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
@@ -109,8 +112,6 @@ def jobs_request(
 ) -> planning.RunRequest:
     """Return the request for a run of a job file, without a run. `ConfigError` if the file is missing or wrong."""
     # `overrides`: keys of an experiment that the command line sets. `arguments`: the command line.
-    if options.robustness is None and options.robustness_levels is not None:
-        raise ConfigError("says nothing without --robustness", key="--robustness_levels")
     read = load_jobs_file(
         options.eval_jobs_config,
         options.job_defaults(),

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -36,6 +36,28 @@ class Assignment(StrEnum):
     ROUND_ROBIN = "round_robin"
     SPLIT = "split"
     DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Options for the jobs of a run that do not set them, and for their policies."""
+
+    policy_device: str | None = None
+    """Device of policies with an option of that name."""
+    policy_device_id: int | None = None
+    """GPU index of policies with an option of that name."""
+    num_envs: Count | None = None
+    """Env slots of jobs without a number of their own."""
+    num_steps: Count | None = None
+    """Control steps of jobs without steps or episodes of their own."""
+    num_episodes: Count | None = None
+    """Episodes of jobs without steps or episodes of their own."""
+    seed: NotNegative | None = None
+    """Seed of jobs without their own."""
+    placement_seed: NotNegative | None = None
+    """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
+    enable_cameras: bool = False
+    """Show policies the cameras' pictures, in every job without its own setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +110,7 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ResultOptions, PlaceOptions, JobDefaults, FlagsWithoutEffect, LaunchOptions):
+class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions):
     """Options of any run; the bases hold those of its jobs, its directory and its results."""
 
     # Output besides the results.
@@ -116,10 +138,6 @@ class RunOptions(ResultOptions, PlaceOptions, JobDefaults, FlagsWithoutEffect, L
 
     device: str | None = None
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
-    policy_device: str | None = None
-    """Device of policies with an option of that name."""
-    policy_device_id: int | None = None
-    """GPU index of policies with an option of that name."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
     assignment: str = "round_robin"
@@ -166,10 +184,19 @@ class RunOptions(ResultOptions, PlaceOptions, JobDefaults, FlagsWithoutEffect, L
         )
 
     def job_defaults(self) -> JobDefaults:
-        """Return the defaults for jobs that do not say them."""
-        # The possible variations depend on no length, and nothing runs.
-        needs_none = self.list_variations and self.num_steps is None and self.num_episodes is None
-        return replace(self, num_steps=1) if needs_none else self
+        """Return the defaults of the command line for jobs that do not say them."""
+        num_steps = self.num_steps
+        if self.list_variations and num_steps is None and self.num_episodes is None:
+            # The possible variations depend on no length, and nothing runs.
+            num_steps = 1
+        return JobDefaults(
+            num_steps=num_steps,
+            num_episodes=self.num_episodes,
+            num_envs=self.num_envs,
+            seed=self.seed,
+            placement_seed=self.placement_seed,
+            enable_cameras=self.enable_cameras,
+        )
 
     def check(self) -> None:
         """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""

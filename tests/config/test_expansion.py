@@ -16,7 +16,7 @@ from isaaclab_arena.config.expansion.suites import (
     sweep_problems,
 )
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.schema import JobConfig, JobsFile, SuiteMember
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, SuiteMember
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.registry import Registry
@@ -381,7 +381,7 @@ def robustness_read(*jobs: dict[str, Any], **how: Any) -> tuple[JobConfig, ...]:
 
 
 def robustness_typed(axes: str, levels: int | None = None) -> Any:
-    return EvalOptions(eval_jobs_config="", robustness=axes, robustness_levels=levels).robustness_of_jobs
+    return EvalOptions(eval_jobs_config="", robustness=axes, robustness_levels=levels).job_defaults().robustness
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_arms_stand_where_their_job_stood_and_are_counted_on():
 
 
 def test_defaults_the_file_and_the_command_line_may_ask_for_it_and_the_job_has_the_last_word():
-    asked = EvalOptions(eval_jobs_config="", robustness="all", robustness_levels=1)
+    asked = JobDefaults(robustness={"levels": 1})
     assert [job.name for job in robustness_read({"name": "a"}, defaults=asked)] == ["a-0", "a-1"]
     of_file = {"defaults": {"robustness": {"levels": [3]}}}
     assert [job.name for job in robustness_read({"name": "a"}, more=of_file, defaults=asked)] == ["a-0", "a-3"]
