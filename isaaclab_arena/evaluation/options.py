@@ -110,10 +110,8 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions):
-    """Options of any run; the bases hold those of its jobs, its directory and its results."""
-
-    # Output besides the results.
+class DisplayOptions:
+    """Output of a run besides its results, which no result depends on."""
 
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
@@ -134,7 +132,23 @@ class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, La
     """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
 
-    # Devices and ranks, the pace of the run, and its end after errors.
+    def video_options(self) -> VideoOptions:
+        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
+        episodes = self.video_episodes
+        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
+            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
+        return VideoOptions(
+            camera=self.record_camera_video,
+            viewport=self.record_viewport_video,
+            first_episodes=int(episodes) if episodes.isdigit() else None,
+            only_failures=episodes == "failures",
+            frames_per_second=self.video_fps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceOptions:
+    """Devices and ranks of a run, its pace, and its end after errors."""
 
     device: str | None = None
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
@@ -170,18 +184,12 @@ class RunOptions(ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, La
         mode = Assignment(self.assignment)
         return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
-    def video_options(self) -> VideoOptions:
-        """Return the options of the films. `ConfigError` unless ``video_episodes`` is all, failures or a number."""
-        episodes = self.video_episodes
-        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
-            raise ConfigError(f"give all, failures or a number, got '{episodes}'", key="--video_episodes")
-        return VideoOptions(
-            camera=self.record_camera_video,
-            viewport=self.record_viewport_video,
-            first_episodes=int(episodes) if episodes.isdigit() else None,
-            only_failures=episodes == "failures",
-            frames_per_second=self.video_fps,
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(
+    PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
+):
+    """Options of any run. The class of an option says what depends on it."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""
@@ -307,7 +315,7 @@ def read_command_line(
             raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)
 
-    return tyro.cli(
+    options, unknown = tyro.cli(
         options_class,
         prog=program,
         args=translated,
@@ -316,6 +324,7 @@ def read_command_line(
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
+    return options, unknown
 
 
 def is_run(argument: str) -> bool:
