@@ -214,7 +214,7 @@ class DistributedContext:
                 raise _inconsistent(problem, environ)
 
         # Several ranks on a machine share its GPUs.
-        choice = choose_rank_device(
+        chosen, reason = choose_rank_device(
             device,
             local_rank=local_rank,
             local_world_size=local_world_size if world_size == 1 or "LOCAL_WORLD_SIZE" in environ else None,
@@ -237,8 +237,8 @@ class DistributedContext:
             local_rank=local_rank,
             world_size=world_size,
             local_world_size=local_world_size,
-            device=choice.device,
-            device_reason=choice.reason,
+            device=chosen,
+            device_reason=reason,
             master_address=master_address,
             attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
             launched_by_torchrun="TORCHELASTIC_RUN_ID" in environ,

