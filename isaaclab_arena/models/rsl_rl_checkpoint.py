@@ -331,13 +331,8 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
     if key == "model_state_dict":
         # Versions 2 and 3 keep all networks in one state, under other names.
         role = "student" if any(name.startswith("student.") for name in state) else "actor"
-        renamed: State = {}
-        for name, tensor in state.items():
-            if name.startswith(_OF_OTHERS):
-                continue
-            old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
-            renamed[name if old is None else _RENAMED[role][old] + name.removeprefix(old)] = tensor
-        state = renamed
+        own = {name: tensor for name, tensor in state.items() if not name.startswith(_OF_OTHERS)}
+        state = {_new_name(role, name) or name: tensor for name, tensor in own.items()}
     return _whole_state(state, checkpoint.get("obs_norm_state_dict"), path)
 
 
@@ -411,10 +406,15 @@ def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     state = checkpoint.get("model_state_dict")
     for name, tensor in state.items() if _is_state(state) else ():
         for role in ("actor", "critic"):
-            if (old := next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)) is not None:
-                yield role, _RENAMED[role][old] + name.removeprefix(old), tensor
+            if (new := _new_name(role, name)) is not None:
+                yield role, new, tensor
         if name in _STD:
             yield "actor", _STD[name], tensor
+
+
+def _new_name(role: str, name: str) -> str | None:
+    """Return rsl_rl 5's name of a role's tensor in an older version, None for one of another role."""
+    return next((new + name.removeprefix(old) for old, new in _RENAMED[role].items() if name.startswith(old)), None)
 
 
 def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path) -> State:
