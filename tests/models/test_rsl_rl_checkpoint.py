@@ -20,7 +20,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     load_network,
     read_agent_settings,
 )
-from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
+from tests.models.trainings import GAUSSIAN, NUM_OBSERVATIONS, Training, trained
 
 # Networks of real checkpoints give the bits that rsl_rl itself gives.
 
