@@ -173,7 +173,6 @@ class DistributedContext:
     # The device of the simulation and, by default, the policy.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     device_reason: str = "the default"  # for the log
-    visible_gpus: int = 0  # GPUs that this process can use
     master_address: str | None = None  # `host:port` where ranks meet, None for a single process
     # The number of this start of the ranks, so that a restart does not read the files of an earlier one.
     attempt: str = "0"
@@ -215,12 +214,11 @@ class DistributedContext:
                 raise _inconsistent(problem, environ)
 
         # Several ranks on a machine share its GPUs.
-        gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
-        choice = choose_rank_device(
+        chosen, reason = choose_rank_device(
             device,
             local_rank=local_rank,
             local_world_size=local_world_size if world_size == 1 or "LOCAL_WORLD_SIZE" in environ else None,
-            visible_gpus=gpus,
+            visible_gpus=visible_gpu_count() if visible_gpus is None else visible_gpus,
             environ=environ,
         )
 
@@ -239,9 +237,8 @@ class DistributedContext:
             local_rank=local_rank,
             world_size=world_size,
             local_world_size=local_world_size,
-            device=choice.device,
-            device_reason=choice.reason,
-            visible_gpus=gpus,
+            device=chosen,
+            device_reason=reason,
             master_address=master_address,
             attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
             launched_by_torchrun="TORCHELASTIC_RUN_ID" in environ,

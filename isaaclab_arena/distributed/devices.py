@@ -42,13 +42,6 @@ _MORE_INDICES = re.compile(r"[\d\s,\[\]]+", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+", re.ASCII)
 
 
-class GpuSelection(NamedTuple):
-    """The GPUs of the ranks, one each."""
-
-    ids: tuple[str, ...]  # indices or UUIDs as in CUDA_VISIBLE_DEVICES, in rank order; empty for the CPU
-    note: str | None = None  # for the user, if the choice differs from the request
-
-
 def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
     """Join ``--gpu-ids 0 1`` into one argument ``--gpu_ids=0 1``; ConfigError if the option has no value."""
     joined: list[str] = []
@@ -73,9 +66,11 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelection:
+def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> tuple[tuple[str, ...], str | None]:
     """Select visible GPUs by ``0 1``, ``0,1``, ``[0, 1]``, ``all`` or ``none``; ConfigError if malformed or twice."""
-    # Indices count among the visible GPUs. An empty text means the CPU, like ``none``.
+    # Return indices or UUIDs as in CUDA_VISIBLE_DEVICES, in rank order, none for the CPU; and a note for the user if
+    # the choice differs from the request. Indices count among the visible GPUs. An empty text means the CPU, like
+    # ``none``.
     plain = text.strip().lower()
     listed = "" if plain in {"all", "none"} else plain.removeprefix("[").removesuffix("]")
     words = [word for word in _SEPARATORS.split(listed) if word]
@@ -86,16 +81,15 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
     if twice := sorted({index for index in indices if indices.count(index) > 1}):
         raise ConfigError(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION)
     if not indices and plain != "all":
-        return GpuSelection(ids=())
+        return (), None
 
     # A mask (CUDA_VISIBLE_DEVICES) that hides every GPU means the CPU for any request.
     entries = None if mask is None else [entry.strip() for entry in mask.split(",") if entry.strip()]
     visible = tuple(map(str, range(visible_gpus)) if entries is None else entries[:visible_gpus])
     if not visible and entries is not None and entries[:1] in ([], ["-1"]):
-        return GpuSelection(ids=(), note=f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU")
+        return (), f"CUDA_VISIBLE_DEVICES is '{mask}', so there is one process, on the CPU"
     if plain == "all":
-        note = None if visible else "no GPU is visible, so there is one process, on the CPU"
-        return GpuSelection(ids=visible, note=note)
+        return visible, None if visible else "no GPU is visible, so there is one process, on the CPU"
     if beyond := [index for index in indices if index >= len(visible)]:
         named = ", ".join(map(str, beyond))
         missing = f"GPU {named} does not exist" if len(beyond) == 1 else f"GPUs {named} do not exist"
@@ -104,7 +98,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
             exists = "there is 0" if len(visible) == 1 else f"there are 0 to {len(visible) - 1}"
         masked = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"
         raise ConfigError(f"{missing}; {exists}{masked}", key=OPTION)
-    return GpuSelection(ids=tuple(visible[index] for index in indices))
+    return tuple(visible[index] for index in indices), None
 
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -283,13 +277,6 @@ def choose_opengl(
     return OpenglChoice(name=None, reason=reason)
 
 
-class DeviceChoice(NamedTuple):
-    """A device (``cpu``, or a GPU with its index), and the reason for the log."""
-
-    device: torch.device
-    reason: str
-
-
 def choose_rank_device(
     requested: str | None,
     *,
@@ -297,23 +284,23 @@ def choose_rank_device(
     local_world_size: int | None,
     visible_gpus: int,
     environ: Mapping[str, str] = os.environ,
-) -> DeviceChoice:
-    """Choose the device of a rank; ConfigError if the GPU does not exist or ranks cannot share GPUs evenly."""
+) -> tuple[torch.device, str]:
+    """Return a rank's device and the reason for it; ConfigError if it does not exist or ranks cannot share GPUs."""
     # ``requested`` is None for a GPU if there is one. Among several ranks on a machine even ``cuda:<index>`` means the
     # rank's own GPU, as in Isaac Lab Arena; otherwise all ranks would share one GPU.
     if requested is not None:
         device = check_device_exists(requested, visible_gpus=visible_gpus, option="--device", environ=environ)
         if device.type == "cpu" or local_world_size == 1:
-            return DeviceChoice(device=device, reason="asked for")
+            return device, "asked for"
     if visible_gpus == 0:
-        return DeviceChoice(device=torch.device("cpu"), reason="no CUDA device is visible")
+        return torch.device("cpu"), "no CUDA device is visible"
     device = gpu_of_rank(local_rank, local_world_size=local_world_size, visible_gpus=visible_gpus)
     reason = "the only visible GPU" if visible_gpus == 1 else f"LOCAL_RANK is {local_rank}"
     if local_rank >= visible_gpus > 1:
         reason += f", and {local_world_size} ranks share {visible_gpus} GPUs"
     if requested not in (None, "cuda", str(device)):
         reason += f", which takes precedence over --device {requested} where ranks share a machine"
-    return DeviceChoice(device=device, reason=reason)
+    return device, reason
 
 
 def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: int) -> torch.device:

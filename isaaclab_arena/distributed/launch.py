@@ -101,17 +101,16 @@ def launch_if_asked(
     ):
         if is_wrong:
             raise ConfigError(message, key=key)
-    if options.gpu_ids is None and options.nproc_per_node is None:
+    if not asked:
         return None
-    selection, num_processes = devices.GpuSelection(ids=()), options.nproc_per_node or 1
+    gpus: tuple[str, ...] = ()
     if options.gpu_ids is not None:
-        selection = devices.select_gpus(
+        gpus, note = devices.select_gpus(
             options.gpu_ids, mask=os.environ.get(devices.VISIBLE_DEVICES), visible_gpus=devices.selectable_gpu_count()
         )
-        num_processes = max(1, len(selection.ids))
-        if selection.note is not None:
-            _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
-    shown_gpus = ",".join(selection.ids)
+        if note is not None:
+            _LOG.info("--gpu_ids %s: %s", options.gpu_ids, note)
+    num_processes, shown_gpus = options.nproc_per_node or max(1, len(gpus)), ",".join(gpus)
     if num_processes == 1:
         # CUDA has not started yet, and reads the variable only once.
         os.environ[devices.VISIBLE_DEVICES] = shown_gpus

@@ -502,24 +502,13 @@ _HEAD = struct.Struct("=QQ")
 """Before each message: how many there were, and its size in bytes. Two ranks that call different things differ here."""
 
 
-@dataclass(eq=False)
-class _Connection:
-    """A connection to one rank, with the rest of the message under way."""
-
-    rank: int
-    socket: socket.socket
-    left_to_send: memoryview
-    left_to_receive: memoryview
-
-
 class Neighbours:
     """This rank's connections to all others, which are processes of the same machine."""
 
     def __init__(self, rank: int, sockets: Mapping[int, socket.socket], *, timeout_s: float) -> None:
         self._rank = rank
         self._timeout_s = timeout_s  # limit of the wait for the others in one exchange [s]
-        nothing = memoryview(b"")
-        self._connections = [_Connection(other, sockets[other], nothing, nothing) for other in sorted(sockets)]
+        self._sockets = {other: sockets[other] for other in sorted(sockets)}
         for to_rank in sockets.values():
             to_rank.settimeout(0.0)
         self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(len(sockets) + 1)]
@@ -539,54 +528,52 @@ class Neighbours:
         ]
         messages[self._rank][: _HEAD.size] = head
         gathered[self._rank].copy_(values.detach())
-        for connection in self._connections:
-            connection.left_to_send = messages[self._rank]
-            connection.left_to_receive = messages[connection.rank]
-        self._exchange()
+        self._exchange(messages)
         # A different head shows that the ranks are in different exchanges.
-        for connection in self._connections:
-            if messages[connection.rank][: _HEAD.size] != head:
-                raise self._failure([connection], "it takes part in another exchange than this rank does")
+        for other in self._sockets:
+            if messages[other][: _HEAD.size] != head:
+                raise self._failure([other], "it takes part in another exchange than this rank does")
         return gathered
 
     def close(self) -> None:
         """Close all connections; the others can still receive earlier messages."""
-        for connection in self._connections:
-            connection.socket.close()
+        for to_rank in self._sockets.values():
+            to_rank.close()
 
-    def _exchange(self) -> None:
-        """Send and receive until all messages are through; no rank waits to send before it receives."""
+    def _exchange(self, messages: Sequence[memoryview]) -> None:
+        """Send this rank's message and receive the others'; no rank waits to send before it receives."""
+        left_to_send = dict.fromkeys(self._sockets, messages[self._rank])
+        left_to_receive = {other: messages[other] for other in self._sockets}
         while True:
             waiting = select.poll()
             awaited = []
-            for connection in self._connections:
+            for other, to_rank in self._sockets.items():
                 # Send and receive as much as possible without waiting.
                 try:
                     with suppress(BlockingIOError):
-                        while connection.left_to_send:
-                            sent = connection.socket.send(connection.left_to_send)
-                            connection.left_to_send = connection.left_to_send[sent:]
+                        while left_to_send[other]:
+                            sent = to_rank.send(left_to_send[other])
+                            left_to_send[other] = left_to_send[other][sent:]
                     with suppress(BlockingIOError):
-                        while connection.left_to_receive:
-                            received = connection.socket.recv_into(connection.left_to_receive)
+                        while left_to_receive[other]:
+                            received = to_rank.recv_into(left_to_receive[other])
                             if not received:
                                 raise ConnectionResetError("closed by the other rank")
-                            connection.left_to_receive = connection.left_to_receive[received:]
+                            left_to_receive[other] = left_to_receive[other][received:]
                 except OSError as error:
-                    raise self._failure([connection], f"its connection is lost ({first_line(error)})") from error
-                events = select.POLLOUT if connection.left_to_send else 0
-                events |= select.POLLIN if connection.left_to_receive else 0
+                    raise self._failure([other], f"its connection is lost ({first_line(error)})") from error
+                events = select.POLLOUT if left_to_send[other] else 0
+                events |= select.POLLIN if left_to_receive[other] else 0
                 if events:
-                    waiting.register(connection.socket, events)
-                    awaited.append(connection)
+                    waiting.register(to_rank, events)
+                    awaited.append(other)
             if not awaited:
                 return
             if not waiting.poll(self._timeout_s * 1000.0):
                 raise self._failure(awaited, f"nothing came for {self._timeout_s:g} s")
 
-    def _failure(self, connections: Sequence[_Connection], reason: str) -> DistributedError:
-        lost = " and ".join(f"rank {connection.rank}" for connection in connections)
-        world_size = len(self._connections) + 1
+    def _failure(self, ranks: Sequence[int], reason: str) -> DistributedError:
+        lost, world_size = " and ".join(f"rank {rank}" for rank in ranks), len(self._sockets) + 1
         return DistributedError(f"rank {self._rank} of {world_size} cannot go on without {lost}: {reason}; see its log")
 
 
@@ -675,11 +662,7 @@ def between_neighbours(ranks: Ranks, *, timeout_s: float) -> Iterator[None]:
 
 def highest_of_ranks(number: int) -> int:
     """Return the largest of the ranks' numbers, the same on all ranks; waits until all have called."""
-    if _CONNECTED or not dist.is_initialized():
-        return max(int(each) for each in gather_from_ranks(torch.tensor(number)))
-    highest = torch.tensor(number, device=_device())
-    dist.all_reduce(highest, dist.ReduceOp.MAX)
-    return int(highest)
+    return max(int(each) for each in gather_from_ranks(torch.tensor(number)))
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
@@ -697,13 +680,8 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 def average_over_ranks_(values: torch.Tensor) -> None:
     """Replace a floating-point tensor by the mean of the ranks' tensors, with the same bits on all ranks."""
-    if not dist.is_initialized():
-        return
-    if _CONNECTED:
-        values.copy_(reduce(torch.Tensor.add_, _CONNECTED[-1].gather(values)))
-    else:
-        dist.all_reduce(values)
-    values /= dist.get_world_size()
+    if dist.is_initialized():
+        values.copy_(sum_over_ranks(values)).div_(dist.get_world_size())
 
 
 def gather_from_ranks(values: torch.Tensor) -> list[torch.Tensor]:

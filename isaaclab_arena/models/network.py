@@ -30,9 +30,7 @@ class Answer:
 class PolicyNetwork(ABC):
     """A network without state: its memory is an argument and a result."""
 
-    # Numbers per batch entry of the input and of the output; None if only a trial can tell.
-    num_inputs: int | None = None
-    num_outputs: int | None = None
+    num_inputs: int | None = None  # numbers per batch entry; None if only a trial can tell
     knows_std: bool = False  # True if its answers have a standard deviation
     # The shape of each part of one batch entry's memory, (num_layers, 1, hidden_size), and the device of new memory.
     memory_shapes: Sequence[Sequence[int]] = ()
@@ -140,7 +138,6 @@ class Actor(PolicyNetwork):
         self._activation = ACTIVATIONS[activation]
         self._normalizer, self._rnn, self._distribution = normalizer, rnn, distribution
         self.num_inputs = layers[0][0].shape[1] if rnn is None else rnn.input_size
-        self.num_outputs = layers[-1][0].shape[0] // distribution.features_per_action
         self.knows_std = distribution.std is not None
         if rnn is not None:
             # A GRU has a hidden state, an LSTM a cell state too.
@@ -166,7 +163,7 @@ class Actor(PolicyNetwork):
         features = torch.nn.functional.linear(features, *self._layers[-1])
         distribution = self._distribution
         if distribution.features_per_action > 1:
-            features = features.unflatten(-1, (distribution.features_per_action, self.num_outputs or 0))
+            features = features.unflatten(-1, (distribution.features_per_action, -1))
         std = None if distribution.std is None else distribution.std(features)
         return Answer(mean=distribution.mean(features), memory=memory, std=std)
 

@@ -31,17 +31,6 @@ _NETWORK_KEYS = ("student", "actor", "policy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
-    """The facts about a network beside its tensors."""
-
-    class_name: str = ""  # its class in rsl_rl, without module; empty if unknown
-    activation: str = "elu"  # one of rsl_rl's names
-    # ``class_name`` and options of its distribution; empty if unknown.
-    distribution: Mapping[str, Any] = field(default_factory=dict)
-    module: str = ""  # the module of the class if one is named
-
-
-@dataclass(frozen=True, kw_only=True)
 class AgentSettings:
     """The settings that decide how a checkpoint acts, with the keys of the file."""
 
@@ -65,20 +54,15 @@ class AgentSettings:
         return self.obs_groups.get(_DEFAULT_GROUP) or (_DEFAULT_GROUP,)
 
     @property
-    def network(self) -> NetworkSettings:
-        """The settings of the policy's network."""
+    def network(self) -> tuple[str, str, Mapping[str, Any]]:
+        """The path of the network's class, its activation, and its distribution with options; empty if unknown."""
         block = next((found for name in _NETWORK_KEYS if (found := getattr(self, name)) is not None), {})
-        module, _, class_name = str(block.get("class_name") or "").replace(":", ".").rpartition(".")
         distribution = block.get("distribution_cfg") or {}
         if not distribution and block.get("state_dependent_std"):
             std_type = block.get("noise_std_type") or "scalar"
             distribution = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": std_type}
-        return NetworkSettings(
-            class_name=class_name,
-            module=module,
-            activation=str(block.get("activation") or "elu").lower(),
-            distribution=distribution,
-        )
+        class_path = str(block.get("class_name") or "").replace(":", ".")
+        return class_path, str(block.get("activation") or "elu").lower(), distribution
 
 
 def find_agent_file(checkpoint: Path) -> Path | None:
@@ -119,14 +103,14 @@ _LAYER = re.compile(r"mlp\.(\d+)\.weight")
 _RNN_GATES: dict[int, type[torch.nn.LSTM] | type[torch.nn.GRU]] = {4: torch.nn.LSTM, 3: torch.nn.GRU}
 
 
-def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings) -> networks.Actor:
+def rebuilt_actor(
+    tensors: Mapping[str, torch.Tensor], activation: str, distribution_options: Mapping[str, Any]
+) -> networks.Actor:
     """Rebuild an actor from tensors (names of rsl_rl 5, float32); ConfigError for missing or unknown parts."""
     # Each part takes its tensors out; the rest is unknown.
     state = dict(tensors)
-    if network.activation not in networks.ACTIVATIONS:
-        raise ConfigError(
-            f"there is no activation '{network.activation}'{did_you_mean(network.activation, networks.ACTIVATIONS)}"
-        )
+    if activation not in networks.ACTIVATIONS:
+        raise ConfigError(f"there is no activation '{activation}'{did_you_mean(activation, networks.ACTIVATIONS)}")
 
     # Linear layers: an activation, which has no tensors but counts, separates two of them.
     indices = sorted(int(match[1]) for name in state if (match := _LAYER.fullmatch(name)))
@@ -148,7 +132,7 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
             raise ConfigError(f"has an observation normaliser that is not rsl_rl's EmpiricalNormalization; {EXPORT}")
         normalizer = mean.reshape(1, -1), std.reshape(1, -1)
 
-    distribution = _take_distribution(state, network.distribution)
+    distribution = _take_distribution(state, distribution_options)
     if state:
         names = ", ".join(sorted(state)[:5])
         raise ConfigError(f"has parts that are not known here ({names}), so it is no network of {CLASSES[0]}; {EXPORT}")
@@ -157,10 +141,10 @@ def rebuilt_actor(tensors: Mapping[str, torch.Tensor], network: NetworkSettings)
     if num_features % distribution.features_per_action:
         raise ConfigError(
             f"gives {num_features} numbers, which cannot be two for each action, as "
-            f"{network.distribution.get('class_name')} needs; its configuration is of another network"
+            f"{distribution_options.get('class_name')} needs; its configuration is of another network"
         )
     found = {"normalizer": normalizer, "rnn": rnn, "distribution": distribution}
-    actor = networks.Actor(layers, activation=network.activation, **found)
+    actor = networks.Actor(layers, activation=activation, **found)
 
     # Each part takes as many numbers as the part before it gives.
     inputs, outputs = ([weight.shape[side] for weight, _ in layers] for side in (1, 0))
@@ -278,17 +262,16 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
         message += "configuration its activation is unknown; name the file as agent_cfg_path"
         raise ConfigError(message, file=str(path))
 
-    network = settings.network
-    foreign = network.module and network.module.partition(".")[0] != "rsl_rl"
-    if foreign or network.class_name not in {"", *CLASSES}:
-        name = f"{network.module}.{network.class_name}" if network.module else network.class_name
-        message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
+    class_path, activation, distribution = settings.network
+    module, _, class_name = class_path.rpartition(".")
+    if module.partition(".")[0] not in {"", "rsl_rl"} or class_name not in {"", *CLASSES}:
+        message = f"is a network of the class '{class_path}'; known are {', '.join(CLASSES)}; {EXPORT}"
         raise ConfigError(message, file=str(path))
 
     state = actor_state(read_checkpoint(path), path)
     moved = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in state.items()}
     with problems_at(file=str(path)):
-        return rebuilt_actor(moved, network)
+        return rebuilt_actor(moved, activation, distribution)
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
@@ -348,13 +331,8 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
     if key == "model_state_dict":
         # Versions 2 and 3 keep all networks in one state, under other names.
         role = "student" if any(name.startswith("student.") for name in state) else "actor"
-        renamed: State = {}
-        for name, tensor in state.items():
-            if name.startswith(_OF_OTHERS):
-                continue
-            old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
-            renamed[name if old is None else _RENAMED[role][old] + name.removeprefix(old)] = tensor
-        state = renamed
+        own = {name: tensor for name, tensor in state.items() if not name.startswith(_OF_OTHERS)}
+        state = {_new_name(role, name) or name: tensor for name, tensor in own.items()}
     return _whole_state(state, checkpoint.get("obs_norm_state_dict"), path)
 
 
@@ -428,10 +406,15 @@ def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     state = checkpoint.get("model_state_dict")
     for name, tensor in state.items() if _is_state(state) else ():
         for role in ("actor", "critic"):
-            if (old := next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)) is not None:
-                yield role, _RENAMED[role][old] + name.removeprefix(old), tensor
+            if (new := _new_name(role, name)) is not None:
+                yield role, new, tensor
         if name in _STD:
             yield "actor", _STD[name], tensor
+
+
+def _new_name(role: str, name: str) -> str | None:
+    """Return rsl_rl 5's name of a role's tensor in an older version, None for one of another role."""
+    return next((new + name.removeprefix(old) for old, new in _RENAMED[role].items() if name.startswith(old)), None)
 
 
 def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path) -> State:

@@ -111,7 +111,6 @@ class SharedNetwork:
         self.about: Mapping[str, Any] = {
             "slots_per_call": None,
             "num_inputs": network.num_inputs,
-            "num_outputs": network.num_outputs,
             "knows_std": network.knows_std,
             "memory": [[part.shape[0], part.shape[2]] for part in network.new_memory(1)],
         }
@@ -130,8 +129,7 @@ class NetworkOnServer(networks.PolicyNetwork):
     def __init__(self, network: NetworkElsewhere) -> None:
         # One call covers all entries of a batch, so an answer has the same bits as without a server.
         self._network = network
-        self.num_inputs, self.num_outputs = network.about["num_inputs"], network.about["num_outputs"]
-        self.knows_std = network.about["knows_std"]
+        self.num_inputs, self.knows_std = network.about["num_inputs"], network.about["knows_std"]
         self.memory_shapes = [(num_layers, 1, size) for num_layers, size in network.about["memory"]]
 
     def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:

@@ -96,13 +96,10 @@ class ArmMotion:
 class Symmetry(Enum):
     """The yaws at which an upright object may be grasped from above; fingers along its y axis always work."""
 
-    EVERY_YAW = "every yaw"
-    QUARTER_TURNS = "quarter turns"
-    HALF_TURNS = "half turns"
-
-
-_QUARTER = ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT))
-_OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.0),)}
+    # Cosine and sine of half of each further turn that works.
+    EVERY_YAW = ()
+    QUARTER_TURNS = ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT))
+    HALF_TURNS = ((0.0, 1.0),)
 
 
 def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequence[float] = HAND_DOWN) -> torch.Tensor:
@@ -115,7 +112,7 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
     w, z = object_orientation[:, 0], object_orientation[:, 3]
     length = torch.sqrt(w * w + z * z).clamp(min=1e-9)
     w, z = w / length, z / length
-    for cosine, sine in _OTHER_TURNS[symmetry]:
+    for cosine, sine in symmetry.value:
         other_w, other_z = w * cosine - z * sine, w * sine + z * cosine
         better = other_w.abs() > w.abs()
         w, z = torch.where(better, other_w, w), torch.where(better, other_z, z)

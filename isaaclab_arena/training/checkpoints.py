@@ -248,29 +248,14 @@ _TAKEN = frozenset(
 State = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstWeights:
-    """The weights that training began with."""
-
-    file: str  # the checkpoint
-    iterations: int | None  # iterations that it was trained for, None if unknown
-    taken: tuple[str, ...]  # parts taken from it
-    begun_anew: tuple[str, ...]  # parts not taken, each with the reason
-
-    def __str__(self) -> str:
-        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
-        anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
-        return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
-
-
 def networks_of(algorithm: Any) -> dict[str, nn.Module]:
     """Return the networks of an algorithm by their role."""
     found = {role: getattr(algorithm, f"_raw_{role}", getattr(algorithm, role, None)) for role in ("actor", "critic")}
     return {role: network for role, network in found.items() if isinstance(network, nn.Module)}
 
 
-def begin_with(algorithm: Any, path: Path) -> FirstWeights:
-    """Load a checkpoint's weights and optimiser state; ConfigError if it is no rsl_rl (>= 2) one or does not fit."""
+def begin_with(algorithm: Any, path: Path) -> str:
+    """Load a checkpoint's weights and optimiser state, and return them in words; ConfigError if it does not fit."""
     checkpoint = rsl_rl_checkpoint.read_checkpoint(path)
     # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
     # networks fit. The learning rate stays the configured one.
@@ -303,8 +288,8 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     algorithm.load(learned, None, strict=True)
     others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
     anew += [f"not taken: {', '.join(others)}"] if others else []
-    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
-    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
+    trained = f" (iteration {checkpoint['iter']})" if isinstance(checkpoint.get("iter"), int) else ""
+    return f"training begins with {' and '.join(taken)} of {path}{trained}{'; ' if anew else ''}{', '.join(anew)}"
 
 
 def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:

@@ -194,7 +194,7 @@ class TrainingRun:
     evaluation: loop.ClosedLoopEvaluation | None  # None without evaluations
     command_line: tuple[str, ...]
     resume: bool
-    began_with: checkpoints.FirstWeights | None = None  # the checkpoint whose weights the learner begins with
+    began_with: str | None = None  # the weights that the learner begins with, in words
     timed_iterations: int = 0
     evaluation_measure: str = EVALUATION_TIME
 
@@ -275,7 +275,7 @@ class TrainingRun:
                 "world_size": len(self._devices),
                 "devices": list(self._devices),
                 "simulation_devices": list(self._simulation_devices),
-                "began_with": before.get("began_with") if self.began_with is None else str(self.began_with),
+                "began_with": before.get("began_with") if self.began_with is None else self.began_with,
                 "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), " ".join(self.command_line)],
                 "versions": settings.training_versions(),
             },

@@ -22,7 +22,7 @@ from isaaclab_arena.distributed.context import (
     die_with_parent,
     take_rank_of_scheduler,
 )
-from isaaclab_arena.distributed.devices import joined_gpu_ids
+from isaaclab_arena.distributed.devices import joined_gpu_ids, visible_gpu_count
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked, leave_for_launcher
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
@@ -54,7 +54,7 @@ def _tell_variables(context: DistributedContext, directory: Path) -> int:
         "arguments": sys.argv[1:],
         "children": children,
         "device": str(context.device),
-        "visible_gpus": context.visible_gpus,
+        "visible_gpus": visible_gpu_count(),
     }
     (directory / f"rank{context.rank}.json").write_text(json.dumps(seen))
     if context.is_rank_zero:

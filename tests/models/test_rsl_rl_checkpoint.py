@@ -20,7 +20,7 @@ from isaaclab_arena.models.rsl_rl_checkpoint import (
     load_network,
     read_agent_settings,
 )
-from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
+from tests.models.trainings import GAUSSIAN, NUM_OBSERVATIONS, Training, trained
 
 # Networks of real checkpoints give the bits that rsl_rl itself gives.
 
@@ -65,7 +65,7 @@ def test_a_network_answers_with_the_bits_of_rsl_rl(training_of, kind):
     generator = torch.get_rng_state()
     network, reference = load(training), training.reference()
     assert torch.equal(torch.get_rng_state(), generator), "the generator of the process is left alone"
-    assert (network.num_inputs, network.num_outputs) == (NUM_OBSERVATIONS, NUM_ACTIONS)
+    assert network.num_inputs == NUM_OBSERVATIONS
     for batch_size in (1, 5, 64):
         reference.policy.reset()
         memory = network.new_memory(batch_size)
@@ -325,9 +325,8 @@ def test_a_file_of_mjlab_is_read(tmp_path):
     assert settings.observation_groups == ("actor",)
     assert settings.clip_actions is None
     assert settings.action_scaling is ActionScaling.AS_IS
-    network = settings.network
-    assert (network.class_name, network.module, network.activation) == ("MLPModel", "", "elu")
-    assert network.distribution["class_name"] == "GaussianDistribution"
+    class_path, activation, distribution = settings.network
+    assert (class_path, activation, distribution["class_name"]) == ("MLPModel", "elu", "GaussianDistribution")
 
 
 def test_a_file_of_isaac_lab_is_read_and_nothing_in_it_is_run(tmp_path):
@@ -335,10 +334,8 @@ def test_a_file_of_isaac_lab_is_read_and_nothing_in_it_is_run(tmp_path):
     settings = read_agent_settings(written(tmp_path / "agent.yaml", ISAAC_LAB.replace("{marker}", str(marker))))
     assert not marker.exists()
     assert (settings.observation_groups, settings.clip_actions) == (("policy", "extra"), 5.0)
-    network = settings.network
-    assert (network.class_name, network.module) == ("ActorCriticRecurrent", "rsl_rl.modules")
-    assert network.activation == "relu"
-    assert network.distribution == {"class_name": "HeteroscedasticGaussianDistribution", "std_type": "log"}
+    distribution = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": "log"}
+    assert settings.network == ("rsl_rl.modules.ActorCriticRecurrent", "relu", distribution)
 
 
 def test_what_this_package_adds_and_the_groups_of_a_student_are_read(tmp_path):

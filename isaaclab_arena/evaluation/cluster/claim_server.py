@@ -165,13 +165,8 @@ def interval_s(num_ranks: int) -> float:
     return min(max(0.5, num_ranks / EXCHANGES_PER_S), 8.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimAnswer:
-    """The answer to a rank's question for a piece, or for the state of the claims."""
-
-    claim: claims.Claim | None  # None if the rank got no piece
-    state: claims.ClaimState  # the job in question is that of the claim, else that of the rank's question
-    settled: str | None  # content of the job's ``settled.json``, None if missing
+_ClaimAnswer: TypeAlias = tuple[claims.Claim | None, claims.ClaimState, str | None]
+"""A rank's piece, if it got one, the state of the claims, and the content of the job's ``settled.json``, if needed."""
 
 
 class ClaimServer:
@@ -214,8 +209,8 @@ class ClaimServer:
         built_environment: str | None = None,  # key of the rank's environment
         job_index: int | None = None,  # None for the next job
         piece: int | None = None,  # of `job_index`
-    ) -> ClaimAnswer:
-        """Give a rank a piece, and report the state of the claims."""
+    ) -> _ClaimAnswer:
+        """Give a rank a piece, and report the state of the claims on its job, else on the job in question."""
         claim, settled = None, None
         if job_index is None or piece is None:
             claim = self._table.claim_next(built_environment, rank=life.rank)
@@ -229,7 +224,7 @@ class ClaimServer:
         state = self._table.state(job_index, rank=life.rank)
         if job_index is not None and (suspected := self._suspects.pieces(job_index)):
             state = replace(state, open_pieces=as_ranges(of_ranges(state.open_pieces) - suspected))
-        return ClaimAnswer(claim=claim, state=state, settled=settled)
+        return claim, state, settled
 
     def begin(self, life: Life, claim: claims.Claim, first: int, last: int) -> None:
         """Note the episodes of a piece that a rank may be playing from now on."""
@@ -384,10 +379,6 @@ class RemoteLedger:
     _log_sent: int = field(default=0, init=False)  # [bytes]
     _kept: set[Path] = field(default_factory=set, init=False)  # delivered files that the rank still needs
 
-    def __post_init__(self) -> None:
-        self._claims_directory = None if self.is_own else claims.claims_directory(self.directory, self.orders.attempt)
-        self._log = self.directory / "logs" / f"rank{self.life.rank}.log"
-
     @contextmanager
     def delivering(self) -> Iterator[None]:
         """Deliver all that is written within a `with` block, the rest at its end."""
@@ -408,12 +399,7 @@ class RemoteLedger:
 
     def claim_next(self, built_environment: str | None) -> claims.Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
-        answer = self._hear(built_environment)
-        # Without the run's directory the rank needs a copy of the job's settled batch size.
-        if answer.claim is not None and answer.settled is not None and self.is_own:
-            name = self.jobs[answer.claim.job_index].job.config.name
-            atomic.write_text(self.directory / name / layout.SETTLED_FILE, answer.settled, overwrite=True)
-        return answer.claim
+        return self._hear(built_environment)
 
     def claim(self, job_index: int, piece: int) -> claims.Claim | None:
         """Claim a piece; None if it is not open."""
@@ -421,7 +407,7 @@ class RemoteLedger:
         is_fresh = self._said.job_index == job_index and self.clock() - self._said_at < 1.0
         if is_fresh and not contain(self._said.open_pieces, piece):
             return None
-        return self._hear(None, job_index, piece).claim
+        return self._hear(None, job_index, piece)
 
     def begin(self, claim: claims.Claim, first: int, last: int) -> None:
         """Report the episodes that may run from now on; they are suspected if this rank dies."""
@@ -431,8 +417,9 @@ class RemoteLedger:
     def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
-        directory, later = self._claims_directory, claims.claim_name(claim, generations_on=1)
-        return self.failure is None and (directory is None or not (directory / later).exists())
+        directory = claims.claims_directory(self.directory, self.orders.attempt)
+        is_taken = not self.is_own and (directory / claims.claim_name(claim, generations_on=1)).exists()
+        return self.failure is None and not is_taken
 
     def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""
@@ -493,7 +480,8 @@ class RemoteLedger:
             is_kept = path.name == layout.SETTLED_FILE
             self._kept |= {path} if is_kept else set()
             yield from ((call, None if is_kept else path) for call in self._keep(path))
-        while self.is_own and (part := self._keep(self._log, self._log_sent)) and (content := part[0][2]):
+        log = self.directory / "logs" / f"rank{self.life.rank}.log"
+        while self.is_own and (part := self._keep(log, self._log_sent)) and (content := part[0][2]):
             self._log_sent += len(content)
             yield part[0], None
 
@@ -506,11 +494,15 @@ class RemoteLedger:
             return [("keep", (str(path.relative_to(self.directory)), offset), content)]
         return []
 
-    def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> ClaimAnswer:
+    def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> claims.Claim | None:
         told = self.ask([("claim", (built, job_index, piece), None)])
-        answer = json_values.adapter(ClaimAnswer).validate_python(told)
-        self._said, self._said_at = answer.state, self.clock()
-        return answer
+        claim, self._said, settled = json_values.adapter(_ClaimAnswer).validate_python(told)
+        self._said_at = self.clock()
+        # Without the run's directory the rank needs a copy of the job's settled batch size.
+        if claim is not None and settled is not None and self.is_own:
+            name = self.jobs[claim.job_index].job.config.name
+            atomic.write_text(self.directory / name / layout.SETTLED_FILE, settled, overwrite=True)
+        return claim
 
 
 def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
@@ -579,24 +571,21 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
 
 # A directory for the files of one process, on a disk of its own.
 
-_OF_PROCESS = "isaaclab_arena_rank"
-_OWNER = re.compile(rf"{_OF_PROCESS}[0-9]+_[0-9a-f]{{8}}_([0-9]+)_([0-9]+)_.*")
-
 
 @contextmanager
 def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
     """Yield a new directory below `root` for a ``with`` block. Remove those that dead processes have left there."""
-    pid, machine = os.getpid(), f"{zlib.crc32(processes.machine_identity().encode()):08x}"
+    # Directories of other machines stay.
+    begin, pid, machine = "isaaclab_arena_rank", os.getpid(), f"{zlib.crc32(processes.machine_identity().encode()):08x}"
     with atomic.storage_errors("make a directory in", root):
         root.mkdir(parents=True, exist_ok=True)
-        # Only of this machine.
-        for path in root.glob(f"{_OF_PROCESS}*_{machine}_*"):
-            owner = _OWNER.fullmatch(path.name)
+        for path in root.glob(f"{begin}*_{machine}_*"):
+            owner = re.fullmatch(rf"{begin}[0-9]+_{machine}_([0-9]+)_([0-9]+)_.*", path.name)
             is_mine = owner is not None and path.lstat().st_uid == os.getuid()
             if owner and is_mine and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
                 # It follows no link.
                 shutil.rmtree(path, ignore_errors=True)
-        prefix = f"{_OF_PROCESS}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
+        prefix = f"{begin}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
         own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)
     with own as name:
         yield Path(name)

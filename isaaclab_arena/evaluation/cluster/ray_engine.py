@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import os
 import re
 import socket
 import sys
@@ -160,10 +159,8 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
         raise ConfigError(Problem(message, key="--ray_address")) from error
     try:
         is_copied = ray.get_runtime_context().runtime_env.get("working_dir")
-        yield RayEngine(
-            is_local=address == "local",
-            working_directory=None if is_copied else os.getcwd(),  # noqa: PTH109
-        )
+        directory = None if is_copied else str(Path.cwd())
+        yield RayEngine(is_local=address == "local", working_directory=directory)
     finally:
         ray.shutdown()
 
@@ -177,8 +174,8 @@ class RayEngine:
     ask: Ask = lambda _: None  # of the claim server, once it is started
     _orders: RunOrders = field(init=False)
     _claim_server: Any = field(init=False)
-    _actors: dict[Life, Any] = field(default_factory=dict, init=False)
-    _running: dict[Any, Life] = field(default_factory=dict, init=False)
+    # The ranks and their actors, by the outcome to come.
+    _ranks: dict[Any, tuple[Life, Any]] = field(default_factory=dict, init=False)
 
     def check_nodes(self, needs: NodeNeeds) -> None:
         """Raise `ConfigError` with everything that nodes lack, among those with enough resources for a rank."""
@@ -195,24 +192,24 @@ class RayEngine:
         checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
         pending, problems = [each.remote(words) for each in checks], []
         for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
-            name, left, checking = node["NodeManagerHostname"], _TRIES_OF_A_CHECK, reference
-            told: Any = None
+            name, checking, told = node["NodeManagerHostname"], reference, None
             # Ray's own retries would never end on a node that lacks memory.
-            while left:
-                left -= 1
+            for _ in range(_TRIES_OF_A_CHECK):
                 try:
-                    told, left = ray.get(checking), 0
+                    told = ray.get(checking)
                 except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
                     told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
                     checking = there.remote(words)
+                    continue
                 except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
                     # Ray lists a node that has gone for a while.
                     _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
-                    told, left = None, 0
+                    told = None
                 except exceptions.RayError as error:
-                    lacks, left = "it lacks this package or has another version of it", 0
+                    lacks = "it lacks this package or has another version of it"
                     told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
+                break
             problems += [] if told is None else [Problem(told)]
         refuse(problems)
 
@@ -232,23 +229,22 @@ class RayEngine:
         rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
         elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(avoid))})"}} if avoid else {}
         actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._claim_server, life.rank)
-        self._actors[life] = actor
-        self._running[actor.run.remote(json_line(orders), json_line(life))] = life
+        self._ranks[actor.run.remote(json_line(orders), json_line(life))] = life, actor
 
     def waiting(self) -> Collection[Life]:
         """Return the ranks without a worker process, which wait for resources."""
         # Ray's public list of actors needs the dashboard, which a cluster may lack.
-        return [life for life, actor in self._actors.items() if not actors(actor._actor_id.hex()).get("Pid")]
+        return [life for life, actor in self._ranks.values() if not actors(actor._actor_id.hex()).get("Pid")]
 
     def wait(self, timeout_s: float) -> Sequence[tuple[Life, str | Exception]]:
         """Return the ranks that have ended since the last call, each with its final state or its error."""
-        ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s) if self._running else ((), ())
-        return [(self._running[reference], self._outcome(reference)) for reference in ended]
+        ended, _ = ray.wait(list(self._ranks), num_returns=1, timeout=timeout_s) if self._ranks else ((), ())
+        return [(self._ranks[reference][0], self._outcome(reference)) for reference in ended]
 
     def kill(self, life: Life) -> None:
         """End a rank at once."""
-        self._running = {reference: each for reference, each in self._running.items() if each != life}
-        ray.kill(self._actors.pop(life))
+        (reference,) = [reference for reference, (each, _) in self._ranks.items() if each == life]
+        ray.kill(self._ranks.pop(reference)[1])
 
     def has_nodes(self, avoided: Collection[str]) -> bool:
         """Whether another node than these has enough resources for a rank."""
@@ -260,7 +256,7 @@ class RayEngine:
         return f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU"
 
     def _outcome(self, reference: Any) -> str | Exception:
-        actor = self._actors.pop(self._running.pop(reference))
+        _, actor = self._ranks.pop(reference)
         try:
             return ray.get(reference)
         except exceptions.RayTaskError as error:

@@ -183,7 +183,7 @@ def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, clai
     clock_s = [0.0]
     rank = Rank(claim_server, tmp_path / "node", 0, clock=lambda: clock_s[0])
     rank.claim()
-    other = claim_server.claim(Life(rank=1)).claim
+    other, *_ = claim_server.claim(Life(rank=1))
     assert other is not None
     for piece, asked in ((7, 2), (6, 3), (other.piece, 3)):
         rank.ledger.claim(0, piece)
@@ -329,9 +329,9 @@ def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster
     rank.ledger.begin(claim, 0, 2)
     cluster.die(0)
     life = cluster.ranks[1].life
-    answer = cluster.claim_server.claim(life, None, 0, claim.piece)
-    assert answer.claim is None
-    assert claim.piece not in of_ranges(answer.state.open_pieces)
+    given, state, _ = cluster.claim_server.claim(life, None, 0, claim.piece)
+    assert given is None
+    assert claim.piece not in of_ranges(state.open_pieces)
 
 
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):

@@ -214,9 +214,9 @@ def kept_of(learner: Learner, role: str, name: str) -> dict[str, torch.Tensor]:
 def test_a_checkpoint_of_isaac_labs_rsl_rl_2_with_one_state_for_both_networks(old):
     path, module, optimizer = old
     learner = small_learner(*PLAIN)
-    taken = begin_with(learner.algorithm, path)
-    assert taken.taken == ("the actor", "the critic", "the optimiser")
-    assert "(iteration 1499)" in str(taken)
+    told = begin_with(learner.algorithm, path)
+    assert told.startswith("training begins with the actor and the critic and the optimiser of ")
+    assert "(iteration 1499)" in told
     for role in ("actor", "critic"):
         expected = {f"mlp.{name}": value for name, value in getattr(module, role).state_dict().items()}
         assert_same({k: v for k, v in weights(learner, role).items() if k.startswith("mlp.")}, expected)
@@ -253,9 +253,9 @@ def test_normalisers_lie_beside_the_networks_in_rsl_rl_2_and_within_their_state_
             saved["model_state_dict"] |= {f"{role}_obs_normalizer.{name}": value for name, value in own.items()}
     torch.save(saved, path)
     learner = small_learner(*SIZES)
-    taken = begin_with(learner.algorithm, path)
-    assert taken.taken == ("the actor", "the critic", "the optimiser")
-    assert "not taken" not in str(taken)
+    told = begin_with(learner.algorithm, path)
+    assert told.startswith("training begins with the actor and the critic and the optimiser of ")
+    assert "not taken" not in told
     assert (weights(learner, "actor")["obs_normalizer.count"], weights(learner, "critic")["obs_normalizer.count"]) == (
         4096,
         7,
@@ -273,8 +273,8 @@ def test_a_checkpoint_of_mjlabs_rsl_rl_5_with_a_state_for_each_network(tmp_path,
     state = {"infos": {"env_state": {"common_step_counter": 12}}, "actor_state_dict": renamed}
     torch.save({**saved, **state}, training.checkpoint)
     learner = small_learner(*SIZES, "agent.critic.obs_normalization=false")
-    taken = begin_with(learner.algorithm, training.checkpoint)
-    assert taken.taken == ("the actor", "the critic", "the optimiser")
+    told = begin_with(learner.algorithm, training.checkpoint)
+    assert told.startswith("training begins with the actor and the critic and the optimiser of ")
     assert_same(weights(learner, "actor"), actor)
     assert_same(weights(learner, "critic"), saved["critic_state_dict"])
     parameters = [each.alg.actor.parameters() for each in (training.runner,)]
@@ -290,7 +290,7 @@ def test_a_recurrent_network_of_rsl_rl_5(tmp_path):
     words = (*PLAIN, *(f"agent.actor.{name}={value}" for name, value in lstm.items()))
     words = (*words, "agent.actor.distribution_cfg.class_name=GaussianDistribution")
     learner = small_learner(*words)
-    assert begin_with(learner.algorithm, training.checkpoint).taken[0] == "the actor"
+    assert "begins with the actor " in begin_with(learner.algorithm, training.checkpoint)
     assert_same(weights(learner, "actor"), saved["actor_state_dict"])
     with pytest.raises(ConfigError, match=r"'rnn\.rnn\.weight_hh_l0' of 32 x 8, and 16 x 4"):
         begin_with(small_learner(*words, "agent.actor.rnn_hidden_dim=4").algorithm, training.checkpoint)
@@ -301,7 +301,7 @@ def test_a_recurrent_network_of_rsl_rl_5(tmp_path):
 def test_a_deviation_is_taken_as_a_logarithm_where_that_is_what_is_learned(old):
     path, module, _ = old
     learner = small_learner(*PLAIN, "agent.actor.distribution_cfg={class_name: GaussianDistribution, std_type: log}")
-    assert "the optimiser begins anew" in begin_with(learner.algorithm, path).begun_anew
+    assert "the optimiser begins anew" in begin_with(learner.algorithm, path)
     assert torch.equal(weights(learner, "actor")["distribution.log_std_param"], module.std.detach().log())
 
 
@@ -323,22 +323,21 @@ def test_a_critic_that_does_not_fit_or_is_missing_begins_anew_and_that_is_told(o
     torch.save({"model_state_dict": {**state, **critic}, "iter": 7, "rnd_state_dict": {}}, path)
     learner = small_learner(*PLAIN)
     before = {name: value.clone() for name, value in weights(learner, "critic").items()}
-    taken = begin_with(learner.algorithm, path)
-    assert taken.taken == ("the actor",)
-    assert "99 numbers, and 5" in taken.begun_anew[0]
-    assert "not taken: rnd_state_dict" in str(taken)
+    told = begin_with(learner.algorithm, path)
+    assert told.startswith("training begins with the actor of ")
+    assert "99 numbers, and 5" in told
+    assert "not taken: rnd_state_dict" in told
     assert_same(weights(learner, "critic"), before)
     actor = {f"mlp.{k}": v for k, v in module.actor.state_dict().items()}
     torch.save({"actor_state_dict": {**actor, "distribution.std_param": torch.ones(NUM_ACTIONS)}}, path)
-    critics, optimisers = begin_with(small_learner(*PLAIN).algorithm, path).begun_anew
-    assert critics.startswith("the critic begins anew")
-    assert optimisers == "the optimiser begins anew"
+    told = begin_with(small_learner(*PLAIN).algorithm, path)
+    assert told.endswith("; the critic begins anew: the file holds none, the optimiser begins anew")
 
 
 def test_grpo_takes_the_actor_and_stays_near_it(old):
     path, module, _ = old
     learner = small_learner(*PLAIN, *GRPO, "agent.algorithm.kl_coef=0.1")
-    assert begin_with(learner.algorithm, path).taken == ("the actor", "the optimiser")
+    assert "begins with the actor and the optimiser of" in begin_with(learner.algorithm, path)
     reference = learner.algorithm.reference.state_dict()
     assert torch.equal(reference["mlp.0.weight"], module.state_dict()["actor.0.weight"])
     learner.iterate()
@@ -351,7 +350,7 @@ def test_steps_of_the_optimiser_may_be_plain_numbers_as_older_versions_of_torch_
         kept["step"] = 3
     torch.save({"model_state_dict": module.state_dict(), "optimizer_state_dict": state}, path)
     learner = small_learner(*PLAIN)
-    assert begin_with(learner.algorithm, path).taken[-1] == "the optimiser"
+    assert "and the optimiser of" in begin_with(learner.algorithm, path)
     learner.iterate()
 
 
@@ -369,7 +368,7 @@ def test_steps_of_the_optimiser_may_be_plain_numbers_as_older_versions_of_torch_
 def test_an_optimiser_that_is_none_begins_anew(old, optimizer):
     path, module, _ = old
     torch.save({"model_state_dict": module.state_dict(), "optimizer_state_dict": optimizer}, path)
-    assert begin_with(small_learner(*PLAIN).algorithm, path).begun_anew == ("the optimiser begins anew",)
+    assert begin_with(small_learner(*PLAIN).algorithm, path).endswith(".pt; the optimiser begins anew")
 
 
 @pytest.mark.parametrize(
