@@ -230,7 +230,7 @@ def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
     found = leaderboard([run_of(tmp_path / "run", {"good": "s" * 40, "bad": "f" * 40}, starts=2)], Question())
     two = wilson_interval(2, 2)
     assert two is not None
-    assert [place.distinct for place in found.places] == [2, 2]
+    assert [place.distinct_conditions for place in found.places] == [2, 2]
     assert found.places[0].interval.low == found.places[0].mean_interval.low == pytest.approx(two.low)
     # Forty pairs would tell them apart, two do not.
     assert [place.like for place in found.places] == [("bad",), ("good",)]

@@ -48,7 +48,7 @@ class NodeNeeds:
     working_directory: str | None
     jobs_hash: str  # of the resolved jobs
     contents: dict[str, str]  # name -> hash or version of each content that jobs evaluate
-    versions: dict[str, str]  # package -> version
+    versions: Mapping[str, str]  # package -> version
     cpus: float  # cores per rank
     gpus: float  # GPUs per rank, or the fraction of one
 

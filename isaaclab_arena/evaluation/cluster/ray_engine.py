@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray import exceptions
@@ -192,11 +192,12 @@ class RayEngine:
         checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
         pending, problems = [each.remote(words) for each in checks], []
         for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
-            name, checking, told = node["NodeManagerHostname"], reference, None
+            name, checking = node["NodeManagerHostname"], reference
+            told: str | None = None
             # Ray's own retries would never end on a node that lacks memory.
             for _ in range(_TRIES_OF_A_CHECK):
                 try:
-                    told = ray.get(checking)
+                    told = cast("str | None", ray.get(checking))
                 except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
                     told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
