@@ -5,7 +5,7 @@ import random
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -94,9 +94,6 @@ _LOG = logging.getLogger(__name__)
 Writers: TypeAlias = "tuple[EpisodeRecorder | None, VideoRecorder | None]"
 """The writers of a job's recordings and films, None until the first environment is built."""
 
-PlayRebuild: TypeAlias = Callable[[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]], RolloutResult]
-"""Plays the episodes of a rebuild: gets the job with its length, their indices, the groups, and the file writers."""
-
 
 @dataclass(eq=False)
 class JobRun:
@@ -140,8 +137,12 @@ class JobRun:
                 return writers
         return None
 
-    def play_rebuilds(self, episodes: EpisodeQueue, play: PlayRebuild) -> None:
-        """Build and play each rebuild that has `episodes` left, until one is interrupted. Call `close_files` next."""
+    def rebuilds(
+        self, episodes: EpisodeQueue
+    ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
+        """Yield each rebuild that has `episodes` left: job with its length, episodes, groups, and file writers."""
+        # The loop over the rebuilds plays the episodes, and appends to `results` before it takes the next rebuild. An
+        # interrupted one is the last. Call `close_files` after the loop.
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
         if not self.results:
             # This package draws from none of these generators, but foreign policies do. Without the seed, the results
@@ -187,13 +188,12 @@ class JobRun:
             if network is not None:
                 network.seen = None
             try:
-                result = play(config, indices, groups, [writer for writer in self._writers if writer is not None])
+                yield config, indices, groups, [writer for writer in self._writers if writer is not None]
             finally:
                 self._pictures_drawn += sum(each.environment.pictures_drawn or 0 for each in groups) - drawn
                 if network is not None and used is not None:
                     self._server_usage = (self._server_usage or ServerUsage()) + (network.usage - used)
-            self.results.append(result)
-            if result.interrupted:
+            if self.results[-1].interrupted:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
@@ -459,27 +459,24 @@ class JobRunner:
         }
         foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         key = job.environment_key + job.policy_key
-
-        def play(
-            config: JobConfig, indices: Iterable[int], groups: Sequence[EnvGroup], writers: Sequence[Observer]
-        ) -> RolloutResult:
-            single = partial(rollout, groups[0].environment, groups[0].policy)
-            loop = single if len(groups) == 1 else partial(pipelined_rollout, groups)
-            with watchdog.guard(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
-                return loop(
-                    announced(job, indices, episodes),
-                    [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
-                    language_instruction=job.config.language_instruction,
-                    limits=RolloutLimits(
-                        max_steps=config.num_steps,
-                        max_envs=episodes.max_envs(config.num_envs),
-                        episode_timeout_s=episode_timeout_s,
-                    ),
-                    stop_requested=must_stop,
-                    stopwatch=stopwatch,
-                )
-
-        job_run.play_rebuilds(episodes, play)
+        with closing(job_run.rebuilds(episodes)) as rebuilds:
+            for config, indices, groups, writers in rebuilds:
+                single = partial(rollout, groups[0].environment, groups[0].policy)
+                play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
+                with watchdog.guard(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
+                    result = play(
+                        announced(job, indices, episodes),
+                        [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
+                        language_instruction=job.config.language_instruction,
+                        limits=RolloutLimits(
+                            max_steps=config.num_steps,
+                            max_envs=episodes.max_envs(config.num_envs),
+                            episode_timeout_s=episode_timeout_s,
+                        ),
+                        stop_requested=must_stop,
+                        stopwatch=stopwatch,
+                    )
+                job_run.results.append(result)
 
     def close(self) -> None:
         """Close environment and policy, end the interleaved jobs, wait for the last report. Raises like `run`."""
