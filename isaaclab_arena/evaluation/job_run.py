@@ -276,7 +276,9 @@ class JobRun:
                 f"{entry.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
                 f"{entry.num_envs} again"
             )
-        groups = late_groups(built.groups, config.latency, self.job.delays, self.job.latencies_ms, self._query_times)
+        groups = built.groups
+        if config.latency is not None:
+            groups = late_groups(groups, config.latency, self.job.delays, self.job.latencies_ms, self._query_times)
         if rebuild is None:
             return groups
 

@@ -395,7 +395,7 @@ def held(declared: HoldAction, last: torch.Tensor) -> torch.Tensor:
 
 
 def job_latency(
-    config: LatencyConfig | None,
+    config: LatencyConfig,
     directory: Path,
     environment: tuple[EnvironmentBuilder, Any],
     policy: tuple[type[PolicyBase], Mapping[str, Any]],
@@ -403,8 +403,6 @@ def job_latency(
     """Return the delays and the latencies [ms] of a job's answers, see `Job`. `ConfigError` with all known problems."""
     # `directory`: base of relative paths. `environment`: its builder and options. `policy`: its class and options.
     # Nothing is simulated here.
-    if config is None:
-        return None, None
     # From the first to the last number of control steps, each is equally likely.
     delays, latencies_ms = None, latencies_of(config, directory)
     if config.steps is not None:
@@ -435,14 +433,12 @@ def job_latency(
 
 def late_groups(
     groups: Sequence[EnvGroup],
-    config: LatencyConfig | None,
+    config: LatencyConfig,
     delays: Delays | None,
     latencies_ms: tuple[float, ...] | None,
     times: QueryTimes,
 ) -> Sequence[EnvGroup]:
-    """Wrap the policies of all groups in `LatePolicy`; unchanged without a latency. `ConfigError`: see `refusals`."""
-    if config is None:
-        return groups
+    """Wrap the policies of all groups in `LatePolicy`. `ConfigError`: see `refusals`."""
     if delays is None and latencies_ms is None:
         raise ConfigError("its latency was to be measured when the run started, and was not")
     late = []

@@ -248,7 +248,8 @@ def run_command_line(
         return 0
     if elsewhere is not None:
         return elsewhere(request)
-    check_trackers(options.tracking, key="tracking")
+    if options.tracking:
+        check_trackers(options.tracking, key="tracking")
     if context.launched_by_torchrun:
         processes.die_with_parent()
     set_up_torch(options.torch_threads, deterministic=options.deterministic)

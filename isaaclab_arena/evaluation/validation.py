@@ -265,10 +265,12 @@ class _Resolver:
             config = declared_options(policy_class).read(options, owner="policy")
             with problems_at(below="policy_config_dict"):
                 described = policy_class.description(config)
-        environment, policy = (builder, environment_config), (policy_class, options)
-        delays, latencies_ms = latency.job_latency(job.latency, self.directory, environment, policy)
-        of_policy = {"connections": connections, "doubts": doubts, "described": described}
-        return {**of_policy, "delays": delays, "latencies_ms": latencies_ms}
+        fields: _Fields = {"connections": connections, "doubts": doubts, "described": described}
+        if job.latency is not None:
+            environment, policy = (builder, environment_config), (policy_class, options)
+            delays, latencies_ms = latency.job_latency(job.latency, self.directory, environment, policy)
+            fields |= {"delays": delays, "latencies_ms": latencies_ms}
+        return fields
 
     def _once(self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig) -> _Result:
         """Resolve once for each key. Return the result, or raise its error, for every job that shares the key."""

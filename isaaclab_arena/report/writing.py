@@ -406,10 +406,10 @@ def page_of(
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
             errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
 
-    # While the last run is in progress (`running`), comparisons are left out: they read far more than the tables.
+    # Compare jobs, unless the last run is in progress (`running`): comparisons read far more than the tables.
     pairs: tuple[PairOnPage, ...] = ()
     robustness: tuple[Mapping[str, Any], ...] = ()
-    if not running:
+    if not running and len(jobs) > 1:
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
         pairs = pairs_on_page(read_runs, positions, [merged.answers for merged in runs.values()])
