@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 
 import pytest
 
@@ -128,3 +129,31 @@ def test_the_program_is_killed_and_then_the_claim_server_and_another_program_goe
     assert last.returncode == 0, last.stderr
     assert time.monotonic() - killed_s < patience_s(120)
     assert_nothing_lost_or_twice(running.output, undisturbed)
+
+
+@pytest.mark.timeout(10_800)
+def test_sixty_kills_of_ranks_and_programs_lose_nothing_and_run_nothing_twice(
+    tmp_path, jobs, undisturbed, moments, cluster
+):
+    (jobs.parent / GO).touch()
+    kills, number = Counter[str](), 0
+    while kills.total() < 60:
+        directory, resume, is_over = tmp_path / f"run{number}", tuple[object, ...](), False
+        directory.mkdir()
+        number += 1
+        while not is_over:
+            with driven(directory, jobs, cluster.address, *resume) as running:
+                running.wait_for_episodes(min(NUM_EPISODES, committed(running.output).total() + 1))
+                # A second death of the same episode's rank would be the episode's fault, so a program loses one rank.
+                at_work = sorted(ranks_at_work(running.output))
+                if at_work and running.process.poll() is None:
+                    os.kill(running.pid_of(moments.choice(at_work)), signal.SIGKILL)
+                    kills["rank"] += 1
+                if is_over := bool(resume):
+                    running.end(since_s=time.monotonic())
+                else:
+                    running.wait_for_episodes(min(NUM_EPISODES, committed(running.output).total() + 2))
+                    kills["program"] += running.process.poll() is None
+            resume = ("--resume", running.output)
+        assert_nothing_lost_or_twice(running.output, undisturbed)
+    logging.getLogger(__name__).warning("%s in %d runs", dict(kills), number)
