@@ -218,12 +218,14 @@ class RunOptions(
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
             mistakes.append((name, wrong, f"{value!a} holds a character that steers a terminal; name it without"))
-        no_preset = self.presets is not None and is_no_solver_here(self.presets)
-        here = f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
         mistakes += [
             ("record_trajectories", self.record_trajectories and self.no_dataset, "contradicts --no_dataset"),
             ("serve_evaluation_report", self.serve_evaluation_report and self.no_report, "contradicts --no_report"),
-            ("presets", no_preset, here),
+            (
+                "presets",
+                self.presets is not None and is_no_solver_here(self.presets),
+                f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment",
+            ),
             ("assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"),
             ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
             (

@@ -198,22 +198,22 @@ class _Resolver:
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
         # Of environment and policy: the fields of `Job`, empty if it is not found, and the problems of its options.
-        environment, own_args, of_environment = _Fields(), dict[str, Any](), list[Problem]()
-        policy, offers, of_policy = _Fields(), frozenset[str](), list[Problem]()
+        environment, own_args, environment_problems = _Fields(), dict[str, Any](), list[Problem]()
+        policy, offers, policy_problems = _Fields(), frozenset[str](), list[Problem]()
         # The problem of an unreadable name is reported already.
         with problems_into(of_options):
             if job.environment != UNREADABLE:
-                environment, own_args, of_environment = self._once("environment", wanted, self._environment, job)
-        of_options += of_environment
+                environment, own_args, environment_problems = self._once("environment", wanted, self._environment, job)
+        of_options += environment_problems
         with problems_into(of_options):
             if job.policy_type != UNREADABLE:
-                policy, offers, of_policy = self._once("policy", asked, self._policy, job)
-        of_options += of_policy
+                policy, offers, policy_problems = self._once("policy", asked, self._policy, job)
+        of_options += policy_problems
 
         conditions: _Fields = {"config": job}
         # A policy may set the number of episodes or steps itself.
         counts_itself = not offers.isdisjoint(("has_length", "is_recording", "num_episodes"))
-        is_sound = bool(environment) and not of_environment
+        is_sound = bool(environment) and not environment_problems
         if environment.get("environment_config") is not None:
             if own_args != job.environment_args:
                 job = replace(job, environment_args=own_args)
@@ -232,7 +232,7 @@ class _Resolver:
         if policy and not has_end:
             message = f"{_MISSING}: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
-        if not (policy and is_sound) or of_policy:
+        if not (policy and is_sound) or policy_problems:
             return None, problems
 
         found = {**environment, **policy}

@@ -40,6 +40,8 @@ def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(20))
     assert sum(bool(record.success) for record in notebook.records) == sum(toss(index) for index in range(20))
     assert (result.finished_episodes, result.cut_episodes) == (20, 0)
+    num_steps = sum(transition.num_running for transition in notebook.transitions)
+    assert num_steps == sum(record.length for record in notebook.records)
 
 
 class Trajectories(Observer):
@@ -322,7 +324,7 @@ def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
     notebook = Notebook()
     result = pipelined_rollout(coin_groups(1, 1), episodes(5), [notebook], stop_requested=lambda: next(asked))
     assert result.interrupted
-    assert len(notebook.transitions) == 7
+    assert [transition.num_running for transition in notebook.transitions] == [1] * 7
     assert result.cut_episodes == 2
 
 
@@ -330,6 +332,7 @@ def test_every_group_may_make_the_steps_that_a_job_is_limited_to():
     notebook = Notebook()
     result = pipelined_rollout(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
     assert len(notebook.transitions) == 2 * 30
+    assert sum(transition.num_running for transition in notebook.transitions) == 4 * 30
     num_started = sum(line.startswith("start") for line in notebook.lines)
     assert num_started == result.finished_episodes + result.cut_episodes
 

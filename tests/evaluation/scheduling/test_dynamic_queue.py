@@ -363,6 +363,7 @@ def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
     world = World(tmp_path, jobs_of(5), work=(AttemptEntry(job="job0", finished=((0, 5),)),))
     queue = world.queue(0)
     assigned = assigned_by(queue)
+    assert assigned.num_episodes is None, "another rank may finish the job"
     assert list(assigned.episodes.take(range(5))) == []
     assert run_job(world.runner(0), queue, assigned) is ReportedStatus.COMPLETED
     assert world.queue(1).next_job() is None
