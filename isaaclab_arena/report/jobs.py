@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -435,7 +435,8 @@ class Curve:
     points: tuple[PooledRate, ...]  # one per value, ascending
 
 
-class Matrix(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
     """Policies against tasks."""
 
     tasks: tuple[str, ...]  # columns

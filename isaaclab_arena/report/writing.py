@@ -363,7 +363,7 @@ class Page:
     suites: tuple[Mapping[str, Any], ...] = ()  # in order of the runs
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
     curves: tuple[sections.Curve, ...] = ()  # success by a swept key
-    matrix: sections.Matrix | None = None
+    matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
     pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
     robustness: tuple[Mapping[str, Any], ...] = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
@@ -436,10 +436,10 @@ def page_of(
         checkpoints=tuple(
             {
                 "policy": plain_text(policy),
-                "path": None if path is None else plain_text(path),
+                "path": None if path is None else plain_text(path),  # None for a policy without a checkpoint
                 "sha256": sha256,  # of everything that decides its actions; None if that is only this package
                 "short": "this package" if sha256 is None else shown(sha256),
-                "jobs": own,
+                "jobs": own,  # the jobs that evaluated it
             }
             for (policy, path, sha256), own in evaluated.items()
         ),
@@ -475,7 +475,7 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         "config hash": plan.config_hash,
         "run": plan.run_id,
     }
-    # The result of a verification, unsound if it found a defect that still holds.
+    # The result of ``isaaclab-arena verify``. It is unsound if it found a defect and the run has not changed since.
     verified, is_unsound = None, False
     try:
         found = read_verification(directory)
@@ -497,12 +497,12 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         "name": name,
         "directory": plain_text(directory),  # as the user gave it
         "facts": [(name, plain_text(text)) for name, text in facts.items() if text],
-        "complete": merged.complete,
-        "progress": progress,
-        "notes": [plain_text(line) for line in caveats(merged)],
+        "complete": merged.complete,  # no episode is missing
+        "progress": progress,  # None unless it is running
+        "notes": [plain_text(line) for line in caveats(merged)],  # for a reader who quotes a figure
         "missing": [] if running else [plain_text(describe_missing(each)) for each in merged.missing],
-        "problems": [plain_text(line) for line in merged.problems],
-        "verified": verified,
+        "problems": [plain_text(line) for line in merged.problems],  # unreadable files and lines
+        "verified": verified,  # None if never verified
         "is_unsound": is_unsound,
     }
 

@@ -272,7 +272,7 @@ def interval_of_mean(values: np.ndarray, draws: np.ndarray) -> tuple[Interval, s
 
 
 def interval_from_moments(values: np.ndarray) -> Interval:
-    """Return the 95 % BCa interval of a mean by Cornish and Fisher (Hall 1992, The Bootstrap, chapter 3)."""
+    """Return the 95 % BCa interval of a mean by a Cornish-Fisher expansion (Hall 1992, The Bootstrap, chapter 3)."""
     # Skewness and excess kurtosis of a resample's mean.
     skewness = float(scipy.stats.skew(values)) / math.sqrt(len(values))
     excess = float(scipy.stats.kurtosis(values)) / len(values)

@@ -8,8 +8,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -182,15 +181,19 @@ _PACKAGES = (
 _GIT_TIMEOUT_S = 5.0
 
 
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python and of each installed package that can affect results, `more` included."""
+    known = ((package, _version_of(package)) for package in (*_PACKAGES, *more))
+    return {"python": platform.python_version()} | {name: version for name, version in known if version is not None}
+
+
+# Cached, also for an absent package, because each look reads a long file.
 @cache
-def versions() -> Mapping[str, str]:
-    """Return the versions of Python and of each installed package that can affect results."""
-    # Cached, because each look reads a long file.
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_revision(directory: Path) -> str | None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, refuse
 from isaaclab_arena.models.network import ActionScaling
+from isaaclab_arena.storage.contents import versions
 from isaaclab_arena.training import TASKS
 from isaaclab_arena.training.config import (
     TrainingConfig,
@@ -28,6 +30,7 @@ from isaaclab_arena.training.config import (
     run_to_resume,
     task_document,
     training_config,
+    training_versions,
     with_chosen_checkpoint,
 )
 from isaaclab_arena.training.training_run import LATEST, announce, await_announcement
@@ -394,3 +397,9 @@ def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_directory_of
         writer.start()
         assert await_announcement(tmp_path, f"start {number}", timeout_s=60) == directory
         writer.join()
+
+
+def test_the_versions_of_a_training_are_those_of_an_evaluation_and_those_of_its_learner():
+    learner = {package: metadata.version(package) for package in ("rsl-rl-lib", "tensordict")}
+    assert not learner.keys() & versions().keys()
+    assert training_versions() == versions() | learner
