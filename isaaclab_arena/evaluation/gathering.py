@@ -52,7 +52,7 @@ class Batcher(ABC, Generic[AskedT, AnswerT]):
             self._changed.notify_all()
 
     def submit(self, asked: AskedT, *, number: int = 1, kind: Hashable = None) -> "Future[AnswerT]":
-        """Queue a query; PolicyError at the end."""
+        """Queue a query, and return its answer to come; PolicyError once the thread has ended or `close` was called."""
         query: Query[AskedT, AnswerT] = Query(asked=asked, number=number, kind=kind)
         with self._changed:
             if self.is_closed:
@@ -62,7 +62,7 @@ class Batcher(ABC, Generic[AskedT, AnswerT]):
         return query.answer
 
     def soon(self, step: Callable[[], None]) -> None:
-        """Take a step on the thread, before the next call."""
+        """Have the thread take a step before its next call; steps keep their order."""
         with self._changed:
             self._steps.append(step)
             self._changed.notify_all()
@@ -111,6 +111,7 @@ class Batcher(ABC, Generic[AskedT, AnswerT]):
                 # Steps come first: a query may begin what follows one.
                 for step in steps:
                     step()
+                # An asker gets its answer as soon as it is there; answers may take several calls.
                 for query, answer in zip(taken, self._answers(taken) if taken else (), strict=True):
                     if isinstance(answer, Exception):
                         query.answer.set_exception(answer)

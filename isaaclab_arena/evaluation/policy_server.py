@@ -97,10 +97,11 @@ class Batcher(gathering.Batcher[_Asked, Answered]):
 
     def _called(self, queries: Sequence[gathering.Query[_Asked, Answered]]) -> list[Answered]:
         """Return the answers to queries, each with its usage and the server's sums."""
-        (first_entries, size), number = queries[0].asked, sum(each.number for each in queries)
+        all_entries, size = [each.asked[0] for each in queries], queries[0].asked[1]
+        number = sum(each.number for each in queries)
         together: dict[str, np.ndarray | Sequence[str]] = {}
-        for name in first_entries:
-            values = [each.asked[0][name] for each in queries]
+        for name in all_entries[0]:
+            values = [entries[name] for entries in all_entries]
             arrays = [each for each in values if isinstance(each, np.ndarray)]
             together[name] = np.concatenate(arrays) if arrays else [text for texts in values for text in texts]
         parts: list[Mapping[str, np.ndarray]] = []
@@ -128,7 +129,9 @@ class Batcher(gathering.Batcher[_Asked, Answered]):
             raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
 
         # Each query gets its part, and bears a share of calls and time in proportion to its entries.
-        busy_s, num_calls, first, answered = so_far.at_s - began_s, -(-number // size), 0, []
+        busy_s, num_calls = so_far.at_s - began_s, -(-number // size)
+        answered: list[Answered] = []
+        first = 0
         for each in queries:
             usage = ServerUsage(
                 queries=1,

@@ -264,7 +264,8 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
 
     class_path, activation, distribution = settings.network
     module, _, class_name = class_path.rpartition(".")
-    if module.partition(".")[0] not in {"", "rsl_rl"} or class_name not in {"", *CLASSES}:
+    is_foreign = module and module.partition(".")[0] != "rsl_rl"
+    if is_foreign or class_name not in {"", *CLASSES}:
         message = f"is a network of the class '{class_path}'; known are {', '.join(CLASSES)}; {EXPORT}"
         raise ConfigError(message, file=str(path))
 

@@ -256,6 +256,7 @@ def networks_of(algorithm: Any) -> dict[str, nn.Module]:
 
 def begin_with(algorithm: Any, path: Path) -> str:
     """Load a checkpoint's weights and optimiser state, and return them in words; ConfigError if it does not fit."""
+    # ConfigError also for a file that is no checkpoint of rsl_rl (>= 2).
     checkpoint = rsl_rl_checkpoint.read_checkpoint(path)
     # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
     # networks fit. The learning rate stays the configured one.

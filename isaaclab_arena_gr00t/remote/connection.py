@@ -68,6 +68,7 @@ Channel: TypeAlias = Websocket | RequestSocket
 
 def dialled(codec: protocols.Codec, address: protocols.ServerAddress, timeout_s: float) -> Channel:
     """Return a new connection; OSError if there is none in time, UnicodeError for an invalid host name."""
+    # UnauthorisedError: the server wants another token.
     if codec.scheme:
         return Websocket(address, timeout_s, numbers_answers=codec.numbers_answers, limits=codec.limits)
     return RequestSocket(address.host, address.port, timeout_s=timeout_s, max_bytes=codec.limits.max_message_bytes)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
+from gr00t.policy.policy import BasePolicy
 from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServer
 
 from arena_wire.messages import WireLimits
@@ -43,7 +44,7 @@ class Gr00tServer:
         self.health = None if health_port is None else health_server(listen.host, health_port, self._health)
         # A GR00T model answers requests itself; `NamedPolicy` answers for any other policy.
         policy = served.policy.policy
-        answering: Any = policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
+        answering = policy.policy if isinstance(policy, Gr00tClosedloopPolicy) else NamedPolicy(served)
         try:
             self._server = PolicyServer(
                 Gr00tSimPolicyWrapper(answering),
@@ -125,12 +126,13 @@ def health_server(host: str, port: int, ask: Callable[[], tuple[HTTPStatus, byte
     return Listening((host, port), Answers)
 
 
-class NamedPolicy:
+class NamedPolicy(BasePolicy):
     """Answers for a policy that is no GR00T model, under the names of the environment."""
 
     def __init__(self, served: ServedJob) -> None:
         # Requests do not belong to episodes. So each entry of a batch is the first observation of an episode of its
         # own, whose seed is the entry's noise seed if there is one.
+        super().__init__(strict=False)
         self._served = served
         self._numbers = itertools.count()
 
@@ -151,10 +153,16 @@ class NamedPolicy:
         del options
         return {}
 
-    def get_action(
-        self, observation: dict[str, Any], options: dict[str, Any] | None = None
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        """Raise an `ObservationRefusedError` with the first problem of the observation."""
+        self._entries(observation)
+
+    def check_action(self, action: dict[str, np.ndarray]) -> None:
+        """Accept the policy's action, which `HostedPolicy` has checked."""
+
+    def _get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return a chunk of actions for each entry; `ObservationRefusedError` with the request's first problem."""
         entries = self._entries(observation)
 
         # Read the instruction and the noise seed of each entry; a request may have none.

@@ -132,16 +132,16 @@ class DemonstrationSteps:
             episode = int(np.searchsorted(self._starts, number, side="right")) - 1
             places.append((self.demonstrations[episode], number - int(self._starts[episode])))
 
-        # Use the functions of an evaluation, so that the model sees the same inputs in training.
         def recorded(name: str) -> torch.Tensor:
             parts = [_array(self._steps, demonstration, name)[step] for demonstration, step in places]
             return torch.from_numpy(np.stack(parts))
 
-        group, rows = observations.CAMERA_GROUP, list(range(len(places)))
+        pictures, rows = observations.CAMERA_GROUP, list(range(len(places)))
         observed = {
-            group: {camera: recorded(f"{group}/{camera}") for camera in wiring.cameras.values()},
+            pictures: {camera: recorded(f"{pictures}/{camera}") for camera in wiring.cameras.values()},
             observations.STATE_GROUP: {term: recorded(f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
+        # Use the functions of an evaluation, so that the model sees the same inputs in training.
         observation = observations.model_observation(
             observations.one_step(observations.pictures(observed, wiring, rows)),
             observations.one_step(observations.states(observed, wiring, rows)),

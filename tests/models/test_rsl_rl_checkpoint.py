@@ -249,6 +249,7 @@ def test_a_checkpoint_of_another_library_is_named_with_the_way_out(tmp_path, con
         ({}, {"class_name": "CNNModel"}, "class 'CNNModel'"),
         ({}, {"class_name": "my_lab.networks:Wonder"}, "class 'my_lab.networks.Wonder'"),
         ({}, {"class_name": "my_lab.MLPModel"}, "class 'my_lab.MLPModel'"),
+        ({}, {"class_name": ".networks.MLPModel"}, "class '.networks.MLPModel'"),
         ({}, {"activation": "snake"}, "'snake'"),
         ({}, {"distribution_cfg": {"class_name": "Cauchy"}}, "'Cauchy'"),
         ({}, {"distribution_cfg": {"class_name": "BetaDistribution", "action_range": "wide"}}, "pair of numbers"),
