@@ -64,7 +64,6 @@ EMBODIMENTS = Registry(
     schemes={"menagerie": "isaaclab_arena.environments.robots.embodiment:menagerie_embodiment"},
 )
 
-
 _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", "bin", "blue_cube")
 
 OBJECTS = Registry(

@@ -236,6 +236,8 @@ def term(picture: str) -> str:
     return f"{camera.removeprefix('robot/')}_{kind}"
 
 
+# Define the cameras of an environment: their names and their readers.
+
 HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
 

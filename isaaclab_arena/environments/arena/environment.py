@@ -437,12 +437,14 @@ class TableEnvironment(ArenaEnvironment):
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        robot, task, joints = self.robot, self.task.start_state(conditions), point(conditions["robot.joint_position"])
-        start = zip((*robot.arm_joints, *robot.finger_joints), (*joints, *robot.finger_open), strict=True)
+        robot, task = self.robot, self.task.start_state(conditions)
+        joints = point(conditions["robot.joint_position"])
+        arm = dict(zip(robot.arm_joints, joints, strict=True))
+        fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
         gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
         return StartState(
             joint_positions={
-                **{joint: (value,) for joint, value in start},
+                **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
                 **task.joint_positions,
                 **({} if self._varied is None else self._varied.distractors.joint_positions(conditions)),
             },

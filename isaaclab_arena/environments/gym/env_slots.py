@@ -58,7 +58,7 @@ class SlotSteps:
 
     results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
-    # env slot -> all names in the info of its episode's last step, of the latest one that lacked a key
+    # env slot -> all names in the info of an episode's last step, the latest one that lacked a key
     info_names: dict[int, Sequence[str]]
     failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
@@ -207,7 +207,7 @@ class EnvWorker:
             self.shared = answers.SharedArrays(self._started.memory, *sizes)
             self.shared.asked_ahead[:] = 0
             self.shared.made_ahead[:] = self._shown[:] = 0
-            # Resting env slots will not write their known values again.
+            # Resting env slots will not write their known values again, and a spare's file holds other numbers.
             for name, values in self.shared.arrays.items():
                 values[:, 0] = self.numbers.get(name, 0)
         self.held.update(self._making)

@@ -122,6 +122,8 @@ class SlotPictures(specs.DrawnPictures):
         return self._arrays[name][list(env_ids)]
 
 
+# Present single Gymnasium environments as one `Environment`.
+
 INDEX_CONDITION = "gym.episode_index"
 
 RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"

@@ -25,6 +25,7 @@ RAIL_M = 1.0
 UPRIGHT_COS = math.cos(0.2)
 FALLEN_COS = math.cos(0.8)
 
+_TWICE_AS_FAR_COS = 2 * UPRIGHT_COS**2 - 1
 
 _SLIDER, _HINGE, _POLE = "robot/slider", "robot/hinge", "robot/pole"
 
@@ -128,7 +129,7 @@ class Cartpole(FloorTask):
         angle, position = (moments.joint_position(joint).numpy()[:, 0] for joint in (_HINGE, _SLIDER))
         upright = np.cos(angle)
         in_place, off_rail = _in_place(upright, position), abs(position) > RAIL_M
-        nearly_in_place = _in_place(upright, position, 2 * UPRIGHT_COS**2 - 1)
+        nearly_in_place = _in_place(upright, position, _TWICE_AS_FAR_COS)
         stands = streak(in_place)
         if self.starts_upright:
             # One moment out of place loses the episode.

@@ -94,6 +94,7 @@ class PushToGoal(ObjectTask):
         )
 
     def _upright(self, state: NamedState) -> torch.Tensor:
+        """True where the object has not fallen over. Shape: (num_envs,), bool."""
         return terms.upright(state.body_orientation(OBJECT_BODY))
 
     def _stands(self, state: NamedState) -> torch.Tensor:

@@ -270,7 +270,7 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
 
 def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Iterator[Variation]:
     """Yield the variations of light, cameras, robot, table and distractors, then of the senses and the surfaces."""
-    # One that changes a field of the model says so in ``changes``, as the tasks' own do: nothing else applies it.
+    # `VariedWorld` knows these by their keys. A new one that changes the model needs ``changes``, as a task's own does.
     if model.nlight > 0:
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
@@ -357,12 +357,6 @@ def _cm(value: float) -> float:
 # Choose distractors, objects without a part in the task, and place them in free spots.
 
 
-_Pair: TypeAlias = tuple[float, float]
-Footprint: TypeAlias = tuple[str, _Pair, _Pair, _Pair]
-"""A thing's name in conditions, its position in the model, for episodes whose conditions do not set it, the centre of
-its rectangle relative to that, and half the lengths along x and y [m]."""
-
-
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     """Return the kinds of distractors: objects that the instruction cannot mean."""
     said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
@@ -391,14 +385,14 @@ class Distractors:
         )
 
     def placed(
-        self, among: Sequence[Footprint], conditions: Conditions, generator: np.random.Generator
+        self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
         """Draw poses on the table, 5 cm clear of ``among``; return them with the number that fitted."""
         # The occupied rectangles of the table: centre, and half the lengths along x and y [m].
         taken = []
-        for asset, place, middle, half in among:
-            x, y = point(conditions.get(f"{asset}.position", place))[:2]
-            taken.append((x + middle[0], y + middle[1], *half))
+        for footprint in among:
+            x, y = point(conditions.get(f"{footprint.asset}.position", footprint.place))[:2]
+            taken.append((x + footprint.middle[0], y + footprint.middle[1], *footprint.half))
         count = round(number(conditions["distractors.count"]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
@@ -427,16 +421,27 @@ class Distractors:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """The area of the table that one of the task's things occupies, in any episode."""
+
+    asset: str  # name in conditions
+    place: tuple[float, float]  # position in the model [m], for episodes whose conditions do not set it
+    middle: tuple[float, float]  # centre of its rectangle, relative to its origin [m]
+    half: tuple[float, float]  # half the lengths along x and y [m]
+
+
 def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
-    """Return the footprints of the task's things in a compiled scene, each for any episode."""
+    """Return the footprints of the task's things in a compiled scene."""
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    found: list[Footprint] = []
+    found = []
     for index in range(1, model.nbody):
         name = str(model.body(index).name)
         prefix = name.partition("/")[0]
+        # Table, robot and distractors are no things of the task.
         if int(model.body_parentid[index]) != 0 or prefix.startswith(("table", "robot", "distractor")):
             continue
         # The bounding rectangle of the body from above, relative to its origin [m].
@@ -451,7 +456,7 @@ def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
             middle, half = (0.0, 0.0), (radius, radius)
         else:
-            middle, half = ((float(x), float(y)) for x, y in ((low + high) / 2, (high - low) / 2))
+            middle, half = tuple(((low + high) / 2).tolist()), tuple(((high - low) / 2).tolist())
         x, y, _ = model.body_pos[index].tolist()
-        found.append((asset_of.get(prefix, prefix), (x, y), middle, half))
+        found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
     return tuple(found)

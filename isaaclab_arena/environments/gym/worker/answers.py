@@ -112,6 +112,8 @@ def num_results(description: typing.Mapping[str, typing.Any]) -> int:
     return FIRST_ENTRY + 2 * len(description["info_keys"])
 
 
+# Answer the requests of the program that started the worker.
+
 _SLOW_RESET_S = 0.05  # resets that take longer make a scene anew [s]; a collection of garbage after them costs little
 
 

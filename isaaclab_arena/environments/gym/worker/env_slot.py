@@ -459,6 +459,8 @@ def _number(value: typing.Any, what: str) -> float:
     return float(number.reshape(()))
 
 
+# Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
+
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 

@@ -400,6 +400,9 @@ class ResetSequence:
         self._task.reset()
 
 
+# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
+
+
 class Cameras:
     """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
 
