@@ -21,7 +21,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation import batching, policy_client, process, rollout
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.latency import Answers, continuation, in_time, refusals
-from isaaclab_arena.evaluation.options import Assignment, RunOptions
+from isaaclab_arena.evaluation.options import Assignment, ResultOptions, RunOptions
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import spelled
 from isaaclab_arena.interfaces.episode import (
@@ -265,11 +265,12 @@ def resumed_plan(
     before: ledger.RunPlan, now: ledger.RunPlan, *, has_recorded: Callable[[str], bool]
 ) -> tuple[ledger.RunPlan, list[Problem]]:
     """Return the plan of a resumed run, the same object if nothing changes, and a problem per key that forbids it."""
-    # Values missing in both plans are equal.
+    # An option that an earlier version lacked had its default.
+    settings = {**ResultOptions().result_settings(), **before.settings}
     problems = [
-        Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
+        Problem(f"was {_shown(settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
         for name, value in now.settings.items()
-        if before.settings.get(name) != value
+        if settings.get(name) != value
     ]
     if before.questions != now.questions:
         problems.append(Problem("are others than when the run began", key="comparisons and bars"))

@@ -275,6 +275,13 @@ def test_what_differs_from_the_plan_is_named_with_both_values(tmp_path, before, 
     assert all(each.startswith(start) for each, start in zip(found, differences, strict=True)), found
 
 
+def test_an_option_that_an_earlier_plan_lacks_had_its_default():
+    now = plan_of(compression="gzip")
+    settings = {name: value for name, value in now.settings.items() if name not in ("compression", "torch_threads")}
+    (problem,) = told(replace(now, settings=settings), now)
+    assert problem == '--compression: was "none" when the run began, now "gzip"'
+
+
 def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
     few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
     assert told(plan_of(few), plan_of(many)) == []
