@@ -6,20 +6,6 @@ from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.config.expansion.suites import Suite, SuiteTask
-    from isaaclab_arena.environments.capabilities import (
-        BeginsResets,
-        BeginsSteps,
-        ContentBuilder,
-        Filmable,
-        FilmableLater,
-        PartwiseRecordable,
-        PicturesOnDemand,
-        Recordable,
-        Restorable,
-        Snapshottable,
-        TriesSteps,
-        VariableEnvironmentBuilder,
-    )
     from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
     from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
     from isaaclab_arena.interfaces.content import ContentSources
@@ -35,21 +21,32 @@ if TYPE_CHECKING:
     from isaaclab_arena.interfaces.specs import ArraySpec
 
 __all__ = [
-    "EMBODIMENTS", "ENVIRONMENTS", "OBJECTS", "SUITES", "ArraySpec", "Background", "BeginsResets", "BeginsSteps",
-    "ContentBuilder", "ContentSources", "Environment", "EnvironmentBuilder", "EnvironmentVectorEnv",
-    "EnvironmentWrapper", "Episode", "EpisodeEvents", "Filmable", "FilmableLater", "Metric", "Observation",
-    "PartwiseRecordable", "PicturesOnDemand", "Recordable", "Restorable", "Sampler", "Snapshottable", "Step", "Suite",
-    "SuiteTask", "TriesSteps", "VariableEnvironmentBuilder", "Variation",
-]  # fmt: skip
+    "EMBODIMENTS",
+    "ENVIRONMENTS",
+    "OBJECTS",
+    "SUITES",
+    "ArraySpec",
+    "Background",
+    "ContentSources",
+    "Environment",
+    "EnvironmentBuilder",
+    "EnvironmentVectorEnv",
+    "EnvironmentWrapper",
+    "Episode",
+    "EpisodeEvents",
+    "Metric",
+    "Observation",
+    "Sampler",
+    "Step",
+    "Suite",
+    "SuiteTask",
+    "Variation",
+]
 
 _HOMES = {
     name: f"isaaclab_arena.{home}"
     for home, names in {
         "config.expansion.suites": "Suite SuiteTask",
-        "environments.capabilities": (
-            "BeginsResets BeginsSteps ContentBuilder Filmable FilmableLater PartwiseRecordable "
-            "PicturesOnDemand Recordable Restorable Snapshottable TriesSteps VariableEnvironmentBuilder"
-        ),
         "environments.catalog": "EMBODIMENTS ENVIRONMENTS OBJECTS SUITES",
         "environments.gym.vector_env": "EnvironmentVectorEnv",
         "interfaces.content": "ContentSources",

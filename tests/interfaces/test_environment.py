@@ -4,21 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments import (
-    Background,
-    BeginsSteps,
-    ContentBuilder,
-    EnvironmentWrapper,
-    Filmable,
-    FilmableLater,
-    PartwiseRecordable,
-    PicturesOnDemand,
-    Recordable,
-    Restorable,
-    Snapshottable,
-    TriesSteps,
-    VariableEnvironmentBuilder,
-)
+from isaaclab_arena.environments import Background, EnvironmentWrapper
 from isaaclab_arena.environments.tasks.grasping import LIFT_OBJECT
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sampler, SamplerType, Variation, completed
 from isaaclab_arena.interfaces.episode import Episode
@@ -82,29 +68,6 @@ def test_an_environment_that_offers_nothing_more_says_so():
     assert all(torch.equal(restored["policy"][name], values) for name, values in reset["policy"].items())
 
 
-def test_former_protocols_tell_what_a_class_defines():
-    point, coin = SeenPoint(1), CoinEnvironment(CoinConfig(), 1)
-    told = (Recordable, PartwiseRecordable, Restorable, Snapshottable, Filmable, FilmableLater)
-    assert all(isinstance(point, each) for each in told)
-    assert isinstance(coin, Recordable)
-    others = (PartwiseRecordable, Restorable, Snapshottable, Filmable, FilmableLater, PicturesOnDemand, TriesSteps)
-    assert not any(isinstance(coin, each) for each in (*others, BeginsSteps))
-    assert isinstance(DrawnOnDemand(point), PicturesOnDemand)
-
-    # A wrapper is what it wraps, but for what it has itself.
-    wrapped = {each for each in told if isinstance(Passes(DrawnOnDemand(point)), each)}
-    assert wrapped == {Recordable, PartwiseRecordable, Snapshottable}
-    assert not any(isinstance(Passes(coin), each) for each in others)
-    assert isinstance(DrawnOnDemand(coin), PicturesOnDemand)
-    assert not isinstance(DrawnOnDemand(coin), ContentBuilder)
-
-    class Derived(CoinEnvironment, Recordable):
-        pass
-
-    assert isinstance(Derived(CoinConfig(), 1), Derived)
-    assert not isinstance(coin, Derived)
-
-
 def test_a_wrapper_offers_what_the_environment_offers_but_what_it_sets_to_none():
     real = SeenPoint(2)
     wrapper = Passes(real)
@@ -123,7 +86,6 @@ def test_an_environment_withdraws_what_it_sets_to_none_and_what_means_nothing_wi
     environment = silent(2 if base is SeenPoint else DrawnOnDemand(SeenPoint(2)))
     assert (environment.state(), environment.state_parts(), environment.snapshot()) == (None, (), None)
     assert (environment.episode_states([0]), environment.filmable, environment.pictures_drawn) == ([{}], (), None)
-    assert not any(isinstance(environment, each) for each in (Recordable, Restorable, Snapshottable, Filmable))
 
 
 class Duck:
@@ -188,20 +150,6 @@ def test_what_a_builder_sets_to_none_it_does_not_offer():
         )
         assert builder.build(CoinConfig(), num_envs=2, device=torch.device("cpu"), num_threads=1).num_envs == 2
     assert (own.has_backends, own.variations) == (False, EnvironmentBuilder.variations)
-
-
-def test_a_builder_may_derive_from_the_contract_and_from_former_protocols_which_tell_what_it_defines():
-    class Varies(EnvironmentBuilder, VariableEnvironmentBuilder, ContentBuilder):
-        def variations(self, config):
-            return ()
-
-    class Knows(Duck, ContentBuilder):
-        pass
-
-    assert isinstance(Varies(), EnvironmentBuilder)
-    assert completed(knows := Knows()).own is knows
-    for each in (VariableEnvironmentBuilder, ContentBuilder):
-        assert [isinstance(builder, each) for builder in (Duck(), CoinBuilder(), LIFT_OBJECT)] == [False, False, True]
 
 
 def stream(index: int, name: str = "cube.mass", seed: int = 0) -> np.random.Generator:
