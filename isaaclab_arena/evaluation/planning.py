@@ -43,7 +43,8 @@ from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 
-# Find the jobs that a run compares and so interleaves, and cut their episodes into rounds: pure functions.
+# Deal the jobs to ranks, find those that a run compares and so interleaves, and cut their episodes into rounds: pure
+# functions.
 
 
 def interleaved_jobs(jobs: Sequence[Job], questions: tuple[schema.Question, ...]) -> Mapping[int, tuple[int, ...]]:
@@ -51,6 +52,13 @@ def interleaved_jobs(jobs: Sequence[Job], questions: tuple[schema.Question, ...]
     indices = {job.config.name: job.config.index for job in jobs}
     groups = (tuple(sorted(indices[name] for name in group)) for group in schema.compared_groups(questions))
     return {index: group for group in groups for index in group}
+
+
+def first_ranks(jobs: Sequence[Job], questions: tuple[schema.Question, ...], world_size: int) -> Mapping[int, int]:
+    """Map each job's index to the rank that runs it before the start, or its first share; interleaved jobs share it."""
+    interleaved = interleaved_jobs(jobs, questions)
+    indices = [job.config.index for job in jobs]
+    return {index: min(interleaved.get(index, (index,))) % world_size for index in indices}
 
 
 def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
@@ -71,7 +79,7 @@ _MAX_PIECES_PER_RANK = 1000
 
 def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
     """Cut a job's remaining episodes into one consecutive share per rank, by rank. Sizes differ by at most one."""
-    # The first share goes to `first_rank` (job_index % world_size), and the longer shares come first. So many short
+    # The first share goes to `first_rank`, see `first_ranks`, and the longer shares come first. So many short
     # jobs do not all burden the same rank. Ranks beyond the number of episodes get an empty share.
     shares = cut_evenly(remaining, world_size)
     return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
@@ -216,7 +224,7 @@ def plan_run(
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
     is_assigned = request.options.mode is Assignment.ROUND_ROBIN
-    interleaved = interleaved_jobs(request.jobs, request.questions)
+    ranks = first_ranks(request.jobs, request.questions, world_size)
     entries = []
     for job in request.jobs:
         config, builder, saved = job.config, job.builder, job.saved_conditions
@@ -227,12 +235,10 @@ def plan_run(
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
         has_rank = is_assigned and config.status is schema.JobStatus.PENDING
-        # The first of the interleaved jobs determines their rank.
-        first = min(interleaved.get(config.index, (config.index,)))
         entries.append(
             ledger.PlanEntry(
                 config=config,
-                rank=first % world_size if has_rank else None,
+                rank=ranks[config.index] if has_rank else None,
                 task=task or config.environment,
                 embodiment=builder.robot_name(job.environment_config) or of_environment["embodiment"],
                 object=of_environment["object"],

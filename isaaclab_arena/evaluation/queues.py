@@ -138,10 +138,11 @@ def jobs_of_rank(
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank, interleaved round by round; any other job has a single round.
     interleaved, work = planning.interleaved_jobs(jobs, questions), planning.unfinished(jobs, attempt)
+    first_ranks = planning.first_ranks(jobs, questions, attempt.world_size)
     assigned: list[AssignedJob] = []
     for index in work:
-        group = interleaved.get(index, (index,))
-        first_rank, members = min(group) % attempt.world_size, [member for member in group if member in work]
+        first_rank = first_ranks[index]
+        members = [member for member in interleaved.get(index, (index,)) if member in work]
         # The first of the interleaved jobs brings the others along.
         if index != members[0]:
             continue
