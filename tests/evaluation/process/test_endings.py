@@ -199,9 +199,9 @@ set_up_console_logging(0)
 watchdog = Watchdog(Path(sys.argv[1]))
 with watchdog.guard("reach", silence_s=0.5):
     pass
-time.sleep(0.7)
+time.sleep(1.8)
 with watchdog.guard("lift", silence_s=0.5):
-    for _ in range(6):
+    for _ in range(10):
         watchdog.step_finished()
         time.sleep(0.2)
     globals()[sys.argv[2]]()

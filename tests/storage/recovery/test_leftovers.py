@@ -157,7 +157,7 @@ def test_the_next_start_ends_a_run_that_died_before(world, event):
 @pytest.mark.parametrize(
     ("effect", "stride"),
     [
-        (Effect.DIES, 30),
+        (Effect.DIES, 60),
         *(pytest.param(each, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]) for each in Effect),
     ],
 )
