@@ -100,7 +100,7 @@ def test_the_table_shows_the_episodes_of_the_decision_and_the_rest_is_marked(dec
     assert decided.jobs["clopper_pearson_low"].isna().all()
 
 
-@pytest.mark.parametrize(("num_envs", "assignment"), [(7, "round_robin"), (32, "split"), (7, "dynamic")])
+@pytest.mark.parametrize(("num_envs", "assignment"), [(32, "split"), (7, "dynamic")])
 def test_env_slots_and_assignment_change_nothing(tmp_path, decided, num_envs, assignment):
     merged = contest(tmp_path, new_and_old(num_envs=num_envs), [ASKED], assignment=assignment)
     assert decision(merged) == decision(decided)
@@ -129,25 +129,26 @@ def test_a_bar_that_is_reached_stops_the_job(tmp_path):
 
 
 def test_equal_policies_run_to_the_end_and_nothing_is_said(tmp_path):
-    merged = contest(tmp_path, new_and_old(0.7, 0.7, num_episodes=30), [replace(ASKED, max_episodes=30)])
-    assert decision(merged) == (None, 30)
-    assert merged.jobs["episodes"].tolist() == [30, 30]
+    merged = contest(tmp_path, new_and_old(0.7, 0.7, num_episodes=12), [replace(ASKED, max_episodes=12)])
+    assert decision(merged) == (None, 12)
+    assert merged.jobs["episodes"].tolist() == [12, 12]
     assert merged.jobs["decided_at"].isna().tolist() == [True, True]
     assert merged.jobs["decision"].tolist() == ["new-vs-old: undecided"] * 2
     assert merged.complete
 
 
 def test_a_job_goes_on_as_long_as_one_of_its_questions_is_open(tmp_path):
-    bar = Question(name="bar", jobs=("new",), max_episodes=60, at_least=0.9)
-    jobs = new_and_old(0.9, 0.3, num_episodes=60)
-    merged = contest(tmp_path, jobs, [replace(ASKED, max_episodes=60), bar])
+    bar = Question(name="bar", jobs=("new",), max_episodes=30, at_least=0.9)
+    jobs = new_and_old(0.9, 0.3, num_episodes=30)
+    merged = contest(tmp_path, jobs, [replace(ASKED, max_episodes=30), bar])
     comparison = merged.answers[0]
     assert comparison.verdict is Verdict.BETTER
-    assert merged.jobs["episodes"].tolist() == [60, comparison.episodes]
+    assert merged.jobs["episodes"].tolist() == [30, comparison.episodes]
 
 
 def test_jobs_that_nothing_is_asked_of_run_as_ever(tmp_path):
-    merged = contest(tmp_path, [*new_and_old(), contestant("other", 0.5, index=2, num_episodes=12)], [ASKED])
+    jobs = [*new_and_old(num_episodes=5), contestant("other", 0.5, index=2, num_episodes=12)]
+    merged = contest(tmp_path, jobs, [replace(ASKED, max_episodes=5)])
     other = merged.jobs.set_index("name").loc["other"]
     assert other["episodes"] == 12
     assert other["interval_kind"] == "wilson"
@@ -167,10 +168,9 @@ def test_a_run_that_is_decided_runs_nothing_when_it_is_resumed(resumed, decided)
     assert not (resumed / "attempts" / "attempt_2.json").exists()
 
 
-@pytest.mark.parametrize("lost", [12, 3])
-def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(resumed, decided, lost):
+def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(resumed, decided):
     for path in (resumed / "old").glob("episode_results_*.jsonl"):
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lost]))
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
     assert decision(resume(resumed)[0]) == decision(decided)
 
 
@@ -221,7 +221,7 @@ def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such
     assert "answers" not in json.loads((tmp_path / "results.json").read_text())
 
 
-def saved_starts(*hardness: float, number: int = 40) -> list:
+def saved_starts(*hardness: float, number: int) -> list:
     """Return two jobs whose episodes start from saved conditions in turns."""
     coin = {"coin.heads": 1, "coin.number": 1}
     conditions = tuple({**coin, "hardness": hardness[index % len(hardness)]} for index in range(number))
@@ -230,15 +230,15 @@ def saved_starts(*hardness: float, number: int = 40) -> list:
 
 
 def test_two_saved_starts_that_are_played_again_and_again_decide_nothing(tmp_path):
-    merged = contest(tmp_path, saved_starts(0.5, 0.6), [replace(ASKED, max_episodes=40)])
+    merged = contest(tmp_path, saved_starts(0.5, 0.6, number=20), [replace(ASKED, max_episodes=20)])
     [answer] = merged.answers
-    assert (answer.verdict, answer.episodes, answer.repeated) == (None, 40, 38)
+    assert (answer.verdict, answer.episodes, answer.repeated) == (None, 20, 18)
     assert merged.jobs["distinct_conditions"].tolist() == [2, 2]
     assert merged.jobs["success_low"].tolist()[0] < 0.2
 
 
 def test_as_many_different_saved_starts_decide_as_ever(tmp_path):
     hardness = [0.3 + 0.01 * index for index in range(40)]
-    merged = contest(tmp_path, saved_starts(*hardness), [replace(ASKED, max_episodes=40)])
+    merged = contest(tmp_path, saved_starts(*hardness, number=40), [replace(ASKED, max_episodes=40)])
     assert decision(merged) == (Verdict.BETTER, 7)
     assert "distinct_conditions" not in merged.jobs

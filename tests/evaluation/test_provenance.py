@@ -131,7 +131,7 @@ def test_threads_may_look_for_sources_at_once():
         gc.set_threshold(20)
         sys.setswitchinterval(1e-6)
         with ThreadPoolExecutor(3) as threads:
-            found = list(threads.map(look, range(60)))
+            found = list(threads.map(look, range(15)))
     finally:
         gc.set_threshold(*before)
         sys.setswitchinterval(interval)

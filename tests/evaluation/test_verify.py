@@ -179,7 +179,13 @@ def differences(environment, recorded) -> dict[int, str | None]:
     return {index: None if difference is None else str(difference) for index, difference in found.items()}
 
 
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+# One of each kind of body that moves.
+FAST = {"reach", "sort_two", "open_microwave"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in ALL_ENVIRONMENTS]
+)
 def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, name):
     recorded = record(tmp_path, build(name, num_envs=2), ShortPolicy(), 2)
     assert {len(episode.arrays["actions"]) for episode in recorded} == {NUM_STEPS}

@@ -236,10 +236,6 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     assert (other["status"], other["episodes"]) == ("completed", 3)
 
     with served(wire, port):
-        assert remote_evaluate(path, "--resume", str(cut)) == 0
-    found = jobs_by_name(cut)["served"]
-    assert (found["status"], found["episodes"], found["errors"]) == ("completed", 3, 1)
-    with served(wire, port):
         assert remote_evaluate(path, "--resume", str(cut), "--retry_errors") == 0
     found = jobs_by_name(cut)["served"]
     assert (found["status"], found["episodes"], found["errors"], found["retried"]) == ("completed", 3, 0, 1)

@@ -45,7 +45,8 @@ class CutClaimServer(ClaimServerNextDoor):
         return super().ask(calls)
 
 
-@pytest.mark.parametrize("is_done", [False, True])
+# Before a call a run is what the call before left of it.
+@pytest.mark.parametrize("is_done", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("event", CUTS)
 def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event, is_done):
     cuts: list[CutClaimServer] = []

@@ -248,7 +248,7 @@ GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}
     [
         ({}, partial(exported_onnx, any_batch_size=False)),
         (GRU, partial(exported_onnx, any_batch_size=True)),
-        ({**GRU, "rnn_type": "lstm"}, exported_torchscript),
+        pytest.param({**GRU, "rnn_type": "lstm"}, exported_torchscript, marks=pytest.mark.slow),
     ],
 )
 def test_networks_in_exported_files_with_and_without_a_memory(tmp_path, kind, export):

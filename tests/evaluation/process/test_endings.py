@@ -54,7 +54,7 @@ def test_one_signal_asks_the_loop_to_stop(sent, exit_code):
     [
         # The same signal sent twice is one request; after half a second a second one ends the process at once.
         (signal.SIGTERM, 0.0, 0.3, 143),
-        (signal.SIGINT, 0.6, 600.0, 143),
+        pytest.param(signal.SIGINT, 0.6, 600.0, 143, marks=pytest.mark.slow),
         # A warning before the time limit, and then its end.
         (signal.SIGUSR1, 0.6, 600.0, 143),
     ],
@@ -179,7 +179,8 @@ def test_when_rank_zero_is_killed_the_next_one_takes_over_and_knows_who_died(tmp
     assert json.loads((tmp_path / "merged.json").read_text()) == [1, ["dead", "interrupted"]], finished.stderr
 
 
-# A step that hangs ends the process, also in native code that holds the interpreter; a slow one does not.
+# A step that hangs ends the process, also in native code that holds the interpreter; steps that go on do not, nor does
+# a job that is over.
 
 
 HANGING = """
@@ -196,31 +197,20 @@ def let_it_go():
 
 set_up_console_logging(0)
 watchdog = Watchdog(Path(sys.argv[1]))
+with watchdog.guard("reach", silence_s=0.5):
+    pass
+time.sleep(1.8)
 with watchdog.guard("lift", silence_s=0.5):
-    for _ in range(3):
+    for _ in range(10):
         watchdog.step_finished()
         time.sleep(0.2)
     globals()[sys.argv[2]]()
 """
 
 
-GOING_ON = """
-import sys, time
-from pathlib import Path
-from isaaclab_arena.evaluation.process import Watchdog
-
-watchdog = Watchdog(Path(sys.argv[1]))
-with watchdog.guard("lift", silence_s=2.0):
-    for _ in range(12):
-        time.sleep(0.2)
-        watchdog.step_finished()
-time.sleep(2.2)
-"""
-
-
 # Each is a process that ends, or would.
 @pytest.mark.parametrize("how", ["hold_the_interpreter", "let_it_go"])
-def test_a_step_that_hangs_ends_the_process_and_leaves_word_of_where(tmp_path, how):
+def test_a_step_that_hangs_ends_the_process_and_leaves_word_of_where_and_steps_that_go_on_do_not(tmp_path, how):
     path = tmp_path / "logs" / "rank0.watchdog.txt"
     finished = subprocess.run(
         [sys.executable, "-c", HANGING, path, how], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
@@ -230,15 +220,6 @@ def test_a_step_that_hangs_ends_the_process_and_leaves_word_of_where(tmp_path, h
     assert last_words.startswith("job 'lift' has made no control step for 0.5 s:\n")
     assert f"in {how}" in last_words
     assert ("job 'lift' has made no control step" in finished.stderr) == (how == "let_it_go")
-
-
-def test_steps_that_go_on_are_not_interrupted_and_leave_nothing_behind(tmp_path):
-    path = tmp_path / "watchdog.txt"
-    finished = subprocess.run(
-        [sys.executable, "-c", GOING_ON, path], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert not path.exists()
 
 
 def test_a_watch_keeps_the_words_of_an_earlier_process_and_leaves_none_itself_also_of_a_job_that_fails(tmp_path):

@@ -30,7 +30,7 @@ from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU
 
-NUM_ENVS, NUM_STEPS = 2, 7
+NUM_ENVS, NUM_STEPS = 2, 4
 
 
 class Cramped(WarpBackend):
@@ -105,7 +105,7 @@ def varied(name: str, **options: Any) -> ArenaEnvironment:
     ("name", "make"),
     [
         ("lift_object", varied),
-        ("track_motion", build),
+        pytest.param("track_motion", build, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
@@ -114,7 +114,7 @@ def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
     roomy, cramped = (make(each, num_envs=NUM_ENVS, backend="warp") for each in (name, f"cramped_{name}"))
     policy = ScriptedPolicy if name == "lift_object" else RandomActionPolicy
     assert played(cramped, policy()) == played(roomy, policy())
-    assert num_failed(cramped) >= 2
+    assert num_failed(cramped) == 1
 
 
 class LooksNowAndThen(ZeroActionPolicy):
@@ -147,7 +147,7 @@ def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(
     policies = LooksNowAndThen(), LooksNowAndThen()
     for env, policy in zip((roomy, cramped), policies, strict=True):
         rollout(env, policy, map(episode, range(NUM_ENVS)), [], limits=RolloutLimits(max_steps=NUM_STEPS))
-    assert num_failed(cramped) == 2
+    assert num_failed(cramped) == 1
     assert roomy.pictures_drawn == cramped.pictures_drawn > 0
     assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
 

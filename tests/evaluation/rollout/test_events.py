@@ -63,24 +63,23 @@ _LEFT = ((0.0, 0.03, 0.0), 0.0, 1)
 
 @pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
 def test_a_robot_that_stands_still_in_any_task_never_moved(task):
-    assert decided(task, FailingExpert(standing_still)) == "never_moved"
+    events = failed(task, FailingExpert(standing_still), max_steps=30)
+    assert events.decisive == "never_moved"
+    assert "never_reached" in events.seen
 
 
 @pytest.mark.parametrize(
     ("task", "expert", "decisive"),
     [
-        ("open_drawer", {"beside_m": 0.25}, "never_reached"),
-        ("press_button", {"beside_m": 0.25}, "never_reached"),
         ("reach", {"beside_m": 0.25}, "never_reached"),
         ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
         ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
-        ("reach", {"beside_m": 0.06}, "reached_and_missed"),
         ("stack", {"swapped": ("red", "blue")}, "wrong_object"),
         ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
     ],
 )
 def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
-    assert decided(task, FailingExpert(**expert)) == decisive
+    assert failed(task, FailingExpert(**expert)).decisive == decisive
 
 
 @pytest.mark.parametrize(
@@ -100,15 +99,17 @@ def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
     ],
 )
 def test_experts_that_do_something_else_on_the_way_are_named_right(task, spoil, decisive):
-    assert decided(task, FailingExpert(spoil), action_mode="ee_delta") == decisive
+    assert failed(task, FailingExpert(spoil), action_mode="ee_delta").decisive == decisive
 
 
-def decided(task: str, expert: FailingExpert, **options: Any) -> str | None:
-    """Return the event that a failure is put down to, which has to be one."""
-    record = play(build(task, **options), expert, 1).records[0]
+def failed(task: str, expert: FailingExpert, *, max_steps: int = 110, **options: Any) -> EpisodeEvents:
+    """Return the events of an episode, which has to be a failure."""
+    environment = build(task, **options)
+    environment.max_episode_length = max_steps
+    record = play(environment, expert, 1).records[0]
     assert record.success is False
     assert 0 <= told(record).progress < 1
-    return told(record).decisive
+    return told(record)
 
 
 @pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
@@ -166,9 +167,8 @@ class KeptMoments(Observer):
 
 
 def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
-    one = play(build("pick_and_place"), ScriptedPolicy(), 3, seed=3).records
-    four = play(build("pick_and_place", num_envs=2), ScriptedPolicy(), 3, seed=3).records
-    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in four.items()}
+    one, two = (play(build("lift_object", num_envs=size), ScriptedPolicy(), 2, seed=3).records for size in (1, 2))
+    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in two.items()}
     assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
 
 
@@ -269,11 +269,11 @@ class KeptFacts(Observer):
 
 
 @cache
-def played(task: str, policy: str, num_envs: int = 3, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
-    """Return the results of three episodes, shared by tests that change nothing."""
+def played(task: str, policy: str, num_envs: int = 1, **options: Any) -> list[tuple[EpisodeRecord, FloorFacts]]:
+    """Return the results of two random episodes, or of one of another policy, shared by tests that change nothing."""
     kept = KeptFacts()
     env = build_on_the_floor(task, num_envs=num_envs, **options)
-    rollout(env, POLICIES[policy](task), [episode(index) for index in range(3)], [kept])
+    rollout(env, POLICIES[policy](task), [episode(index) for index in range(1 + (policy == "random"))], [kept])
     return kept.episodes
 
 
@@ -324,6 +324,7 @@ def check_metrics(task: str, record: EpisodeRecord, facts: FloorFacts) -> None:
     elif task == "walk_humanoid":
         made = metrics["distance_m"] / (SHARE_OF_THE_WAY * metrics["asked_distance_m"])
         assert float(facts.share[-1]) == pytest.approx(min(made, record.length / 500), abs=1e-6)
+        assert all(share <= step / 500 + 1e-6 for step, share in enumerate(facts.share))
     elif record.termination != "terminated" or record.success:
         assert bool(facts.lost[-1]) is (metrics["mpkpe_m"] >= LARGEST_KEYPOINT_ERROR_M)
 
@@ -338,7 +339,7 @@ def test_the_trained_policies_succeed_and_nothing_throws_them_back(task):
 def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
     alone, together = (
         {record.episode.episode_index: record.events for record, _ in played(task, "random", num_envs=number)}
-        for number in (1, 3)
+        for number in (1, 2)
     )
     assert alone == together
 
@@ -359,55 +360,50 @@ FOLLOWING = {"motion.start_s": 0.0, "robot.joint_offset": (0.0,) * len(JOINTS)}
 
 
 @pytest.mark.parametrize(
-    ("task", "conditions", "policy", "decisive"),
+    ("task", "conditions", "policy", "decisive", "max_steps"),
     [
-        ("cartpole", UPRIGHT, Meddled(action=1.0), "fell_over"),
-        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.15, at=90), action=1.0), None),
-        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.3, at=90)), "almost"),
-        ("cartpole", HANGING, Meddled(action=1.0), "left_the_rail"),
-        ("cartpole", HANGING, Meddled(), "never_moved"),
-        ("cartpole", HANGING, Meddled(put_pole(0.01, at=200, until=260)), "fell_over"),
-        ("cartpole", HANGING, Meddled(put_pole(0.0, at=440, until=500)), "out_of_time_while_progressing"),
-        ("cartpole", HANGING, Meddled(put_pole(0.3, at=380, until=500)), "almost"),
-        ("cartpole", HANGING, Meddled(put_pole(1.5, at=1, until=500)), "stalled"),
-        ("velocity_go1", FORWARD, Meddled(), "never_moved"),
-        ("velocity_go1", STANDING, Meddled(spin(8.0, at=300)), "strayed"),
-        ("velocity_go1", STANDING, Meddled(spin(3.0, at=300)), "almost"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(), "never_moved"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5)), "almost"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.7)), None),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5, until=300)), "stalled"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.3, 0.4)), "strayed"),
-        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(-0.5)), "strayed"),
-        ("track_motion", FOLLOWING, Meddled(), "fell_over"),
+        ("cartpole", UPRIGHT, Meddled(action=1.0), "fell_over", 500),
+        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.15, at=90), action=1.0), None, 500),
+        ("cartpole", UPRIGHT, Meddled(balance_pole(leaning=0.3, at=90)), "almost", 500),
+        ("cartpole", HANGING, Meddled(action=1.0), "left_the_rail", 500),
+        ("cartpole", HANGING, Meddled(), "never_moved", 60),
+        ("cartpole", HANGING, Meddled(put_pole(0.01, at=200, until=260)), "fell_over", 500),
+        ("cartpole", HANGING, Meddled(put_pole(0.0, at=440, until=500)), "out_of_time_while_progressing", 500),
+        ("cartpole", HANGING, Meddled(put_pole(0.3, at=380, until=500)), "almost", 500),
+        ("cartpole", HANGING, Meddled(put_pole(1.5, at=1, until=500)), "stalled", 60),
+        ("velocity_go1", FORWARD, Meddled(), "never_moved", 60),
+        ("velocity_go1", STANDING, Meddled(spin(8.0, at=300)), "strayed", 500),
+        ("velocity_go1", STANDING, Meddled(spin(3.0, at=300)), "almost", 500),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(), "never_moved", 60),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5)), "almost", 500),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.5, until=40)), "stalled", 100),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.3, 0.4)), "strayed", 100),
+        ("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(-0.5)), "strayed", 100),
+        ("track_motion", FOLLOWING, Meddled(), "fell_over", 300),
     ],
 )
-def test_robots_that_fail_on_purpose_are_named_right(task, conditions, policy, decisive):
+def test_robots_that_fail_on_purpose_are_named_right(task, conditions, policy, decisive, max_steps):
     options = {"start": "hanging"} if conditions is HANGING else {}
-    record = one_episode(task, conditions, policy, **options)
+    record = one_episode(task, conditions, policy, max_steps=max_steps, **options)
     assert told(record).decisive == decisive
     assert (told(record).progress == 1) is (decisive is None) is bool(record.success)
+    assert task != "walk_humanoid" or decisive != "almost" or told(record).progress == pytest.approx(0.893, abs=0.01)
 
 
-@pytest.mark.parametrize(("aside_m", "decisive"), [(0.0, None), (0.11, "almost"), (0.2, "strayed")])
+@pytest.mark.parametrize(("aside_m", "decisive"), [(0.11, "almost"), (0.2, "strayed")])
 def test_a_motion_that_is_followed_beside_it_is_followed_nearly_or_not_at_all(aside_m, decisive):
     record = one_episode("track_motion", FOLLOWING, Meddled(follow(aside_m)))
     assert told(record).decisive == decisive
-    if decisive:
-        # What 8 cm allow for the whole motion is used up.
-        assert told(record).progress == pytest.approx(LARGEST_KEYPOINT_ERROR_M / aside_m, abs=0.1)
+    # What 8 cm allow for the whole motion is used up.
+    assert told(record).progress == pytest.approx(LARGEST_KEYPOINT_ERROR_M / aside_m, abs=0.1)
 
 
-def test_progress_of_a_walk_is_the_smaller_of_the_shares_of_the_way_and_of_the_time():
-    quick = told(one_episode("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.9, until=350))))
-    assert (quick.progress, quick.decisive) == (1.0, None)
-    slow = told(one_episode("walk_humanoid", {"command.speed": 0.8}, Meddled(glide(0.28))))
-    assert slow.progress == pytest.approx(0.5, abs=0.01)
-
-
-def one_episode(task: str, conditions: Conditions, policy: PolicyBase, **options: Any) -> EpisodeRecord:
+def one_episode(
+    task: str, conditions: Conditions, policy: PolicyBase, *, max_steps: int = 500, **options: Any
+) -> EpisodeRecord:
     """Play an episode that starts from some conditions, and from those of episode 0 where nothing is said."""
     env = build_on_the_floor(task, **options)
+    env.max_episode_length = min(max_steps, env.max_episode_length)
     drawn = env.draw_conditions(episode(0).conditions_generator())
     ends = EndStates()
     rollout(env, policy, [replace(episode(0), saved_conditions={**drawn, **conditions})], [ends])

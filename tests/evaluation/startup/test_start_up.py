@@ -296,7 +296,7 @@ def missing(output_directory: Path) -> list[int]:
 
 
 # Three runs and a resume of each kind of assignment, which differ in how they hand out what is left.
-@pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
+@pytest.mark.parametrize("assignment", [pytest.param("round_robin", marks=pytest.mark.slow), "dynamic"])
 def test_a_run_with_more_episodes_ends_as_one_that_had_them_from_the_start_also_if_that_is_interrupted(
     tmp_path, assignment
 ):
@@ -334,7 +334,9 @@ def interrupted(output_directory: Path, *jobs: Job, keep: int = 2) -> None:
         next(directory.glob("job_report_*.json")).unlink()
 
 
-@pytest.mark.parametrize(("policy_class", "num_envs"), [(SurePolicy, 1), (NetworkPolicy, 3)])
+@pytest.mark.parametrize(
+    ("policy_class", "num_envs"), [pytest.param(SurePolicy, 1, marks=pytest.mark.slow), (NetworkPolicy, 3)]
+)
 def test_a_job_that_is_bitwise_goes_on_with_another_number_of_env_slots(tmp_path, policy_class, num_envs):
     assert resuming_run(tmp_path / "whole", sure(9, policy_class)) == 0
     interrupted(tmp_path / "out", sure(9, policy_class))

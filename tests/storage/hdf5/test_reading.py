@@ -269,7 +269,7 @@ def test_no_read_that_the_system_refuses_is_taken_for_damage(tmp_path):
 
 
 SEED = 15
-FAST_KINDS = 5
+FAST_KINDS = 3
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ BEFORE = {
     "the run is merged": ("replace .results.csv", 1),
 }
 """The operation before which the process dies, and its number among those of its kind."""
-FAST = {"the run is planned", "a job begins", "a job is consolidated", "a job is reported"}
+FAST = {"a job begins", "a job is consolidated"}
 """With episodes that are assigned before the start; `tests/faults/test_transitions.py` cuts those that are claimed."""
 
 
@@ -157,7 +157,7 @@ def test_the_next_start_ends_a_run_that_died_before(world, event):
 @pytest.mark.parametrize(
     ("effect", "stride"),
     [
-        (Effect.DIES, 15),
+        (Effect.DIES, 60),
         *(pytest.param(each, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]) for each in Effect),
     ],
 )

@@ -14,7 +14,7 @@ from tests.pretend_gpu import GPU, PretendGpu
 from tests.training.learner.test_learner import GRPO, RECURRENT
 from tests.training.learning import SMALL
 
-TASKS = ("cartpole", "reach", "track_motion")
+TASKS = ("cartpole", "reach", pytest.param("track_motion", marks=pytest.mark.slow))
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,11 @@ def test_a_task_is_learned_on_a_gpu_as_on_the_cpu(task):
     assert digests(there) == digests(here)
 
 
-@pytest.mark.parametrize("words", [(), GRPO, RECURRENT], ids=["ppo", "grpo", "recurrent"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param((), marks=pytest.mark.slow), pytest.param(GRPO, marks=pytest.mark.slow), RECURRENT],
+    ids=["ppo", "grpo", "recurrent"],
+)
 def test_training_on_a_gpu_is_taken_up_again_as_if_nothing_had_happened(words):
     first, again = learner(*words), learner(*words)
     first.iterate()

@@ -63,8 +63,8 @@ def after_an_iteration(*words: str) -> Learner:
 
 @pytest.mark.parametrize(
     "words",
-    [(), GRPO, RECURRENT, ("agent.algorithm.schedule=linear",), CURIOUS],
-    ids=["ppo", "grpo", "recurrent", "linear", "curious"],
+    [GRPO, RECURRENT, ("agent.algorithm.schedule=linear",), CURIOUS],
+    ids=["grpo", "recurrent", "linear", "curious"],
 )
 def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(words):
     words = (*words, "agent.max_iterations=10")
@@ -89,14 +89,13 @@ def test_a_checkpoint_that_has_other_sums_of_metrics_is_taken_up_as_well():
     assert of_episodes(resumed.iterate()) == of_episodes(interrupted.iterate())
 
 
-@pytest.mark.parametrize("words", [(), RECURRENT], ids=["ppo", "recurrent"])
-def test_another_number_of_env_slots_or_no_state_goes_on_with_new_episodes(words):
-    first = after_an_iteration(*words)
+def test_another_number_of_env_slots_or_no_state_goes_on_with_new_episodes():
+    first = after_an_iteration(*RECURRENT)
     learned, state = saved(first)
-    without = small_learner(*words)
+    without = small_learner(*RECURRENT)
     assert not without.load(learned, None)
     assert (without.iterations, digests(without)) == (1, digests(first))
-    second = small_learner("num_envs=16", *words)
+    second = small_learner("num_envs=16", *RECURRENT)
     assert not second.load(learned, state)
     before = second.env_steps
     second.iterate()
@@ -139,7 +138,7 @@ def test_ppo_and_grpo_learn_to_balance_a_pole():
     assert sum(falls[-3:]) < sum(falls[:3]) / 2
 
 
-@pytest.mark.parametrize("words", [(), GRPO], ids=["ppo", "grpo"])
+@pytest.mark.parametrize("words", [(), pytest.param(GRPO, marks=pytest.mark.slow)], ids=["ppo", "grpo"])
 def test_the_learning_rate_falls_over_iterations_whatever_the_number_of_ranks(words):
     learner = small_learner(
         *words, "agent.algorithm.schedule=linear", "agent.max_iterations=4", "agent.learning_rate=0.001"
@@ -160,7 +159,7 @@ def test_nan_ends_training_with_a_way_out():
 # Learning on several ranks gives what one process would learn from all samples.
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_hold_the_same_bits_and_learn_what_one_process_would_from_all_samples(ranks, tmp_path):
     finished = run(
         command(tmp_path, ranks=ranks, module=["-m", "tests.training.training_rank"]), timeout_s=patience_s(120)

@@ -217,6 +217,8 @@ def test_the_case_of_an_instruction_does_not_matter_and_its_words_do(built: Buil
     assert not torch.equal(lower, other)
 
 
+# A training of seconds; `tests/gr00t/training/test_trainer.py` has a shorter one.
+@pytest.mark.slow
 def test_the_model_learns_where_the_named_thing_is() -> None:
     """Two dots of different colours; the instruction names one, and the action is its place."""
     rng = np.random.default_rng(0)
