@@ -32,10 +32,12 @@ ALONE_TOO = (
 
 @pytest.mark.parametrize(("name", "options"), PLAYED)
 def test_it_solves_every_task_with_the_same_bits_for_any_number_of_environments_and_threads(name, options):
-    together = play(build(name, num_envs=2, num_threads=2, **options), ScriptedPolicy(), 2, seed=7)
-    assert [record.outcome for record in together.records.values()] == [Outcome.SUCCESS] * 2
+    # With a third episode, an env slot begins anew while the other goes on.
+    number = 3 if (name, options) in ALONE_TOO else 2
+    together = play(build(name, num_envs=2, num_threads=2, **options), ScriptedPolicy(), number, seed=7)
+    assert [record.outcome for record in together.records.values()] == [Outcome.SUCCESS] * number
     if (name, options) in ALONE_TOO:
-        alone = play(build(name, **options), ScriptedPolicy(), 2, seed=7)
+        alone = play(build(name, **options), ScriptedPolicy(), number, seed=7)
         assert together.states == alone.states
         for index, record in alone.records.items():
             other = together.records[index]
