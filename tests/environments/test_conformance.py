@@ -16,6 +16,9 @@ OF_NO_TASK = (
     "test_closing_twice_is_allowed",
     "test_a_recorded_state_has_all_env_slots_and_stays_as_it_is",
     "test_the_parts_of_a_state_make_the_state",
+    "test_actions_of_resting_env_slots_are_ignored",
+    "test_env_slots_rest_until_they_are_reset",
+    "test_the_time_limit_truncates",
 )
 """Rules that the same code keeps for every task."""
 

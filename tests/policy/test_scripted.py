@@ -12,36 +12,40 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg, Symmetry, hand_down
 from isaaclab_arena.sim.math import rotate
-from tests.environments.building import IN_SOME_ACTION_MODE, build, play
+from tests.environments.building import ALL_ENVIRONMENTS, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
 
-TASKS = (
-    *((name, {}) for name in ("reach", "open_drawer", "press_button", "stack", "close_drawer", "open_microwave")),
-    *((name, {}) for name in ("pick_by_colour", "sort_two")),
-    *((name, {"object": each}) for name in ("lift_object", "pick_and_place") for each in ("cube", "cylinder", "can")),
-    *(("push_to_goal", {"object": each}) for each in ("cube", "can")),
+OBJECTS = (("lift_object", "cylinder"), ("pick_and_place", "can"), ("push_to_goal", "can"))
+IN_HAND_STEPS = ("lift_object", "open_drawer", "stack", "push_to_goal")
+"""Tasks of every kind of contact, which the other action mode has to serve."""
+
+PLAYED = (
+    *((name, {}) for name in ALL_ENVIRONMENTS),
+    *((name, {"object": thing}) for name, thing in OBJECTS),
+    *((name, {"action_mode": "ee_delta"}) for name in IN_HAND_STEPS),
+)
+ALONE_TOO = (
+    *((name, {}) for name in ("stack", "open_drawer", "push_to_goal", "press_button")),
+    ("lift_object", {"action_mode": "ee_delta"}),
 )
 
 
-@pytest.mark.parametrize("mode", ["joint_position", "ee_delta"])
-@pytest.mark.parametrize(("name", "options"), TASKS)
-def test_it_solves_every_task_in_both_action_modes(name, options, mode):
-    records = play(build(name, num_envs=4, action_mode=mode, **options), ScriptedPolicy(), 4, seed=7).records
-    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 4
-
-
-@pytest.mark.parametrize(("name", "mode"), IN_SOME_ACTION_MODE)
-def test_episodes_end_in_the_same_bits_for_any_number_of_environments_and_threads(name, mode):
-    alone = play(build(name, num_envs=1, action_mode=mode), ScriptedPolicy(), 3)
-    batched = play(build(name, num_envs=3, num_threads=2, action_mode=mode), ScriptedPolicy(), 3)
-    assert batched.states == alone.states
-    for index, record in alone.records.items():
-        other = batched.records[index]
-        assert (other.length, other.episode_return, other.metrics) == (
-            record.length,
-            record.episode_return,
-            record.metrics,
-        )
+@pytest.mark.parametrize(("name", "options"), PLAYED)
+def test_it_solves_every_task_with_the_same_bits_for_any_number_of_environments_and_threads(name, options):
+    # With a third episode, an env slot begins anew while the other goes on.
+    number = 3 if (name, options) in ALONE_TOO else 2
+    together = play(build(name, num_envs=2, num_threads=2, **options), ScriptedPolicy(), number, seed=7)
+    assert [record.outcome for record in together.records.values()] == [Outcome.SUCCESS] * number
+    if (name, options) in ALONE_TOO:
+        alone = play(build(name, **options), ScriptedPolicy(), number, seed=7)
+        assert together.states == alone.states
+        for index, record in alone.records.items():
+            other = together.records[index]
+            assert (other.length, other.episode_return, other.metrics) == (
+                record.length,
+                record.episode_return,
+                record.metrics,
+            )
 
 
 def test_one_policy_serves_environments_of_different_sizes_in_turn():

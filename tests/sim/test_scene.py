@@ -122,9 +122,9 @@ def test_what_asks_for_too_much_is_refused_with_the_limit(tmp_path, content, mes
 
 
 def test_a_file_that_multiplies_for_ever_is_refused_in_time(tmp_path):
-    said = str(verdict(tmp_path, nested(2, 40), max_seconds=5))
+    said = str(verdict(tmp_path, nested(2, 40), max_seconds=2))
     # On a machine that is busy with other work the wall clock runs out first.
-    assert "within 5 s" in said or "more than 10 s" in said
+    assert "within 2 s" in said or "more than 4 s" in said
 
 
 @pytest.fixture(scope="module")

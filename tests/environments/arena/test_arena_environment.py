@@ -18,7 +18,6 @@ from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.specs import CAMERAS
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.sim.backend import Backend, Capture, capture_on
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
@@ -28,7 +27,6 @@ from tests.environments.building import (
     build,
     episode,
     hold_still,
-    play,
     solved,
     start,
 )
@@ -115,8 +113,10 @@ def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
 @pytest.mark.parametrize(("name", "mode"), [*IN_SOME_ACTION_MODE, *((name, None) for name in FLOOR_ENVIRONMENTS)])
 def test_acting_at_random_solves_no_task_and_breaks_no_physics(name, mode):
     env = build(name, num_envs=2, **({"action_mode": mode} if mode else {}))
-    records = play(env, RandomActionPolicy(), 2).records
-    assert {record.outcome for record in records.values()} <= {"failure", "timeout"}
+    start(env)
+    for action in random_actions(env, 60):
+        step = env.step(action)
+        assert not (solved(step) | step.diverged).any()
 
 
 def test_the_instruction_names_the_object_and_users_may_read_arenas_attributes():

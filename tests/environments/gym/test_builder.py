@@ -25,6 +25,7 @@ from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_mischief import ID as MISCHIEF_ID
 from tests.environments.gym.gym_mischief import MischiefEnvironment
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, problems, run
+from tests.preloaded.interpreter import preloaded_python
 
 # What is wrong with an environment made elsewhere is told before anything runs.
 
@@ -250,7 +251,7 @@ def test_a_traceback_is_logged_once_and_then_counted(caplog):
 
 ROOT = Path(__file__).parents[3]
 VARIABLES = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/environments/elsewhere"}
-IN_ROBOSUITE: dict[str, Any] = {"python": sys.executable, "environment_variables": VARIABLES}
+IN_ROBOSUITE: dict[str, Any] = {"python": preloaded_python(), "environment_variables": VARIABLES}
 CAMERAS = {"enable_cameras": True, "cameras": ("agentview",), "camera_size": 6}
 
 
@@ -341,7 +342,7 @@ def test_a_camera_costs_nothing_unless_cameras_are_enabled():
         (
             "robosuite:Lift",
             {"environment_variables": {**VARIABLES, "FAKE_ROBOSUITE_VERSION": "1.4.0"}},
-            f"robosuite 1.4.0 .*for {re.escape(sys.executable)}: pip install robosuite==1.5.2",
+            f"robosuite 1.4.0 .*for {re.escape(preloaded_python())}: pip install robosuite==1.5.2",
         ),
         ("robosuite:Lift", {"python": None, "environment_variables": {}}, "pip install robosuite==1.5.2 mujoco==3.3.2"),
         ("robosuite:Lift", {"environment_variables": {}}, "'robosuite'.*pip install robosuite==1.5.2 mujoco==3.3.2"),

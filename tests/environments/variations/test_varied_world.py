@@ -27,7 +27,7 @@ from tests.environments.variations.varying import (
 )
 
 OBJECT = "object/body"
-NUM_EPISODES = 3
+NUM_EPISODES = 2
 
 GRAVITY = Variation(
     asset="world",
@@ -72,7 +72,7 @@ def values_of(env, field, name):
 @pytest.mark.parametrize("name", ["lift_object", "open_drawer"])
 def test_with_everything_varied_an_episode_ends_in_the_same_bits_in_any_batch(name):
     alone = play(build_varied(name, everything(name)), RandomActionPolicy(), NUM_EPISODES)
-    together = play(build_varied(name, everything(name), num_envs=4), RandomActionPolicy(), NUM_EPISODES)
+    together = play(build_varied(name, everything(name), num_envs=3), RandomActionPolicy(), NUM_EPISODES)
     assert {index: record.conditions for index, record in alone.records.items()} == {
         index: record.conditions for index, record in together.records.items()
     }
@@ -124,10 +124,9 @@ def test_a_larger_object_stands_on_the_table_and_not_in_it():
 
 
 def test_friction_decides_whether_a_grasp_holds():
-    slippery = play(build_varied("lift_object", fixed("cube.friction", 0.02)), ScriptedPolicy(), 1)
-    rough = play(build_varied("lift_object", fixed("cube.friction", 1.0)), ScriptedPolicy(), 1)
-    assert [record.success for record in slippery.records.values()] == [False]
-    assert [record.success for record in rough.records.values()] == [True]
+    slippery_and_rough = build_varied("lift_object", fixed("cube.friction", 0.02, 1.0), num_envs=2)
+    records = play(slippery_and_rough, ScriptedPolicy(), 2).records
+    assert [records[index].success for index in range(2)] == [False, True]
 
 
 def test_colour_light_and_cameras_vary_in_the_fields_that_renderers_read():

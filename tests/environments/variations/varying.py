@@ -1,5 +1,6 @@
 """Environments with variations on, for tests."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from isaaclab_arena.sim.backends import MujocoBackend
 from tests.environments.building import CPU, episode
 
 
+@cache
 def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
     builder = ENVIRONMENTS.get(name)
     return builder.variations(builder.config_class(**options))

@@ -9,9 +9,16 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.experts import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
+from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_running import build, run
 from tests.environments.gym.test_builder import IN_ROBOSUITE
 from tests.fakes import CoinConfig, CoinEnvironment
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers_are_used_again():
+    with spare_workers_kept():
+        yield
 
 
 def seen(**changed) -> dict[str, np.ndarray]:
