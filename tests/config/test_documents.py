@@ -68,17 +68,6 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path):
         read_document("a\0b")
 
 
-def test_an_alias_bomb_is_refused_before_it_is_unfolded(tmp_path):
-    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    with pytest.raises(ConfigError, match="more than 2000000 values"):
-        read_document(write(tmp_path, "a.yaml", "\n".join(lines)))
-
-
-def test_a_byte_order_mark_is_accepted(tmp_path):
-    assert read_document(write(tmp_path, "a.json", b'\xef\xbb\xbf{"a": 1}')) == {"a": 1}
-
-
 def test_yaml_reads_scalars_as_its_core_schema_says(tmp_path):
     text = "a: no\nb: 010\nc: 1e3\nd: 2020-01-01\ne:\nf: 1_0\ng: 0x1f\nh: True\ni: 1:30\nj: 0.5\n"
 
@@ -169,8 +158,10 @@ def test_a_hundred_thousand_levels_are_refused_and_end_nothing(read):
 
 
 def test_two_million_values_are_let_in_and_one_more_is_not(read):
-    assert len(read(json.dumps([0] * 2_000_000), "json")) == 2_000_000
-    assert refusal(read, json.dumps([0] * 2_000_001), "json") == "holds more than 2000000 values"
+    # The list itself counts, and what an alias stands for counts each time.
+    text = f"- &a [{'0, ' * 999}]\n" + "- *a\n" * 1999
+    assert len(read(text)) == 2000
+    assert refusal(read, text + "- 0\n") == "holds more than 2000000 values"
 
 
 def test_sixty_four_mebibytes_are_let_in_and_a_byte_more_is_not(read):
@@ -280,10 +271,10 @@ def test_scalars_are_those_of_yaml_1_2(read, text, value):
 
 def test_the_largest_number_has_308_noughts(read):
     for suffix, text in (("json", '{{"a": {}}}'), ("yaml", "a: {}")):
-        assert read(text.format(10**308), suffix) == {"a": 10**308}
-        assert read(text.format(-(10**308)), suffix) == {"a": -(10**308)}
-        assert "too many digits" in refusal(read, text.format(10**308 + 1), suffix)
-        assert "too many digits" in refusal(read, text.format(-(10**308) - 1), suffix)
+        for largest in (10**308, -(10**308)):
+            assert read(text.format(largest), suffix) == {"a": largest}
+        for larger in (10**308 + 1, -(10**308) - 1):
+            assert "too many digits" in refusal(read, text.format(larger), suffix)
 
 
 @pytest.mark.parametrize(
@@ -309,11 +300,11 @@ def test_a_byte_order_mark_is_passed_over(read):
         assert read(b'\xef\xbb\xbf{"a": 1}', suffix) == {"a": 1}
 
 
-def test_a_key_that_appears_twice_among_a_hundred_thousand_is_found_at_once(read):
-    keys = [f'"k{number}": 1' for number in range(100_000)]
-    text = "{" + ",\n".join([*keys, '"k99999": 2']) + "}"
+def test_a_key_that_appears_twice_among_twenty_thousand_is_found_at_once(read):
+    keys = [f'"k{number}": 1' for number in range(20_000)]
+    text = "{" + ",\n".join([*keys, '"k19999": 2']) + "}"
     for suffix in ("json", "yaml"):
-        assert "key 'k99999' appears twice" in refusal(read, text, suffix)
+        assert "key 'k19999' appears twice" in refusal(read, text, suffix)
 
 
 # Tests of the command-line tokens in old job files.
