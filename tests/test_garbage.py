@@ -33,6 +33,7 @@ PROGRAMS = [
 ]
 UNTIL_IT_LOADS_MUCH = """
 import gc, json, runpy, sys
+from contextlib import suppress
 
 
 class Stop(BaseException):
@@ -41,7 +42,8 @@ class Stop(BaseException):
 
 class Finder:
     def find_spec(name, path=None, target=None):
-        if name in ("torch", "pandas", "isaaclab_arena.results"):
+        if name in ("torch", "isaaclab_arena.cli.commands"):
+            print(gc.isenabled())
             raise Stop
 
 
@@ -50,10 +52,8 @@ for sys.argv in json.loads(sys.argv[1]):
     gc.enable()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("isaaclab_arena", "eval_runner")]:
         del sys.modules[name]
-    try:
+    with suppress(Stop):
         runpy.run_module(sys.argv[0], run_name="__main__")
-    except Stop:
-        print(gc.isenabled())
 """
 
 
