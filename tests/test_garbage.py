@@ -73,43 +73,47 @@ def test_a_program_looks_for_no_garbage_while_it_imports(words):
     assert int(collections) < 100
 
 
-def test_a_program_that_has_imported_what_it_needs_looks_for_garbage_again_and_takes_imports_for_old():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; collect_later(); print(gc.isenabled()); import numpy; "
-        "collect_from_now_on(); print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, "
-        "len(gc.get_objects(generation=2)) > 10_000)"
-    )
-    assert told(script) == ["False", "True", "True", "True"]
+OLD = """
+collect_later()
+print(gc.isenabled())
+import numpy
+collect_from_now_on()
+print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, len(gc.get_objects(generation=2)) > 10_000)
+"""
+FROZEN = """
+gc.freeze()
+before = gc.get_freeze_count()
+collect_later()
+collect_from_now_on()
+print(gc.get_freeze_count() == before)
+"""
+COUNTED_ONCE = """
+gc.freeze()
+counts, count = [], gc.get_freeze_count
+gc.get_freeze_count = lambda: counts.append(1) or count()
+for _ in range(3):
+    with without_collecting():
+        pass
+print(len(counts))
+"""
+BLOCKS = """
+with without_collecting():
+    print(gc.isenabled())
+print(gc.isenabled())
+gc.disable()
+with without_collecting():
+    pass
+print(gc.isenabled())
+"""
 
 
-def test_what_a_process_has_frozen_stays_frozen():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); before = gc.get_freeze_count(); "
-        "collect_later(); collect_from_now_on(); print(gc.get_freeze_count() == before)"
-    )
-    assert told(script) == ["True"]
-
-
-def test_what_a_process_has_frozen_is_counted_once_because_that_takes_long():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); counts = []; count = gc.get_freeze_count\n"
-        "gc.get_freeze_count = lambda: counts.append(1) or count()\n"
-        "for _ in range(3):\n    with without_collecting():\n        pass\n"
-        "print(len(counts))"
-    )
-    assert told(script) == ["1"]
-
-
-def test_garbage_is_left_alone_within_a_block_and_looked_for_after_it():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *\n"
-        "with without_collecting():\n    print(gc.isenabled())\n"
-        "print(gc.isenabled())\n"
-        "gc.disable()\n"
-        "with without_collecting():\n    pass\n"
-        "print(gc.isenabled())"
-    )
-    assert told(script) == ["False", "True", "False"]
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [(OLD, "False True True True"), (FROZEN, "True"), (COUNTED_ONCE, "1"), (BLOCKS, "False True False")],
+    ids=["what was imported is old", "what is frozen stays so", "and is counted once", "a block ends as it began"],
+)
+def test_garbage_is_looked_for_again_once_that_is_wanted(script, expected):
+    assert told(f"import gc; from isaaclab_arena.garbage import *\n{script}") == expected.split()
 
 
 FREEING = """

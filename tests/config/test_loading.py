@@ -405,12 +405,14 @@ def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
     assert (problem.job, problem.key) == (None, "defaults.arena_env_args.num_envs")
 
 
-@pytest.mark.parametrize("instruction", ["lift it", "lift ${variables.what}"])
-def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path, instruction):
+def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path):
     path: Path = tmp_path / "jobs.json"
 
     def load(num_jobs: int) -> None:
-        jobs = [{**JOB, "name": f"lift{position}", "language_instruction": instruction} for position in range(num_jobs)]
+        jobs = [
+            {**JOB, "name": f"lift{position}", "language_instruction": "lift ${variables.what}"}
+            for position in range(num_jobs)
+        ]
         path.write_text(json.dumps({"variables": {"what": "it"}, "defaults": {"num_episodes": 3}, "jobs": jobs}))
         loaded = load_jobs_file(path)
         assert len(loaded.jobs) == num_jobs

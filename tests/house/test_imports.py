@@ -53,7 +53,7 @@ def loaded() -> dict[str, set[str]]:
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
         ("isaaclab_arena.evaluation.eval_runner", {"wandb", "tensorboard", "mlflow", "rerun"}),
         ("isaaclab_arena.tracking.services", {"wandb", "tensorboard", "mlflow", "rerun"}),
-        ("isaaclab_arena.results.exports", {"rerun"}),
+        ("isaaclab_arena.results.exports", {"rerun", "torch"}),
         ("isaaclab_arena.report.writing", {"scipy.stats", "torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena.tracking.watched_run", {"torch", "mujoco", "h5py", "PIL", "av"}),
         ("isaaclab_arena.tracking.services", {"torch", "mujoco", "h5py", "PIL", "av"}),
