@@ -418,7 +418,7 @@ def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path):
         assert len(loaded.jobs) == num_jobs
         assert {job.language_instruction for job in loaded.jobs} == {"lift it"}
 
-    assert_grows_linearly(load, size=400)
+    assert_grows_linearly(load, size=200)
 
 
 def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_times_the_time(problems_of):
@@ -426,7 +426,7 @@ def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_time
         jobs = [{"name": f"lift{position}", "num_episodes": 3} for position in range(num_jobs)]
         assert len(problems_of({"jobs": jobs})) == 2 * num_jobs
 
-    assert_grows_linearly(tell, size=400)
+    assert_grows_linearly(tell, size=200)
 
 
 def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):

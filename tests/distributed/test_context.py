@@ -22,7 +22,7 @@ from isaaclab_arena.distributed.context import (
 )
 from isaaclab_arena.distributed.ranks import DistributedError, initialise
 from isaaclab_arena.errors import ConfigError
-from tests.end_to_end.launching import ROOT, run, write_jobs
+from tests.end_to_end.launching import ROOT, environment, run, write_jobs
 from tests.preloaded.interpreter import preloaded_python
 
 TORCHRUN = {
@@ -339,16 +339,16 @@ def test_a_process_whose_meeting_with_others_is_not_certain_runs_nothing(tmp_pat
 
 
 CHILD_THAT_OBEYS = """
-import time
+import os, time
 from isaaclab_arena.distributed.context import die_with_parent
-print(die_with_parent(), flush=True)
+print(die_with_parent(), os.getpid(), flush=True)
 time.sleep(600)
 """
 CHILD_THAT_IS_BUSY = """
-import signal, time
+import os, signal, time
 from isaaclab_arena.distributed.context import die_with_parent
 signal.signal(signal.SIGTERM, lambda number, frame: None)
-print(die_with_parent(grace_s=1.0), flush=True)
+print(die_with_parent(grace_s=1.0), os.getpid(), flush=True)
 while True:
     time.sleep(600)
 """
@@ -356,18 +356,13 @@ CHILD_THAT_ASKS_LATE = """
 import os, time
 from isaaclab_arena.distributed.context import die_with_parent
 parent = os.getppid()
-print(True, flush=True)
+print(True, os.getpid(), flush=True)
 while os.getppid() == parent:
     time.sleep(0.01)
 die_with_parent(grace_s=600.0)
 time.sleep(600)
 """
-LAUNCHER = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-print(child.pid, flush=True)
-time.sleep(600)
-"""
+LAUNCHER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
 
 
 def wait_until_gone(pid: int, timeout_s: float) -> bool:
@@ -379,16 +374,17 @@ def wait_until_gone(pid: int, timeout_s: float) -> bool:
     return False
 
 
-def child_of_killed_launcher(program: str) -> int:
-    """Start a launcher and its child, kill the launcher once both have spoken, and return the child's number."""
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER, program], stdout=subprocess.PIPE, text=True) as launcher:
+def child_of_killed_launcher(directory: Path, program: str) -> int:
+    """Start a launcher and its child, kill the launcher once the child has spoken, and return the child's number."""
+    (directory / "child.py").write_text(program)
+    command = [sys.executable, "-c", LAUNCHER, preloaded_python(), str(directory / "child.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as launcher:
         assert launcher.stdout is not None
-        lines = {launcher.stdout.readline().strip(), launcher.stdout.readline().strip()}
-        assert "True" in lines
-        child = int((lines - {"True"}).pop())
-        assert process_start_ticks(child) is not None
+        asked, child = launcher.stdout.readline().split()
+        assert asked == "True"
+        assert process_start_ticks(int(child)) is not None
         launcher.kill()
-    return child
+    return int(child)
 
 
 on_linux = pytest.mark.skipif(
@@ -397,23 +393,23 @@ on_linux = pytest.mark.skipif(
 
 
 @on_linux
-def test_a_rank_does_not_outlive_a_killed_launcher():
-    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_OBEYS), timeout_s=60.0)
+def test_a_rank_does_not_outlive_a_killed_launcher(tmp_path):
+    assert wait_until_gone(child_of_killed_launcher(tmp_path, CHILD_THAT_OBEYS), timeout_s=60.0)
 
 
 @on_linux
-def test_a_rank_that_goes_on_after_the_signal_leaves_soon_all_the_same():
-    child = child_of_killed_launcher(CHILD_THAT_IS_BUSY)
+def test_a_rank_that_goes_on_after_the_signal_leaves_soon_all_the_same(tmp_path):
+    child = child_of_killed_launcher(tmp_path, CHILD_THAT_IS_BUSY)
     time.sleep(0.3)
     assert process_start_ticks(child) is not None
     assert wait_until_gone(child, timeout_s=60.0)
 
 
 @on_linux
-def test_a_rank_whose_launcher_died_before_it_asked_leaves_too():
+def test_a_rank_whose_launcher_died_before_it_asked_leaves_too(tmp_path):
     if b"python" in Path("/proc/1/cmdline").read_bytes():
         pytest.skip("here orphans get a Python program for a parent")
-    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_ASKS_LATE), timeout_s=60.0)
+    assert wait_until_gone(child_of_killed_launcher(tmp_path, CHILD_THAT_ASKS_LATE), timeout_s=60.0)
 
 
 def test_a_process_is_known_by_its_number_and_its_start():
