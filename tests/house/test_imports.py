@@ -51,6 +51,7 @@ def loaded() -> dict[str, set[str]]:
         ("isaaclab_arena.cli.main", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.results.statistics", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
+        ("isaaclab_arena.evaluation.eval_runner", {"torch.distributed.elastic"}),
         ("isaaclab_arena.evaluation.eval_runner", {"wandb", "tensorboard", "mlflow", "rerun"}),
         ("isaaclab_arena.tracking.services", {"wandb", "tensorboard", "mlflow", "rerun"}),
         ("isaaclab_arena.results.exports", {"rerun", "torch"}),
