@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -20,64 +21,99 @@ def told(script: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
+PROGRAMS = [
+    ("isaaclab_arena.evaluation.eval_runner",),
+    ("eval_runner",),
+    ("isaaclab_arena.evaluation.experiment_runner",),
+    ("isaaclab_arena.evaluation.policy_runner",),
+    ("isaaclab_arena.training.train",),
+    ("isaaclab_arena.cli", "run"),
+    ("isaaclab_arena.cli", "merge"),
+    ("isaaclab_arena.cli", "report"),
+]
+UNTIL_IT_LOADS_MUCH = """
+import gc, json, runpy, sys
+from contextlib import suppress
+
+
+class Stop(BaseException):
+    pass
+
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name in ("torch", "isaaclab_arena.cli.commands"):
+            print(gc.isenabled())
+            raise Stop
+
+
+sys.meta_path.insert(0, Finder)
+for sys.argv in json.loads(sys.argv[1]):
+    gc.enable()
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("isaaclab_arena", "eval_runner")]:
+        del sys.modules[name]
+    with suppress(Stop):
+        runpy.run_module(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_every_program_looks_for_no_garbage_when_it_begins_to_load_much():
+    told = subprocess.check_output([sys.executable, "-c", UNTIL_IT_LOADS_MUCH, json.dumps(PROGRAMS)], text=True)
+    assert told.split() == ["False"] * len(PROGRAMS)
+
+
 @pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("isaaclab_arena.evaluation.eval_runner", []),
-        ("eval_runner", []),
-        ("isaaclab_arena.evaluation.experiment_runner", []),
-        ("isaaclab_arena.evaluation.policy_runner", []),
-        ("isaaclab_arena.training.train", []),
-        ("isaaclab_arena.cli", ["run"]),
-        ("isaaclab_arena.cli", ["merge"]),
-        ("isaaclab_arena.cli", ["report"]),
-    ],
+    "words", [PROGRAMS[0], *(pytest.param(words, marks=pytest.mark.slow) for words in PROGRAMS[1:])]
 )
-def test_a_program_looks_for_no_garbage_while_it_imports(module, words):
-    script = COUNTED.format(module=module, words=[module, *words, "--no_such_option"])
+def test_a_program_looks_for_no_garbage_while_it_imports(words):
+    script = COUNTED.format(module=words[0], words=[*words, "--no_such_option"])
     *_, modules, _, collections = told(script)
     assert int(modules) > 1000, "torch is imported"
     # There are hundreds where imports are not left alone. Reading the command line may need a few.
     assert int(collections) < 100
 
 
-def test_a_program_that_has_imported_what_it_needs_looks_for_garbage_again_and_takes_imports_for_old():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; collect_later(); print(gc.isenabled()); import numpy; "
-        "collect_from_now_on(); print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, "
-        "len(gc.get_objects(generation=2)) > 10_000)"
-    )
-    assert told(script) == ["False", "True", "True", "True"]
+OLD = """
+collect_later()
+print(gc.isenabled())
+import numpy
+collect_from_now_on()
+print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, len(gc.get_objects(generation=2)) > 10_000)
+"""
+FROZEN = """
+gc.freeze()
+before = gc.get_freeze_count()
+collect_later()
+collect_from_now_on()
+print(gc.get_freeze_count() == before)
+"""
+COUNTED_ONCE = """
+gc.freeze()
+counts, count = [], gc.get_freeze_count
+gc.get_freeze_count = lambda: counts.append(1) or count()
+for _ in range(3):
+    with without_collecting():
+        pass
+print(len(counts))
+"""
+BLOCKS = """
+with without_collecting():
+    print(gc.isenabled())
+print(gc.isenabled())
+gc.disable()
+with without_collecting():
+    pass
+print(gc.isenabled())
+"""
 
 
-def test_what_a_process_has_frozen_stays_frozen():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); before = gc.get_freeze_count(); "
-        "collect_later(); collect_from_now_on(); print(gc.get_freeze_count() == before)"
-    )
-    assert told(script) == ["True"]
-
-
-def test_what_a_process_has_frozen_is_counted_once_because_that_takes_long():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); counts = []; count = gc.get_freeze_count\n"
-        "gc.get_freeze_count = lambda: counts.append(1) or count()\n"
-        "for _ in range(3):\n    with without_collecting():\n        pass\n"
-        "print(len(counts))"
-    )
-    assert told(script) == ["1"]
-
-
-def test_garbage_is_left_alone_within_a_block_and_looked_for_after_it():
-    script = (
-        "import gc; from isaaclab_arena.garbage import *\n"
-        "with without_collecting():\n    print(gc.isenabled())\n"
-        "print(gc.isenabled())\n"
-        "gc.disable()\n"
-        "with without_collecting():\n    pass\n"
-        "print(gc.isenabled())"
-    )
-    assert told(script) == ["False", "True", "False"]
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [(OLD, "False True True True"), (FROZEN, "True"), (COUNTED_ONCE, "1"), (BLOCKS, "False True False")],
+    ids=["what was imported is old", "what is frozen stays so", "and is counted once", "a block ends as it began"],
+)
+def test_garbage_is_looked_for_again_once_that_is_wanted(script, expected):
+    assert told(f"import gc; from isaaclab_arena.garbage import *\n{script}") == expected.split()
 
 
 FREEING = """

@@ -1,7 +1,6 @@
 """Every command without a standard stream, as after ``>&-``, or with one that takes nothing."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import COMMANDS, commands_of_others
-from tests.end_to_end.launching import ROOT, write_jobs
+from tests.end_to_end.launching import environment, write_jobs
+from tests.preloaded.interpreter import preloaded_python
 
-PROGRAM = [sys.executable, "-m", "isaaclab_arena.cli"]
-SHORT = {"arena_env_args": {"environment": "cartpole"}, "num_episodes": 4}
+PROGRAM = ["-m", "isaaclab_arena.cli"]
+SHORT = {"arena_env_args": {"environment": "cartpole"}, "num_episodes": 2}
 JOBS = [
     {"name": "still", "policy_type": "zero_action", **SHORT},
     {"name": "wild", "policy_type": "random_action", **SHORT},
@@ -25,7 +25,7 @@ TYPED = {
     "validate": (["jobs.json"], 0),
     "compare": (["out", "--baseline", "still", "--output_dir", "compared"], 4),
     "leaderboard": (["out"], 0),
-    "plan": (["--difference", "0.1", "--baseline", "0.5"], 0),
+    "plan": (["--difference", "0.8", "--baseline", "0.1"], 0),
     "list": (["environments"], 0),
     "report": (["out"], 0),
     "merge": (["out"], 0),
@@ -57,17 +57,19 @@ def directory(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("closed")
     write_jobs(path / "jobs.json", JOBS)
     run = [*PROGRAM, "run", "--eval_jobs_config", "jobs.json", "--output_dir", "out"]
-    assert typed(path, run, closed=(0, 1, 2))[0] == 0
+    assert typed(path, run, closed=(0, 1, 2), python=sys.executable)[0] == 0
     return path
 
 
-def typed(directory: Path, command: Sequence[str], *, closed: Sequence[int], stdout: str = "") -> tuple[int, str]:
-    """Type a command and return its exit code and what it says on stderr."""
+def typed(
+    directory: Path, words: Sequence[str], *, closed: Sequence[int], stdout: str = "", python: str | None = None
+) -> tuple[int, str]:
+    """Have an interpreter, the preloaded one unless another is named, run a program; return exit code and stderr."""
     streams = [*(f"{number}>&-" for number in closed), f">{stdout}" if stdout else ""]
     finished = subprocess.run(
-        ["bash", "-c", f'exec "$@" {" ".join(streams)}', "bash", *command],
+        ["bash", "-c", f'exec "$@" {" ".join(streams)}', "bash", python or preloaded_python(), *words],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
         timeout=240,
@@ -85,7 +87,8 @@ def test_a_command_without_stdin_and_stdout_does_its_work(name, directory):
 
 def test_every_command_shows_its_help_to_nobody(directory):
     names = [*COMMANDS, *(name for name, _ in commands_of_others())]
-    code, told = typed(directory, [sys.executable, "-c", HELP, *names], closed=(0, 1))
+    (directory / "help.py").write_text(HELP)
+    code, told = typed(directory, ["help.py", *names], closed=(0, 1))
     assert (code, told.splitlines()) == (0, [f"{name}: 0" for name in names])
 
 
@@ -102,7 +105,7 @@ def test_a_mistake_without_any_stream_has_its_exit_code(words, directory):
 
 @pytest.mark.parametrize("module", ["isaaclab_arena.evaluation.eval_runner", "eval_runner"])
 def test_a_runner_without_stdout_completes(module, directory, tmp_path):
-    runner = [sys.executable, "-m", module, "--eval_jobs_config", "jobs.json", "--output_dir", str(tmp_path)]
+    runner = ["-m", module, "--eval_jobs_config", "jobs.json", "--output_dir", str(tmp_path)]
     code, told = typed(directory, [*runner, "--no_report"], closed=(0, 1))
     assert (code, "Traceback" in told) == (0, False), told
 

@@ -142,6 +142,13 @@ def test_episodes_whose_number_is_the_environments_own_are_counted(tmp_path, cap
     assert f"{num_tasks} jobs, {num_tasks * NUM_STATES} episodes, " in capsys.readouterr().out
 
 
+def validated(tmp_path: Path, capsys, *jobs: dict, **more: object) -> list[dict]:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump({"jobs": list(jobs), **more}))
+    assert main(["validate", "--json", str(file)]) == 2
+    return json.loads(capsys.readouterr().out)["problems"]
+
+
 def test_problems_of_all_stages_are_told_at_once(tmp_path, capsys):
     jobs = [
         {
@@ -165,10 +172,7 @@ def test_problems_of_all_stages_are_told_at_once(tmp_path, capsys):
             "policy_type": "no.such.Policy",
         },
     ]
-    file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump({"jobs": jobs, "tracking": ["wandbb"]}))
-    assert main(["validate", "--json", str(file)]) == 2
-    problems = json.loads(capsys.readouterr().out)["problems"]
+    problems = validated(tmp_path, capsys, *jobs, tracking=["wandbb"])
     assert sorted((problem["job"] or "", problem["key"]) for problem in problems) == [
         ("", "tracking"),
         ("a", "arena_env_args.environment"),
@@ -188,10 +192,7 @@ def test_problems_of_all_stages_are_told_at_once(tmp_path, capsys):
 def test_a_device_that_is_not_there_hides_nothing_else_and_is_told_once(tmp_path, capsys):
     options = {"checkpoint_path": "none.pt", "policy_device": "cuda:99"}
     job = {"name": "a", "num_episodes": 1, "arena_env_args": {"environment": "reach"}, "policy_type": "rsl_rl"}
-    file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump({"jobs": [job | {"policy_config_dict": options}]}))
-    assert main(["validate", "--json", str(file)]) == 2
-    problems = json.loads(capsys.readouterr().out)["problems"]
+    problems = validated(tmp_path, capsys, job | {"policy_config_dict": options})
     assert sorted(problem["key"] for problem in problems) == [
         "policy_config_dict.checkpoint_path",
         "policy_config_dict.policy_device",
@@ -200,7 +201,5 @@ def test_a_device_that_is_not_there_hides_nothing_else_and_is_told_once(tmp_path
 
 def test_what_may_be_missing_only_because_it_is_wrong_is_not_told(tmp_path, capsys):
     job = {"name": "a", "num_episodes": 0, "arena_env_args": {"environment": "reach"}, "policy_type": "scripted"}
-    file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump({"jobs": [job]}))
-    assert main(["validate", str(file)]) == 2
-    assert capsys.readouterr().err.strip() == f"{file}: job 'a': num_episodes: must be at least 1, got 0"
+    [problem] = validated(tmp_path, capsys, job)
+    assert (problem["job"], problem["key"]) == ("a", "num_episodes")

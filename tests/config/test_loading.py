@@ -405,18 +405,20 @@ def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
     assert (problem.job, problem.key) == (None, "defaults.arena_env_args.num_envs")
 
 
-@pytest.mark.parametrize("instruction", ["lift it", "lift ${variables.what}"])
-def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path, instruction):
+def test_ten_times_the_jobs_load_in_about_ten_times_the_time(tmp_path):
     path: Path = tmp_path / "jobs.json"
 
     def load(num_jobs: int) -> None:
-        jobs = [{**JOB, "name": f"lift{position}", "language_instruction": instruction} for position in range(num_jobs)]
+        jobs = [
+            {**JOB, "name": f"lift{position}", "language_instruction": "lift ${variables.what}"}
+            for position in range(num_jobs)
+        ]
         path.write_text(json.dumps({"variables": {"what": "it"}, "defaults": {"num_episodes": 3}, "jobs": jobs}))
         loaded = load_jobs_file(path)
         assert len(loaded.jobs) == num_jobs
         assert {job.language_instruction for job in loaded.jobs} == {"lift it"}
 
-    assert_grows_linearly(load, size=400)
+    assert_grows_linearly(load, size=200)
 
 
 def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_times_the_time(problems_of):
@@ -424,7 +426,7 @@ def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_time
         jobs = [{"name": f"lift{position}", "num_episodes": 3} for position in range(num_jobs)]
         assert len(problems_of({"jobs": jobs})) == 2 * num_jobs
 
-    assert_grows_linearly(tell, size=400)
+    assert_grows_linearly(tell, size=200)
 
 
 def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):

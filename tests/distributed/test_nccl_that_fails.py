@@ -1,8 +1,6 @@
 """NCCL that fails on one rank, on all, or hangs: the run goes on over gloo, with one warning that says why."""
 
-import os
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -14,8 +12,9 @@ import pytest
 from isaaclab_arena.distributed.ranks import try_together
 from tests.distributed.test_process_group import free_port
 from tests.distributed.threads import ranks_in_threads
+from tests.end_to_end.launching import environment
+from tests.preloaded.interpreter import preloaded_python
 
-ROOT = Path(__file__).parents[2]
 NO_SPACE = (
     "Error while creating shared memory segment /dev/shm/nccl-Xy (size 9637888), error: No space left on device (28)"
 )
@@ -60,21 +59,22 @@ RANK = f"""
 """
 
 
-def start(does: str, wanted: str = "auto") -> list[tuple[str, str]]:
+def start(directory: Path, does: str, wanted: str = "auto") -> list[tuple[str, str]]:
     """Start one rank for each word, and return what each wrote on stdout and stderr."""
     words, port = does.split(","), free_port()
+    (directory / "rank.py").write_text(textwrap.dedent(RANK))
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(RANK), does, wanted],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(len(words)),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            },
-            cwd=ROOT,
+            [preloaded_python(), str(directory / "rank.py"), does, wanted],
+            env=environment(
+                {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(len(words)),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                }
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,8 +85,8 @@ def start(does: str, wanted: str = "auto") -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("does", [pytest.param("fails,fails", marks=pytest.mark.slow), "works,fails,hangs"])
-def test_where_nccl_fails_all_ranks_go_on_over_gloo_with_one_warning(does):
-    said = start(does)
+def test_where_nccl_fails_all_ranks_go_on_over_gloo_with_one_warning(does, tmp_path):
+    said = start(tmp_path, does)
     world_size = len(said)
     assert [out for out, _ in said] == [f"gloo {sum(range(world_size))}"] * world_size
     warnings = [line for _, err in said for line in err.splitlines() if "NCCL fails on" in line]
@@ -97,15 +97,15 @@ def test_where_nccl_fails_all_ranks_go_on_over_gloo_with_one_warning(does):
     assert "could not reach the other ranks" not in "".join(err for _, err in said)
 
 
-def test_who_insists_on_nccl_is_told_why_it_fails_on_every_rank():
-    for out, _ in start("works,fails", "nccl"):
+def test_who_insists_on_nccl_is_told_why_it_fails_on_every_rank(tmp_path):
+    for out, _ in start(tmp_path, "works,fails", "nccl"):
         assert out.startswith(f"DistributedError: NCCL fails on rank 1: {NO_SPACE}; ")
         assert out.endswith("or use --process_group gloo")
 
 
 @pytest.mark.slow
-def test_who_wants_gloo_has_no_nccl_tried():
-    assert [out for out, _ in start("fails,hangs", "gloo")] == ["gloo 1", "gloo 1"]
+def test_who_wants_gloo_has_no_nccl_tried(tmp_path):
+    assert [out for out, _ in start(tmp_path, "fails,hangs", "gloo")] == ["gloo 1", "gloo 1"]
 
 
 def verdicts(*speaks: Callable[[], None], limit_s: float = 20.0) -> list[str | None]:
