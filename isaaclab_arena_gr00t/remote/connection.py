@@ -85,9 +85,17 @@ class PolicyServerConnection:
     # answered in it, a lost connection ends the episode. A connection with an unread answer is never used again,
     # because most protocols do not number their answers.
 
-    def __init__(self, address: protocols.ServerAddress, codec: protocols.Codec, *, stated: str | None = None) -> None:
+    def __init__(
+        self,
+        address: protocols.ServerAddress,
+        codec: protocols.Codec,
+        *,
+        stated: str | None = None,
+        dial: Callable[[protocols.Codec, protocols.ServerAddress, float], Channel] = dialled,
+    ) -> None:
         self.address = address
         self.codec = codec
+        self._dial = dial
         # `stated` is the server's description in an earlier connection; another server is refused.
         self._server = PolicyElsewhere(f"the {codec.server} at {codec.scheme}{address}", stated=stated)
         self._limit_s = address.timeout_s
@@ -168,7 +176,7 @@ class PolicyServerConnection:
         deadline = time.monotonic() + timeout_s
         try:
             with self._refusals():
-                channel = self._channel = dialled(self.codec, self.address, timeout_s)
+                channel = self._channel = self._dial(self.codec, self.address, timeout_s)
                 hello = self.codec.hello()
                 if hello is not None:
                     channel.send(hello, max(_FIRST_PAUSE_S, deadline - time.monotonic()))
@@ -325,20 +333,21 @@ CodecT = TypeVar("CodecT", bound=protocols.Codec)
 class SlotConnections(Generic[CodecT]):
     """The connections of one policy to one server, one per env slot."""
 
-    def __init__(self, address: protocols.ServerAddress, make_codec: Callable[[], CodecT]) -> None:
+    def __init__(self, address: protocols.ServerAddress, make_codec: Callable[[], CodecT], **how: Any) -> None:
         # The first connection shows at once if the server is missing or of another kind; see `wait_until_ready`.
+        # `how`: further arguments of each connection.
         self.codec = make_codec()
-        first = PolicyServerConnection(address, self.codec)
+        first = PolicyServerConnection(address, self.codec, **how)
         first.wait_until_ready()
         self.stated = first.stated
         self._address = address
-        self._make_codec = make_codec
+        self._make_codec, self._how = make_codec, {**how, "stated": first.stated}
         self._connections = {0: first}
 
     def of(self, env_id: int) -> PolicyServerConnection:
         """Return the connection of an env slot; it opens with the first question."""
         if env_id not in self._connections:
-            self._connections[env_id] = PolicyServerConnection(self._address, self._make_codec(), stated=self.stated)
+            self._connections[env_id] = PolicyServerConnection(self._address, self._make_codec(), **self._how)
         return self._connections[env_id]
 
     def ask(self, kind: str, shown: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Any]:

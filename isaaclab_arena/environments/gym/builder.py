@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -58,6 +58,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
     leaves_nothing: bool = False
+    draw_on: Callable[[torch.device], None] = draw_on  # lets workers draw on a device's GPU
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
@@ -117,7 +118,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         del num_threads
         device = torch.device(device)
         # Before any import of a renderer: workers read these variables at their start, as does this process.
-        draw_on(device)
+        self.draw_on(device)
         opengl = choose_opengl(device, config.environment_variables)
         # Workers use the chosen renderer, unless the job sets it.
         variables = {**opengl.variables, **config.environment_variables}

@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import torch
 
 from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.gym import builder as gym_builder
 from isaaclab_arena.environments.gym.builder import GymConfig, RobosuiteConfig
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, Failures
 from isaaclab_arena.errors import EnvironmentBuildError, StorageError
@@ -134,8 +134,7 @@ def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypat
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$MUJOCO_EGL_DEVICE_ID" > {noted}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(gym_builder, "draw_on", draw)
-    builder = ENVIRONMENTS.get("gym:CartPole-v1")
+    builder = replace(ENVIRONMENTS.get("gym:CartPole-v1"), draw_on=draw)
     try:
         device = torch.device("cuda", 1)
         builder.build(GymConfig(python=str(python)), num_envs=1, device=device, num_threads=1).close()

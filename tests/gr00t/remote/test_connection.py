@@ -18,7 +18,6 @@ from isaaclab_arena.logs import ended_in
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicyCfg
-from isaaclab_arena_gr00t.remote import connection as connections_of
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
 from isaaclab_arena_gr00t.remote.protocols import Codec, ServerAddress, identity_line, server_address
@@ -297,11 +296,9 @@ class SlowChannel:
 def asked(server: SlowServer, *numbers: int) -> list[str]:
     """Ask for so many env slots, once for each number, and return the last answers."""
     address = ServerAddress(host="127.0.0.1", timeout_s=0.25, wait_for_server_s=1.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections_of, "dialled", lambda codec, *_: SlowChannel(codec))
-        connections, answers = SlotConnections(address, lambda: server), []
-        for num_slots in numbers:
-            answers = connections.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
+    connections, answers = SlotConnections(address, lambda: server, dial=lambda codec, *_: SlowChannel(codec)), []
+    for num_slots in numbers:
+        answers = connections.ask("look", ((slot, {"slot": slot}) for slot in range(num_slots)))
     return answers
 
 
