@@ -508,7 +508,8 @@ def test_an_operation_without_a_deterministic_form_raises(deterministic):
 )
 def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, kept, deterministic):
     environ = {} if given is None else {"CUBLAS_WORKSPACE_CONFIG": given}
-    cudnn, touched = torch.backends.cudnn, torch.cuda.is_initialized()
+    cudnn: Any = torch.backends.cudnn
+    touched = torch.cuda.is_initialized()
     cudnn.benchmark = cudnn.allow_tf32 = True
     cudnn.deterministic = False
     torch.set_float32_matmul_precision("high")

@@ -154,6 +154,6 @@ def test_sixty_kills_of_ranks_and_programs_lose_nothing_and_run_nothing_twice(
                 else:
                     running.wait_for_episodes(min(NUM_EPISODES, committed(running.output).total() + 2))
                     kills["program"] += running.process.poll() is None
-            resume = ("--resume", running.output)
-        assert_nothing_lost_or_twice(running.output, undisturbed)
+            resume = ("--resume", directory / "out")
+        assert_nothing_lost_or_twice(directory / "out", undisturbed)
     logging.getLogger(__name__).warning("%s in %d runs", dict(kills), number)
