@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -375,7 +376,7 @@ def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_a
         for line in caplog.messages
     )
     same = coin_job(policy_class=job.policy_class)
-    same = type(same)(**{**vars(same), "config": config})
+    same = replace(same, config=config)
     assert JobRunner(settings(tmp_path)).run(same).status is ReportedStatus.COMPLETED
     module = sys.modules["sets_on_import"]
     assert set(module.seen) == {torch.float64}
@@ -384,7 +385,7 @@ def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_a
     (tmp_path / "sets_on_import.py").write_text(MODULE.replace("float64", "float32"))
     importlib.invalidate_caches()
     importlib.reload(module)
-    anew = type(same)(**{**vars(same), "policy_class": module.Imported})
+    anew = replace(same, policy_class=module.Imported)
     assert JobRunner(settings(tmp_path / "anew")).run(anew).status is ReportedStatus.COMPLETED
     assert set(module.seen) == {torch.float32}
 
