@@ -3,24 +3,30 @@
 import numpy as np
 import pytest
 
-from benchmarks.analysis.clustered_intervals import Options, latent, main, played
+from benchmarks.analysis.clustered_intervals import Coverage, Options, bootstrap, decisions_table, latent, main, played
 from benchmarks.analysis.comparison_speed import compare, write_runs
-from benchmarks.analysis.decision_quality import Options as DecisionsOptions
 from benchmarks.analysis.decision_quality import (
+    BOTH,
+    ONLY_FIRST,
+    ONLY_SECOND,
+    Figure,
     Setting,
     coverage_of_rates,
     decisions,
+    families_with_a_rejection,
     fixed_numbers,
     intervals,
     log_e_values,
     log_e_values_of_difference,
     log_e_values_of_rate,
+    outcomes,
     rejected_by,
     stops,
     streams,
 )
+from benchmarks.analysis.decision_quality import Options as DecisionsOptions
 from benchmarks.analysis.decision_quality import main as decisions_main
-from isaaclab_arena.results.statistics import mcnemar_mid_p
+from isaaclab_arena.results.statistics import Interval, mcnemar_mid_p
 from isaaclab_arena.results.stopping import (
     PairCounts,
     RateCounts,
@@ -42,6 +48,27 @@ def test_episodes_have_the_rate_and_come_out_as_alike_as_asked(generator, alike)
     assert np.corrcoef(success[..., 0].ravel(), success[..., 1].ravel())[0, 1] == pytest.approx(alike, abs=0.02)
     numbers = latent((20_000, 2), 0.4, generator)
     assert np.corrcoef(numbers.T)[0, 1] == pytest.approx(0.4, abs=0.02)
+
+
+def test_an_interval_holds_what_lies_between_its_ends():
+    found = Coverage()
+    for truth in (0.1, 0.5, 0.95, 1.0):
+        found.add("some", Interval(low=0.1, high=0.9), truth)
+    assert (found.share("some"), found.width("some")) == (0.5, pytest.approx(0.8))
+    assert not found.keeps("some")
+
+
+def test_the_bootstrap_draws_whole_conditions(generator):
+    assert bootstrap(np.ones((4, 5)), 50, generator) == Interval(low=1.0, high=1.0)
+    wide = bootstrap(np.repeat([[1.0], [0.0]], 50, axis=1), 400, generator)
+    assert (wide.low, wide.high) == (0.0, 1.0)
+
+
+def test_two_conditions_never_decide_however_often_they_are_played(generator, capsys):
+    table, kept = decisions_table(Options(repeats=40), generator)
+    assert kept
+    assert "| 2 | 1 |" in str(table)
+    capsys.readouterr()
 
 
 def test_the_page_has_a_section_for_each_kind_of_figure(tmp_path, capsys):
@@ -68,9 +95,36 @@ EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
 UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
 
 
+def test_pairs_have_the_rates_and_the_agreement_that_are_asked_for(generator):
+    came_out = outcomes(UNEQUAL, (200_000,), generator)
+    wins, losses, both = ((came_out == which).mean() for which in (ONLY_FIRST, ONLY_SECOND, BOTH))
+    assert wins + both == pytest.approx(0.9, abs=0.005)
+    assert losses + both == pytest.approx(0.7, abs=0.005)
+    assert both == pytest.approx(0.5 * 0.7 + 0.5 * 0.63, abs=0.005)
+
+
 def test_the_mid_p_test_keeps_its_level(generator):
     found = rejected_by(mcnemar_mid_p, EQUAL, pairs=200, repeats=2_000, generator=generator)
     assert 0.035 < found < 0.065
+
+
+def test_looking_at_a_test_again_and_again_would_not_keep_it(generator):
+    """What the page is for: a p-value that is looked at five times on the way to 200 pairs is wrong far more often."""
+    came_out = outcomes(EQUAL, (1_000, 200), generator)
+    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    looks = [
+        [mcnemar_mid_p(int(wins[stream, at]), int(losses[stream, at])) <= 0.05 for at in range(39, 200, 40)]
+        for stream in range(1_000)
+    ]
+    assert np.mean(np.any(looks, axis=1)) > 0.09
+
+
+@pytest.mark.parametrize("against_first", [True, False])
+def test_a_family_finds_nothing_that_is_not_there(against_first, generator):
+    found = families_with_a_rejection(
+        0.6, policies=4, pairs=100, repeats=1_000, against_first=against_first, generator=generator
+    )
+    assert 0.01 < found < 0.06
 
 
 def test_evidence_stops_few_streams_without_a_difference_and_all_with_one(generator):
@@ -83,6 +137,13 @@ def test_evidence_stops_few_streams_without_a_difference_and_all_with_one(genera
 
 def test_anytime_intervals_hold_the_truth_at_every_look(generator):
     assert 0.95 <= coverage_of_rates(0.5, looks=200, repeats=1_000, generator=generator) < 1.0
+
+
+def test_every_figure_keeps_its_bar_or_is_marked():
+    kept = Figure(what="error", setting="", value=0.04, at_most=0.05)
+    missed = Figure(what="pairs", setting="", value=61.26, at_least=10.0, at_most=60.0, unit="pairs")
+    assert kept.cells()[2:] == ("4.00 %", "at most 5 %", "yes")
+    assert missed.cells()[2:] == ("61.3 pairs", "at least 10, at most 60 pairs", "NO")
 
 
 def test_a_page_of_few_streams_has_a_line_for_every_figure(tmp_path, generator):
