@@ -42,7 +42,7 @@ class Stop(BaseException):
 
 class Finder:
     def find_spec(name, path=None, target=None):
-        if name in ("torch", "isaaclab_arena.cli.commands"):
+        if name == "torch" or (name.startswith("isaaclab_arena.cli.") and name != "isaaclab_arena.cli.main"):
             print(gc.isenabled())
             raise Stop
 

@@ -23,7 +23,7 @@ from benchmarks.harness.environments import success_rate
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.runs import evaluate
 from isaaclab_arena.analysis.arms import Arm, match, read_run
-from isaaclab_arena.policy.experts import RobosuiteExpertPolicy
+from isaaclab_arena.policy.scripted import RobosuiteExpertPolicy
 from isaaclab_arena.results.statistics import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.results.stopping import PairCounts
 

@@ -10,7 +10,7 @@ from benchmarks.harness.environments import build, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import MetaWorld
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts import MetaWorldExpertPolicy
+from isaaclab_arena.policy.scripted import MetaWorldExpertPolicy
 
 RELIABLE = 0.95
 PACKAGES = ("metaworld", "mujoco", "gymnasium", "numpy", "python")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from benchmarks.harness.environments import build, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
-from isaaclab_arena.policy.experts import PLANS, RobosuiteExpertPolicy
+from isaaclab_arena.policy.scripted import PLANS, RobosuiteExpertPolicy
 
 PACKAGES = ("robosuite", "mujoco", "numpy", "python")
 

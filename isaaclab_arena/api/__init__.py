@@ -19,7 +19,7 @@ from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import Tables, read
 from isaaclab_arena.results.rows import scored_episodes
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.run_directory import make_output_directory
+from isaaclab_arena.storage.ledger import make_output_directory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.registry import Registry
 
-_HERE = "isaaclab_arena.cli.commands"
+_HERE = "isaaclab_arena.cli"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ _GROUPS = {
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
         "resume": (f"{_HERE}.runs:resume:ResumeOptions", "go on with the run in a directory"),
         "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
-        "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
+        "validate": (f"{_HERE}.start:validate:ValidateOptions", "check job files without running anything"),
     },
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),

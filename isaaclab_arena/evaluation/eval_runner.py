@@ -23,7 +23,7 @@ from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation import console, planning, run, validation
+from isaaclab_arena.evaluation import planning, process, run, validation
 from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    with console.program() as ended:
+    with process.program() as ended:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
         options.check_cluster()

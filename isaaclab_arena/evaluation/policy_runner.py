@@ -26,7 +26,7 @@ from isaaclab_arena.config.options import option_names, parse_tokens
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
-from isaaclab_arena.evaluation import console, planning, run
+from isaaclab_arena.evaluation import planning, process, run
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
@@ -67,7 +67,7 @@ def main(
     """
     arguments = tuple(typed_words(argv))
     import_s = process_age_s()
-    with console.program() as ended:
+    with process.program() as ended:
         take_rank_of_scheduler()
         options, rest = read_command_line(options_class, arguments, program=typed_as)
         return run.run_command_line(

@@ -21,7 +21,7 @@ import torch
 
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, first_line
-from isaaclab_arena.evaluation import gathering, policy_client
+from isaaclab_arena.evaluation import batching, policy_client
 from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, SoFar
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
@@ -56,7 +56,7 @@ _Asked: TypeAlias = tuple[Entries, int]
 """The entries of a query, and their number in each call."""
 
 
-class Batcher(gathering.Batcher[_Asked, Answered]):
+class Batcher(batching.Batcher[_Asked, Answered]):
     """Answers the queries of several clients to one network."""
 
     name, ended = "policy server", "the policy server has ended"
@@ -81,7 +81,7 @@ class Batcher(gathering.Batcher[_Asked, Answered]):
         number, kind = next(iter(numbers.values())), (slots_per_call, *forms)
         return self.submit((entries, slots_per_call), number=number, kind=kind).result()
 
-    def _answers(self, queries: Sequence[gathering.Query[_Asked, Answered]]) -> Iterator[Answered | Exception]:
+    def _answers(self, queries: Sequence[batching.Query[_Asked, Answered]]) -> Iterator[Answered | Exception]:
         try:
             answered = self._called(queries)
         except Exception as error:  # noqa: BLE001  a network's error goes to its askers; other networks go on
@@ -95,7 +95,7 @@ class Batcher(gathering.Batcher[_Asked, Answered]):
             return
         yield from answered
 
-    def _called(self, queries: Sequence[gathering.Query[_Asked, Answered]]) -> list[Answered]:
+    def _called(self, queries: Sequence[batching.Query[_Asked, Answered]]) -> list[Answered]:
         """Return the answers to queries, each with its usage and the server's sums."""
         all_entries, size = [each.asked[0] for each in queries], queries[0].asked[1]
         number = sum(each.number for each in queries)

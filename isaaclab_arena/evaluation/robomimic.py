@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation import gym_ids
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.models.network import ActionScaler, ActionScaling
+from isaaclab_arena.models import ActionScaler, ActionScaling
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import episodes
 from isaaclab_arena.storage.dataset import flat_array, write_robomimic_file

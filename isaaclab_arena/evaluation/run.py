@@ -29,10 +29,10 @@ from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import (
     condition_sets,
-    console,
     heartbeat,
     job_run,
     planning,
+    process,
     queues,
     run_start,
     validation,
@@ -280,7 +280,7 @@ def show_variations(jobs: Sequence[Job]) -> None:
                 table.add_row(variation.key, on, ranges, variation.unit or "-", variation.description)
             screen.print(table, soft_wrap=True)
 
-    console.show_results(show)
+    process.show_results(show)
 
 
 def request_for(jobs_file: JobsFile, options: RunOptions, **others: Any) -> planning.RunRequest:
@@ -378,7 +378,7 @@ def merge_and_show(
         last_line = ""
     show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
     if host.shows_results:
-        console.show_results(show)
+        process.show_results(show)
     if last_line:
         # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
@@ -387,7 +387,7 @@ def merge_and_show(
         if not ranks_at_work:
             # The table as plain text, two columns narrower for the launcher's indentation.
             has_stdout, text = isinstance(sys.stdout, io.TextIOBase), io.StringIO()
-            shown = console.results_console() if has_stdout else Console(width=console.FILE_COLUMNS)
+            shown = process.results_console() if has_stdout else Console(width=process.FILE_COLUMNS)
             show(Console(file=text, highlight=False, width=max(shown.width - 2, 20), color_system=None))
             words = text.getvalue().rstrip()
         launch.leave_last_words(words)

@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.paths import now
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage import atomic, layout, ledger, recovery, reports, run_directory
+from isaaclab_arena.storage import atomic, layout, ledger, recovery, reports
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents, changes, versions
 from isaaclab_arena.storage.episodes import locate_episodes
@@ -36,7 +36,7 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
     # `made` is the directory on rank 0, None elsewhere. Call it once in a run: the shared keys exist once. Rank 0
     # puts a file into the directory, and names both.
     host, machine = socket.gethostname(), machine_identity()
-    probe = None if made is None else made / run_directory.PROBE_PATTERN.replace("*", str(os.getpid()))
+    probe = None if made is None else made / ledger.PROBE_PATTERN.replace("*", str(os.getpid()))
     shared = ""
     if probe is not None:
         probe.touch()
@@ -45,9 +45,9 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
 
     # The others look for the file. Only rank 0 knows the name of a dated directory.
     there = Path(path)
-    candidates = [there, run_directory.named_directory(options.output_base_dir) / there.name]
+    candidates = [there, ledger.named_directory(options.output_base_dir) / there.name]
     if options.output_dir is not None:
-        candidates = [run_directory.named_directory(options.output_dir)]
+        candidates = [ledger.named_directory(options.output_dir)]
     # A network file system may show a new file to other nodes only after seconds.
     deadline = time.monotonic() + (0.0 if machine == its_machine else delay_s)
     seen = made or next((candidate for candidate in candidates if (candidate / name).exists()), None)
@@ -85,8 +85,8 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
     if options.resume or options.output_dir is not None:
         path, option = Path(options.resume or ""), "--resume"
         if not options.resume:
-            path, option = run_directory.named_directory(options.output_dir or ""), "--output_dir"
-            if run_directory.holds_no_run(path):
+            path, option = ledger.named_directory(options.output_dir or ""), "--output_dir"
+            if ledger.holds_no_run(path):
                 return None
         if (path / layout.RUN_PLAN_FILE).is_file():
             return path.absolute()
@@ -98,7 +98,7 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
         raise ConfigError(message, key=option)
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
-    base = run_directory.named_directory(options.output_base_dir)
+    base = ledger.named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{layout.RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
@@ -299,7 +299,7 @@ class StartedRun:
     output_directory: Path  # as this rank sees it
     plan: ledger.RunPlan  # as written when the run began
     attempt: ledger.Attempt | None  # None if everything is done and intact
-    lock: run_directory.RunLock  # held by this rank until it exits
+    lock: ledger.RunLock  # held by this rank until it exits
 
 
 def start_run(
@@ -354,10 +354,10 @@ def start_run(
             measures=torch.device(plan.devices[0]).type != "cuda" or visible_gpu_count() > 0,
         )
         earlier = None if options.resume is None else directory_to_resume(options, plan)
-        path = earlier or run_directory.make_output_directory(
+        path = earlier or ledger.make_output_directory(
             output_dir=options.output_dir, output_base_dir=options.output_base_dir
         )
-        lock = run_directory.RunLock(path).hold(alone=True)
+        lock = ledger.RunLock(path).hold(alone=True)
     if meeting.context.is_distributed or path is None:
         path = common_directory(meeting, options, path)
     number = ""
@@ -374,7 +374,7 @@ def start_run(
             leave_for_launcher(RUN_DIRECTORY_FILE, str(path))
             lock = lock.hold(alone=False)
     number = meeting.share_from_rank_zero("attempt", number)
-    lock = lock or run_directory.RunLock(path).hold(alone=False)
+    lock = lock or ledger.RunLock(path).hold(alone=False)
     # No rank may leave before all of them hold the lock.
     meeting.gather("lock", "held")
     attempt = None if number == "nothing" else ledger.read_attempt(path, int(number))
@@ -437,7 +437,7 @@ def begin_attempt(
         if not entries:
             return None
     else:
-        run_directory.clear_unbegun(path)
+        ledger.clear_unbegun(path)
 
     # Settle the open choices by measuring on this machine, for the jobs that run. If the watchdog ends this process,
     # the next start clears away a file of this name.

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, did_you_mean, first_line
-from isaaclab_arena.evaluation.batching import ProbeResult, filled_up, probe_policy
-from isaaclab_arena.evaluation.gathering import Batcher, Query
+from isaaclab_arena.evaluation.batching import Batcher, ProbeResult, Query, filled_up, probe_policy
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.running_episodes import agreed_instruction, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step

@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.context import DistributedContext, die_with_pare
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import builds, console, job_run, queues, rerun, validation
+from isaaclab_arena.evaluation import builds, job_run, process, queues, rerun, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.process import signals_held_back
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The words: directory of the plan and the attempt, directory of the verified run, and `--no_import` if asked for.
     place, verified, *more = sys.argv[1:] if argv is None else argv
     directory, source = Path(place), Path(verified)
-    with console.program() as ended:
+    with process.program() as ended:
         take_rank_of_scheduler()
         die_with_parent()
         # A run on CPUs is run again on CPUs.

@@ -27,13 +27,13 @@ from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
-from isaaclab_arena.models.rsl_rl_checkpoint import AGENT_FILE, find_agent_file
+from isaaclab_arena.models import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run_directory import RunLock
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, open_tracker
 
 _LOG = logging.getLogger(__name__)

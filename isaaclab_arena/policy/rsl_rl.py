@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from isaaclab_arena import models
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
@@ -25,8 +26,6 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
-from isaaclab_arena.models import network as networks
-from isaaclab_arena.models import rsl_rl_checkpoint
 
 # Choose a network's observations and their order.
 
@@ -106,7 +105,7 @@ _OBSERVATION, _MEAN, _STD = "observation", "mean", "std"
 class SharedNetwork:
     """A policy's network as a `Network`: its memory of an episode is part of the entry and of the answer."""
 
-    def __init__(self, network: networks.PolicyNetwork, device: torch.device) -> None:
+    def __init__(self, network: models.PolicyNetwork, device: torch.device) -> None:
         self._network, self._device = network, device
         self.about: Mapping[str, Any] = {
             "slots_per_call": None,
@@ -123,7 +122,7 @@ class SharedNetwork:
         return {name: tensor.cpu().numpy() for name, tensor in {**outputs, **_by_entry(answer.memory)}.items()}
 
 
-class NetworkOnServer(networks.PolicyNetwork):
+class NetworkOnServer(models.PolicyNetwork):
     """The stand-in for a network in a policy server. Its memory stays on the rank."""
 
     def __init__(self, network: NetworkElsewhere) -> None:
@@ -132,25 +131,25 @@ class NetworkOnServer(networks.PolicyNetwork):
         self.num_inputs, self.knows_std = network.about["num_inputs"], network.about["knows_std"]
         self.memory_shapes = [(num_layers, 1, size) for num_layers, size in network.about["memory"]]
 
-    def answer(self, observation: torch.Tensor, memory: networks.Memory) -> networks.Answer:
+    def answer(self, observation: torch.Tensor, memory: models.Memory) -> models.Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`, and `NetworkElsewhere.ask` for the errors."""
         asked = {_OBSERVATION: observation, **_by_entry(memory)}
         entries = {name: tensor.contiguous().numpy() for name, tensor in asked.items()}
         said = self._network.ask(entries, slots_per_call=len(observation))
         tensors = {name: torch.from_numpy(values) for name, values in said.items()}
-        return networks.Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
+        return models.Answer(mean=tensors[_MEAN], std=tensors.get(_STD), memory=_memory_in(tensors, len(memory)))
 
     def close(self) -> None:
         """Announce that no request will follow now."""
         self._network.close()
 
 
-def _by_entry(memory: networks.Memory) -> dict[str, torch.Tensor]:
+def _by_entry(memory: models.Memory) -> dict[str, torch.Tensor]:
     """Return the parts of a memory by name, entries first. Shape of each: (batch, num_layers, hidden_size)."""
     return {f"memory.{index}": part.transpose(0, 1) for index, part in enumerate(memory)}
 
 
-def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> networks.Memory:
+def _memory_in(tensors: Mapping[str, torch.Tensor], num_parts: int) -> models.Memory:
     return tuple(tensors[f"memory.{index}"].transpose(0, 1).contiguous() for index in range(num_parts))
 
 
@@ -191,7 +190,7 @@ class RslRlPolicyCfg(PolicyCfg):
     device: str | None = None
     observation_groups: tuple[str, ...] | None = None
     observation_terms: dict[str, tuple[str, ...]] | None = None
-    action_scaling: networks.ActionScaling | None = None
+    action_scaling: models.ActionScaling | None = None
     clip_actions: float | None = None
     stochastic: bool = False
 
@@ -201,10 +200,10 @@ class TrainedPolicy:
     """A network, and the settings of its actions."""
 
     file: Path  # the file that it was loaded from
-    network: networks.PolicyNetwork
+    network: models.PolicyNetwork
     observation_groups: tuple[str, ...]  # groups of the network's input, concatenated
     observation_terms: Mapping[str, Sequence[str]]  # the terms of each group, in order
-    action_scaling: networks.ActionScaling  # the meaning of the network's output to the environment
+    action_scaling: models.ActionScaling  # the meaning of the network's output to the environment
     clip_actions: float | None  # limit of the absolute output, None for no limit
 
 
@@ -223,35 +222,35 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
 
 
 def load_trained(
-    config: RslRlPolicyCfg, device: torch.device, *, network: networks.PolicyNetwork | None = None
+    config: RslRlPolicyCfg, device: torch.device, *, network: models.PolicyNetwork | None = None
 ) -> TrainedPolicy:
     """Load the network and its settings from files and options; ConfigError with ``key`` of the wrong option."""
     # Options of the job take precedence over the training's configuration. A given ``network`` is not loaded again.
-    file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
+    file = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
     named = config.agent_cfg_path
-    agent_file = rsl_rl_checkpoint.find_agent_file(file) if named is None else Path(named)
+    agent_file = models.find_agent_file(file) if named is None else Path(named)
     with _named_by_option(_AGENT_KEY):
-        told = None if agent_file is None else rsl_rl_checkpoint.read_agent_settings(agent_file)
+        told = None if agent_file is None else models.read_agent_settings(agent_file)
     if network is None:
         with _named_by_option(FILE_KEY):
-            network = rsl_rl_checkpoint.load_network(file, told, device)
+            network = models.load_network(file, told, device)
     if config.stochastic and not network.knows_std:
         message = "actions can only be drawn from the Gaussian of a checkpoint; this network has none"
         raise ConfigError(message, key="stochastic")
-    settings = told or rsl_rl_checkpoint.AgentSettings()
+    settings = told or models.AgentSettings()
     clip = settings.clip_actions if config.clip_actions is None else config.clip_actions
     if clip is not None and clip <= 0:
         raise ConfigError(f"must be above 0, got {clip:g}", key="clip_actions")
     scaling = config.action_scaling or settings.action_scaling
-    if scaling not in set(networks.ActionScaling):
-        message = f"no such scaling '{scaling}'{did_you_mean(scaling, networks.ActionScaling)}"
+    if scaling not in set(models.ActionScaling):
+        message = f"no such scaling '{scaling}'{did_you_mean(scaling, models.ActionScaling)}"
         raise ConfigError(message, key="action_scaling")
     return TrainedPolicy(
         file=file,
         network=network,
         observation_groups=tuple(config.observation_groups or settings.observation_groups),
         observation_terms=settings.observation_terms if config.observation_terms is None else config.observation_terms,
-        action_scaling=networks.ActionScaling(scaling),
+        action_scaling=models.ActionScaling(scaling),
         clip_actions=clip,
     )
 
@@ -299,11 +298,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, digest, self.device)
         self._trained = trained
-        self._memory: networks.Memory | None = None
+        self._memory: models.Memory | None = None
         self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
         # The inputs and the action scaling of the network in one environment.
-        self._meeting: tuple[Environment, NetworkInputs, networks.ActionScaler] | None = None
+        self._meeting: tuple[Environment, NetworkInputs, models.ActionScaler] | None = None
 
     @classmethod
     def check_options(cls, config: RslRlPolicyCfg) -> None:
@@ -323,12 +322,12 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
         """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
-        file = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
-        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else rsl_rl_checkpoint.find_agent_file(file)
+        file = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else models.find_agent_file(file)
         # Only a training of this package states its environment. The file decides nothing about the network, and other
         # programs write other contents there.
         document: Any = {}
-        beside = None if agent_file is None else agent_file.with_name(rsl_rl_checkpoint.ENVIRONMENT_FILE)
+        beside = None if agent_file is None else agent_file.with_name(models.ENVIRONMENT_FILE)
         if beside is not None:
             with suppress(ConfigError):
                 document = read_document(beside, python_tags=True) if beside.is_file() else {}
@@ -341,8 +340,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the checkpoint and the training's configuration; see `PolicyBase.content_sources`."""
-        file = rsl_rl_checkpoint.checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
-        agent_file = options.get("agent_cfg_path") or rsl_rl_checkpoint.find_agent_file(file)
+        file = models.checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
+        agent_file = options.get("agent_cfg_path") or models.find_agent_file(file)
         # An ONNX file may keep its tensors in a file beside it.
         beside = file.with_name(f"{file.name}.data")
         files = {f"{FILE_KEY} {file.name}": file}
@@ -353,8 +352,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
         """Return a problem if the file is a program: TorchScript can read and write files."""
-        path = rsl_rl_checkpoint.checkpoint_file(config.checkpoint_path, config.checkpoint)
-        if not rsl_rl_checkpoint.is_torchscript(path):
+        path = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        if not models.is_torchscript(path):
             return ()
         return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
 
@@ -443,7 +442,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             self._generators.clear()
             return
         if self._memory is not None:
-            self._memory = networks.forgotten(self._memory, env_ids)
+            self._memory = models.forgotten(self._memory, env_ids)
         for env_id in env_ids.tolist():
             self._generators.pop(env_id, None)
 
@@ -472,7 +471,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if self._memory is None or self._num_envs != env.num_envs:
             self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
-        self._memory = networks.remembered(self._memory, answer.memory, env_ids)
+        self._memory = models.remembered(self._memory, answer.memory, env_ids)
         output = answer.mean.to(env.device)
         if answer.std is not None and self.config.stochastic:
             # Each episode draws from its own stream, and only in the env slots that act.
@@ -494,10 +493,10 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._meeting = None
         self._trained.network.close()
 
-    def _meeting_with(self, env: Environment) -> tuple[NetworkInputs, networks.ActionScaler]:
+    def _meeting_with(self, env: Environment) -> tuple[NetworkInputs, models.ActionScaler]:
         if self._meeting is None or self._meeting[0] is not env:
             trained, spec = self._trained, env.action_spec
             inputs = network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms)
-            scaler = networks.ActionScaler(spec, trained.action_scaling, clip=trained.clip_actions, device=env.device)
+            scaler = models.ActionScaler(spec, trained.action_scaling, clip=trained.clip_actions, device=env.device)
             self._meeting = env, inputs, scaler
         return self._meeting[1:]

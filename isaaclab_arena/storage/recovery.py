@@ -17,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
-from isaaclab_arena.storage import atomic, layout, ledger, run_directory
+from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, contradiction, parse_line, read_commits
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
@@ -436,7 +436,7 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPla
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
-    with run_directory.RunLock(output_directory).hold(alone=True):
+    with ledger.RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from isaaclab_arena import models
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.models import rsl_rl_checkpoint
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import atomic, contents
 from isaaclab_arena.training.training_loop import EvaluatedJob
@@ -41,14 +41,14 @@ def write_checkpoint(
     """Write a checkpoint, complete or not at all, and remove older ones; StorageError if that fails."""
     # ``rank_states`` holds each rank's state from `packed`, by rank. The newest ``kept`` checkpoints stay. An older one
     # for which ``stays`` is true stays as a policy, without the ranks' states.
-    path = rsl_rl_checkpoint.model_path(directory, iterations)
+    path = models.model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: if it exists, its state exists too.
     atomic.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
     atomic.write_bytes(path, packed(learned), overwrite=True)
-    found = rsl_rl_checkpoint.numbered_checkpoints(directory)
+    found = models.numbered_checkpoints(directory)
     with atomic.storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
@@ -63,7 +63,7 @@ def read_learned(path: Path) -> dict[str, Any]:
         path.stat()
     if (wrong := not_a_plain_file(path)) is not None:
         raise ConfigError(wrong, file=str(path))
-    content = rsl_rl_checkpoint.read_checkpoint(path)
+    content = models.read_checkpoint(path)
     if missing := [key for key in ("actor_state_dict", "iter") if key not in content]:
         raise ConfigError(f"is no checkpoint of rsl_rl: it has no {' and no '.join(missing)}", file=str(path))
     return dict(content)
@@ -78,10 +78,10 @@ def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[s
     named = agreed_checkpoint(
         ranks,
         "" if newest is None else str(newest[0]),
-        lambda number: (rsl_rl_checkpoint.model_path(directory, int(number)), state_path(directory, int(number))),
+        lambda number: (models.model_path(directory, int(number)), state_path(directory, int(number))),
     )
     iterations = int(named)
-    learned = newest[1] if newest else read_learned(rsl_rl_checkpoint.model_path(directory, iterations))
+    learned = newest[1] if newest else read_learned(models.model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
@@ -100,7 +100,7 @@ def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence
 
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest intact checkpoint's iterations and content; StorageError if none is intact."""
-    found = rsl_rl_checkpoint.numbered_checkpoints(directory)
+    found = models.numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
         # A StorageError passes: an unreadable file may be intact, and a run from an older one would in time remove it.
         try:
@@ -116,7 +116,7 @@ def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: 
     if not path.is_file():
         return None
     try:
-        states = rsl_rl_checkpoint.read_checkpoint(path)
+        states = models.read_checkpoint(path)
         if len(states) != world_size:
             return None
         return unpacked(states[str(rank)].numpy().tobytes())
@@ -214,8 +214,8 @@ def keep_best(directory: Path, score: Score) -> bool:
         _LOG.warning(message, before.iterations)
     elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
         return False
-    with atomic.written_in_place(directory / rsl_rl_checkpoint.BEST_FILE, overwrite=True) as temporary:
-        shutil.copyfile(rsl_rl_checkpoint.model_path(directory, score.iterations), temporary)
+    with atomic.written_in_place(directory / models.BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(models.model_path(directory, score.iterations), temporary)
     atomic.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
@@ -257,13 +257,13 @@ def networks_of(algorithm: Any) -> dict[str, nn.Module]:
 def begin_with(algorithm: Any, path: Path) -> str:
     """Load a checkpoint's weights and optimiser state, and return them in words; ConfigError if it does not fit."""
     # ConfigError also for a file that is no checkpoint of rsl_rl (>= 2).
-    checkpoint = rsl_rl_checkpoint.read_checkpoint(path)
+    checkpoint = models.read_checkpoint(path)
     # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
     # networks fit. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
     learned = dict(algorithm.save())
-    problems, actor = _fitted(rsl_rl_checkpoint.actor_state(checkpoint, path), networks["actor"], "actor")
+    problems, actor = _fitted(models.actor_state(checkpoint, path), networks["actor"], "actor")
     if problems:
         raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
     learned["actor_state_dict"] = actor
@@ -271,7 +271,7 @@ def begin_with(algorithm: Any, path: Path) -> str:
     learned.pop("reference_state_dict", None)
 
     if "critic" in networks:
-        critic = rsl_rl_checkpoint.critic_state(checkpoint, path)
+        critic = models.critic_state(checkpoint, path)
         problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
         if fitted is not None and not problems:
             taken.append("the critic")
@@ -280,7 +280,7 @@ def begin_with(algorithm: Any, path: Path) -> str:
             reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
             anew.append(f"the critic begins anew: {reason}")
 
-    moments = None if anew else _moments(algorithm.optimizer, networks, rsl_rl_checkpoint.moments_by_name(checkpoint))
+    moments = None if anew else _moments(algorithm.optimizer, networks, models.moments_by_name(checkpoint))
     if moments is None:
         anew.append("the optimiser begins anew")
     else:

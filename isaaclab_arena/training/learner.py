@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.specs import CAMERAS
-from isaaclab_arena.models.network import ActionScaler
+from isaaclab_arena.models import ActionScaler
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.policy.rsl_rl import flattened
 from isaaclab_arena.training.algorithms import GRPO, PPO, set_learning_rate

@@ -23,10 +23,10 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run_start
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models.rsl_rl_checkpoint import model_path, numbered_checkpoints
+from isaaclab_arena.models import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage import atomic, contents, layout
-from isaaclab_arena.storage.run_directory import RunLock
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.training import checkpoints
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training import learner as learning

@@ -20,10 +20,9 @@ from isaaclab_arena.distributed.context import take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.evaluation.console import program
 from isaaclab_arena.evaluation.job import ContentReader, Job
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
-from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.process import program, watch_for_interruption
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import typed_words

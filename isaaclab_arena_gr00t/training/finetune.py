@@ -30,9 +30,9 @@ from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, refuse
-from isaaclab_arena.evaluation import console, process, run_start
+from isaaclab_arena.evaluation import process, run_start
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
+from isaaclab_arena.models import read_checkpoint
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage import atomic, episodes, json_values
 from isaaclab_arena.training import checkpoints, learner
@@ -441,7 +441,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
-    with console.program() as ended:
+    with process.program() as ended:
         this_process.take_rank_of_scheduler()
         options.check()
         context = this_process.DistributedContext.from_environment(device=options.device)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from isaaclab_arena.cli.commands.compare import check_shares
+from isaaclab_arena.cli.compare import check_shares
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError

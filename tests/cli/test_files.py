@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.cli.commands.rerun import chosen_episodes
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.rerun import chosen_episodes
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.storage.episode_file import checksum

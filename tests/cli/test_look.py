@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands.derived import report as main
-from isaaclab_arena.cli.commands.listing import catalog_data, catalog_text
-from isaaclab_arena.cli.commands.machine import (
-    completable_commands,
-    examine,
-    package_finding,
-    script_for,
-    warp_finding,
-)
+from isaaclab_arena.cli.derived import report as main
+from isaaclab_arena.cli.listing import catalog_data, catalog_text
+from isaaclab_arena.cli.machine import completable_commands, examine, package_finding, script_for, warp_finding
 from isaaclab_arena.cli.main import COMMANDS
 from isaaclab_arena.cli.main import main as completion_main
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS

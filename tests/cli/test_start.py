@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.cli.commands.runs import with_defaults
-from isaaclab_arena.cli.commands.start import PACKAGES, SKELETONS, write_skeleton, write_starter
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.runs import with_defaults
+from isaaclab_arena.cli.start import PACKAGES, SKELETONS, write_skeleton, write_starter
 from isaaclab_arena.storage.episodes import read_episode
 from tests.end_to_end.launching import ROOT, run
 

@@ -26,8 +26,7 @@ from isaaclab_arena.distributed.devices import joined_gpu_ids, visible_gpu_count
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked, leave_for_launcher
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import program
-from isaaclab_arena.evaluation.process import watch_for_interruption
+from isaaclab_arena.evaluation.process import program, watch_for_interruption
 
 PROGRAM = "tests.distributed.rank_program"
 

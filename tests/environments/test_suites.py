@@ -4,8 +4,7 @@ import pytest
 
 from isaaclab_arena.config.expansion.suites import Suite
 from isaaclab_arena.config.schema import MAX_NAME_CHARACTERS
-from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
-from isaaclab_arena.environments.suites import METAWORLD_MT10, METAWORLD_MT50
+from isaaclab_arena.environments.catalog import ENVIRONMENTS, METAWORLD_MT10, METAWORLD_MT50, SUITES
 
 
 @pytest.mark.parametrize("suite", [METAWORLD_MT10, METAWORLD_MT50], ids=["mt10", "mt50"])

@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.filming import Choice, discordant_episodes, episodes_by_outcome
+from isaaclab_arena.evaluation.rerun import Choice, discordant_episodes, episodes_by_outcome
 from tests.analysis.recorded_runs import failed_by, write_run
 from tests.end_to_end.launching import write_jobs
 

@@ -14,15 +14,15 @@ from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.network import (
+from isaaclab_arena.models import (
     ActionScaler,
     ActionScaling,
     OnnxNetwork,
     PolicyNetwork,
     TorchScriptNetwork,
     forgotten,
+    is_torchscript,
 )
-from isaaclab_arena.models.rsl_rl_checkpoint import is_torchscript
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 from tests.fakes_network import Desk

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.models.network import ActionScaling, PolicyNetwork, forgotten
-from isaaclab_arena.models.rsl_rl_checkpoint import (
+from isaaclab_arena.models import (
+    ActionScaling,
     AgentSettings,
+    PolicyNetwork,
     checkpoint_file,
     find_agent_file,
+    forgotten,
     load_network,
     read_agent_settings,
 )

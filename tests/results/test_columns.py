@@ -16,7 +16,7 @@ from isaaclab_arena.api import Results
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.console import results_console, show_results
+from isaaclab_arena.evaluation.process import results_console, show_results
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, METRICS, SUITES, Show, table_of
 from isaaclab_arena.results.console import GROUPS_FILE, caveats, console_table, group_by, groups_table, print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables

@@ -13,7 +13,7 @@ import yaml
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, refuse
-from isaaclab_arena.models.network import ActionScaling
+from isaaclab_arena.models import ActionScaling
 from isaaclab_arena.storage.contents import versions
 from isaaclab_arena.training import TASKS
 from isaaclab_arena.training.config import (

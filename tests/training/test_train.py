@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
-from isaaclab_arena.storage.run_directory import RunLock
+from isaaclab_arena.models import numbered_checkpoints
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.config import TrainOptions, read_train_options
 from isaaclab_arena.training.learner import named_digests

@@ -21,7 +21,7 @@ from isaaclab_arena.distributed.ranks import (
     sum_over_ranks,
 )
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.models.rsl_rl_checkpoint import numbered_checkpoints
+from isaaclab_arena.models import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner import (
     EpisodeCounter,

@@ -31,7 +31,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges,
 from isaaclab_arena.logs import log_file, set_up_console_logging
 from isaaclab_arena.paths import now
 from isaaclab_arena.registry import imported
-from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports, run_directory
+from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
@@ -177,7 +177,7 @@ class ClaimServer:
         self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
-        self.lock = run_directory.RunLock(output_directory).hold(alone=False)
+        self.lock = ledger.RunLock(output_directory).hold(alone=False)
         questions, max_equal_errors = request.questions, request.options.max_equal_errors
         finished = {work.job: work.finished for work in attempt.jobs}
         self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)

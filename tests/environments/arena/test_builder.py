@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands.listing import catalog_text
+from isaaclab_arena.cli.listing import catalog_text
 from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.catalog import CUBE, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ConfigError

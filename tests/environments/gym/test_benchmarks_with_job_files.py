@@ -9,7 +9,7 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments import SUITES
-from isaaclab_arena.environments.suites import METAWORLD_MT10, METAWORLD_MT50
+from isaaclab_arena.environments.catalog import METAWORLD_MT10, METAWORLD_MT50
 from isaaclab_arena.observers import Outcome
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_running import build, run

@@ -21,7 +21,7 @@ from isaaclab_arena.evaluation.run_start import common_directory
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
-from isaaclab_arena.storage.run_directory import make_output_directory
+from isaaclab_arena.storage.ledger import make_output_directory
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job
 

@@ -27,9 +27,8 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
-from isaaclab_arena.storage.ledger import read_attempts, read_plan_copy, read_run_plan
+from isaaclab_arena.storage.ledger import clear_unbegun, holds_no_run, read_attempts, read_plan_copy, read_run_plan
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, read_job_reports, write_job_report
-from isaaclab_arena.storage.run_directory import clear_unbegun, holds_no_run
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, settings

@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation.watch import (
     shift_seeds,
 )
 from isaaclab_arena.interfaces.episode import MAX_SEED
-from isaaclab_arena.models.rsl_rl_checkpoint import checkpoint_file, find_agent_file
+from isaaclab_arena.models import checkpoint_file, find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.json_values import json_text
 from tests.checkpoints.written import lerobot, write

@@ -11,7 +11,7 @@ import pytest
 
 from isaaclab_arena.evaluation.learning_curve import best_of, points_of_watch, read_records, scores_of
 from isaaclab_arena.evaluation.watch import Watch, WatchSettings, content_of
-from isaaclab_arena.storage.run_directory import RunLock
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
 from tests.evaluation.watching.trainings import (
     ARCHIVE,

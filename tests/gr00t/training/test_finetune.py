@@ -16,7 +16,7 @@ from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
 from isaaclab_arena.cli.main import main as isaaclab_arena
-from isaaclab_arena.models.rsl_rl_checkpoint import read_checkpoint
+from isaaclab_arena.models import read_checkpoint
 from isaaclab_arena_gr00t.training.finetune import STATE_FILE, main
 from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.experts import CLOSE, LIBERO_PLANS, OPEN, LiberoExpertPolicy, expert_action
+from isaaclab_arena.policy.scripted import CLOSE, LIBERO_PLANS, OPEN, LiberoExpertPolicy, expert_action
 from tests.fakes import CoinConfig, CoinEnvironment
 
 (PLAN,) = LIBERO_PLANS.values()

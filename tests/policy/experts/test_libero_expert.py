@@ -6,7 +6,7 @@ import pytest
 
 from isaaclab_arena.environments.libero import libero_root
 from isaaclab_arena.observers import Outcome
-from isaaclab_arena.policy.experts import PLANS, LiberoExpertPolicy
+from isaaclab_arena.policy.scripted import PLANS, LiberoExpertPolicy
 from tests.environments.gym.gym_running import run
 
 PYTHON = os.environ.get("LIBERO_PYTHON", "")

@@ -5,7 +5,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts import MetaWorldExpertCfg, MetaWorldExpertPolicy
+from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from tests.environments.gym.gym_running import Trace, build, run
 
 pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/external_environments.md says how")

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts import MetaWorldExpertCfg, MetaWorldExpertPolicy
+from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment

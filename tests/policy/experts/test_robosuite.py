@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.experts import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
+from isaaclab_arena.policy.scripted import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_running import build, run

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from isaaclab_arena.observers import Outcome
-from isaaclab_arena.policy.experts import PLANS, RobosuiteExpertPolicy
+from isaaclab_arena.policy.scripted import PLANS, RobosuiteExpertPolicy
 from tests.environments.gym.gym_running import run
 
 PYTHON = os.environ.get("ROBOSUITE_PYTHON", "")

@@ -18,6 +18,7 @@ from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     AttemptEntry,
+    RunLock,
     RunPlan,
     SettledBatch,
     attempt_numbers,
@@ -32,7 +33,6 @@ from isaaclab_arena.storage.ledger import (
     write_run_plan,
 )
 from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, read_verification, write_verification
-from isaaclab_arena.storage.run_directory import RunLock
 from tests.results.evidence import attempt, planned
 from tests.storage.plan_entries import plan_entry
 
@@ -162,7 +162,7 @@ def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_set
 HOLD_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from isaaclab_arena.storage.run_directory import RunLock
+from isaaclab_arena.storage.ledger import RunLock
 lock = RunLock(Path(sys.argv[1])).hold(alone=True)
 print("held", flush=True)
 time.sleep(60)

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode, Stream, episode_seed_sequence
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.models.network import ActionScaler, ActionScaling
+from isaaclab_arena.models import ActionScaler, ActionScaling
 from isaaclab_arena.training.learner import EpisodeCounter, TrainingEnvironment, check_agent
 from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
 from tests.environments.variations.varying import build_varied, everything

@@ -18,7 +18,7 @@ from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError, StorageError, refuse
-from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.evaluation.process import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.console import drawn
@@ -224,7 +224,7 @@ def robustness(argv: Sequence[str]) -> int:
     # StorageError: a file cannot be read or written.
     from isaaclab_arena.analysis import robustness as costs  # noqa: PLC0415  Pillow
     from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
-    from isaaclab_arena.storage.run_directory import make_output_directory  # noqa: PLC0415
+    from isaaclab_arena.storage.ledger import make_output_directory  # noqa: PLC0415
 
     options, rest = tyro.cli(
         RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True

@@ -31,7 +31,7 @@ from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
 from isaaclab_arena.distributed.ranks import choose_backend, gpu_name, initialise
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
-from isaaclab_arena.evaluation.console import program, show_results
+from isaaclab_arena.evaluation.process import program, show_results
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.registry import imported
@@ -72,7 +72,7 @@ def doctor(argv: Sequence[str]) -> int:
     arguments = joined_gpu_ids(argv)
     options = tyro.cli(DoctorOptions, args=arguments, prog="isaaclab-arena doctor", use_underscores=True, config=config)
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
-    if (launched := launch_if_asked(options, module="isaaclab_arena.cli.commands.machine", arguments=argv)) is not None:
+    if (launched := launch_if_asked(options, module="isaaclab_arena.cli.machine", arguments=argv)) is not None:
         return launched
     context = DistributedContext()
     with suppress(ConfigError):

@@ -28,8 +28,9 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 
 if TYPE_CHECKING:
-    from isaaclab_arena.evaluation.filming import FilmedEpisode
+    from isaaclab_arena.evaluation.rerun import FilmedEpisode
     from isaaclab_arena.evaluation.verification import Sample, VerifiedEpisode
+
 
 _NUM_BITWISE = "{} of {} episodes bitwise ({} control steps)".format
 
@@ -327,7 +328,7 @@ class FilmOptions:
 
 def film(argv: Sequence[str]) -> int:
     """Film episodes, show each result, and return the exit code; ConfigError, or StorageError for a film."""
-    from isaaclab_arena.evaluation import filming  # noqa: PLC0415  pandas
+    from isaaclab_arena.evaluation import rerun as filming  # noqa: PLC0415  pandas
 
     options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
     settings = _settings(options)

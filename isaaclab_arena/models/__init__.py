@@ -1,1 +1,0 @@
-"""Networks of policies, rebuilt from checkpoints without the library that trained them."""
