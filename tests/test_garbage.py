@@ -42,7 +42,8 @@ class Stop(BaseException):
 
 class Finder:
     def find_spec(name, path=None, target=None):
-        if name == "torch" or (name.startswith("isaaclab_arena.cli.") and name != "isaaclab_arena.cli.main"):
+        room, _, module = name.rpartition(".")
+        if name == "torch" or (room == "isaaclab_arena.cli" and module not in ("main", "__main__")):
             print(gc.isenabled())
             raise Stop
 

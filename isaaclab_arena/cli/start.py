@@ -84,7 +84,7 @@ def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
 
 # Write job files to begin with into a directory, and run the first of them.
 
-PACKAGES = Path(__file__).parents[3]
+PACKAGES = Path(__file__).parents[2]
 """Directory of this package and of those that are installed with it."""
 STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
 """The written files: the job files of the project, beside the models that they name."""
