@@ -76,7 +76,7 @@ _GROUPS = {
     },
 }
 """By heading and name: ``module:[function:]options`` of a command, and its action. A new command is a line here and a
-module in `commands`: its help, completion and section in the reference follow from both."""
+module beside this one: its help, completion and section in the reference follow from both."""
 
 COMMANDS = {
     name: Command(group=group, module=parts[0], options=parts[-1], summary=summary, main=[*parts[1:-1], "main"][0])
