@@ -182,7 +182,7 @@ class PaceOptions:
     def mode(self) -> Assignment:
         """How jobs are given to ranks, once `check` has accepted it."""
         mode = Assignment(self.assignment)
-        return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
+        return Assignment.SPLIT if self.split_jobs and mode is not Assignment.DYNAMIC else mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,7 +223,7 @@ def plan_run(
 ) -> ledger.RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
-    is_assigned = request.options.mode is Assignment.ROUND_ROBIN
+    is_assigned = request.options.mode not in (Assignment.SPLIT, Assignment.DYNAMIC)
     ranks = first_ranks(request.jobs, request.questions, world_size)
     entries = []
     for job in request.jobs:

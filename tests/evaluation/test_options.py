@@ -73,10 +73,12 @@ def test_options_that_cannot_be_meant_are_refused(arguments, message):
 
 
 def test_split_jobs_is_another_word_for_the_assignment_that_splits():
-    assert read()[0].mode is Assignment.ROUND_ROBIN
     assert read("--split_jobs")[0].mode is Assignment.SPLIT
-    assert read("--assignment", "split")[0].mode is Assignment.SPLIT
-    assert read("--split_jobs", "--assignment", "dynamic")[0].mode is Assignment.DYNAMIC
+    for each in Assignment:
+        assert read("--assignment", each)[0].mode is each
+        # A job of `policy_runner` is shared, whatever deals whole jobs.
+        shared = Assignment.DYNAMIC if each is Assignment.DYNAMIC else Assignment.SPLIT
+        assert read("--split_jobs", "--assignment", each)[0].mode is shared
 
 
 def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():
