@@ -18,12 +18,12 @@ from websockets.sync.server import ServerConnection
 
 from arena_wire.messages import WireError
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import Codec, ServerAddress
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
-from isaaclab_arena_gr00t.remote.websocket import Websocket
+from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import Codec, ServerAddress
+from isaaclab_arena.remote.vla_eval import VlaEvalCodec
+from isaaclab_arena.remote.websocket import Websocket
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 from tests.gr00t.policy.model_servers import Model, talking
 from tests.gr00t.servers import NetworkPolicy, serving
 

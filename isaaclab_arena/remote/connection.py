@@ -7,32 +7,44 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from arena_wire.messages import WireError
+from arena_wire.messages import DEFAULT_LIMITS, WireError, outline, read_message
 from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.registry import Registry
+from isaaclab_arena.remote import protocols
+from isaaclab_arena.remote.websocket import Websocket
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote import protocols
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
-from isaaclab_arena_gr00t.remote.websocket import Websocket
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
-CODECS: tuple[type[protocols.Codec], ...] = (Gr00tCodec, OpenpiCodec, VlaEvalCodec)
-"""All protocols, those first whose servers speak first."""
+CODECS = Registry(
+    "protocol",
+    {"openpi": "isaaclab_arena.remote.openpi:OpenpiCodec", "vla_eval": "isaaclab_arena.remote.vla_eval:VlaEvalCodec"},
+    entry_point_group="isaaclab_arena.protocols",
+)
+"""The codec of each protocol. Other packages add theirs by an entry point."""
 
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
+
+
+def _codecs() -> list[type[protocols.Codec]]:
+    """Return all codecs, those first whose servers speak first."""
+    found: list[type[protocols.Codec]] = []
+    for name in CODECS.names():
+        # The codec of a package that is not installed completely cannot be loaded.
+        with suppress(ConfigError):
+            found.append(CODECS.get(name))
+    return sorted(found, key=lambda codec: bool(codec.path))
 
 
 def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
     # The requests only ask for readiness, so a server of any kind keeps its state.
     with suppress(OSError, UnicodeError):
-        for codec in CODECS:
+        for codec in _codecs():
             path, due, said = codec.path, codec.greeting, b""
             with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
                 if path:
@@ -47,10 +59,22 @@ def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | No
     return None
 
 
+def what_speaks(said: str | bytes | bytearray) -> type[protocols.Codec] | None:
+    """Return the protocol of a server's first message on a websocket, None if it is unknown."""
+    if isinstance(said, str):
+        return None
+    with suppress(WireError):
+        outline(said, DEFAULT_LIMITS)
+        message = read_message(said, lambda value: value)
+        if isinstance(message, dict):
+            fitting = [codec for codec in _codecs() if codec.scheme and codec.first_keys <= message.keys()]
+            return max(fitting, key=lambda codec: len(codec.first_keys), default=None)
+    return None
+
+
 # Connect to a policy server of any protocol: wait for it, ask it, and reconnect after a loss.
 
-# Below the program's own logger, so that it is in the log of the rank.
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
+_LOG = logging.getLogger(__name__)
 
 _FIRST_LIMIT_S = 0.5
 _FIRST_PAUSE_S = 0.1
@@ -188,14 +212,7 @@ class PolicyServerConnection:
                 except (WireError, protocols.AnswerError):
                     # A server for one client at a time is free now to show its protocol.
                     self.close()
-                    other: type[protocols.Codec] | None = None
-                    if self.codec.scheme and not isinstance(said, str):
-                        # The first message on a websocket shows the protocol.
-                        with suppress(WireError):
-                            message = OpenpiCodec.unpack(said)
-                            if isinstance(message, dict):
-                                is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = VlaEvalCodec if is_message else OpenpiCodec
+                    other = what_speaks(said) if self.codec.scheme else None
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
