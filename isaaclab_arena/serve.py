@@ -609,7 +609,7 @@ def served_job(options: ServeOptions, rest: Sequence[str]) -> Job:
     return job_request(asked, job_block(asked, rest[1:])).jobs[0]
 
 
-# Serve a policy to other programs, in a protocol that they speak: ``isaaclab-arena serve``.
+# Build the policy and its server, and serve until a client, a failure or a signal ends it.
 
 _LOOK_INTERVAL_S = 0.1
 

@@ -125,8 +125,6 @@ class PolicyServerConnection:
         self._limit_s = address.timeout_s
         self._channel: Channel | None = None
         self._beginning: Message | None = None
-        self._shown: Message | None = None
-        self._loss: OSError | None = None
         self._has_answered = False
         self._owes_answer = False
 
@@ -222,19 +220,6 @@ class PolicyServerConnection:
             self.close()
             raise
 
-    def _show(self, message: Message) -> None:
-        """Send a question; the error of a lost connection is kept for `_received`."""
-        self._shown, self._loss = message, None
-        try:
-            if self._owes_answer:
-                # The last question was interrupted. Its late answer would be taken for the answer to this one.
-                self.close()
-            if self._channel is None and not (self.codec.remembers and self._has_answered):
-                self._send_beginning()
-            self._send(message, owes_answer=True)
-        except OSError as error:
-            self._loss = error
-
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
         """Close after a loss or a late answer; ServerUnreachableError if the message may not be sent once more."""
         self.close()
@@ -257,23 +242,28 @@ class PolicyServerConnection:
         if self._beginning is not None:
             self._send(self._beginning)
 
-    def _send(self, message: Message, *, owes_answer: bool = False) -> None:
+    def _send(self, message: Message, *, is_question: bool = False) -> None:
+        """Send a message; OSError if the connection is lost. A question opens a lost one, if the server can go on."""
+        if is_question and self._owes_answer:
+            # The last question was interrupted. Its late answer would be taken for the answer to this one.
+            self.close()
+        if is_question and self._channel is None and not (self.codec.remembers and self._has_answered):
+            self._send_beginning()
         try:
             request = self.codec.encode(*message)
         except WireError as error:
             raise PolicyError(f"this cannot be sent to the {self.codec.server}: {error}") from error
         if self._channel is None:
             raise OSError("there is no connection")
-        self._owes_answer |= owes_answer
+        self._owes_answer |= is_question
         self._limit_s = patience_s(self.address.timeout_s)
         with self._refusals():
             self._channel.send(request, self._limit_s)
 
     def _received(self, until_s: float) -> Any:
         """Return the answer to the last question, due at `until_s` of `time.monotonic` [s]; OSError if it is lost."""
-        loss, self._loss = self._loss, None
-        if loss is not None or self._channel is None:
-            raise loss or OSError("there is no connection")
+        if self._channel is None:
+            raise OSError("there is no connection")
         with self._refusals():
             answer = self.codec.decode(self._channel.receive(max(_LEAST_WAIT_S, until_s - time.monotonic())))
         self._has_answered, self._owes_answer = True, False
@@ -313,33 +303,38 @@ def plain(words: object) -> str:
     return plain_text(str(words)[:_LONGEST_WORDS])
 
 
-def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mapping[str, Any] | None]]) -> list[Any]:
+Question: TypeAlias = tuple[PolicyServerConnection, Mapping[str, Any] | None]
+"""The connection that is asked, and the content of the question."""
+
+
+def ask_each(kind: str, questions: Iterable[Question]) -> list[Any]:
     """Return the answers to questions, one per connection, in order; ServerUnreachableError if one is late twice."""
     # All questions are under way at once, so that a server that batches connections has full batches. `questions` is
     # taken one by one, so that the server can begin with the first.
-    asked = []
-    for connection, payload in questions:
-        connection._show((kind, payload))
-        asked.append(connection)
-    # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
     answers: dict[int, Any] = {}
+    due: Iterable[tuple[int, Question]] = enumerate(questions)
+    # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
     for is_repeated in (False, True):
-        waited_s = [patience_s(connection.address.timeout_s) for connection in asked]
+        asked: dict[int, Question] = {}
+        lost: dict[int, Question] = {}
+        for place, (connection, payload) in due:
+            try:
+                connection._send((kind, payload), is_question=True)
+            except OSError as error:
+                connection._lose(error, is_repeated=is_repeated)
+                lost[place] = connection, payload
+            else:
+                asked[place] = connection, payload
+        waited_s = [patience_s(connection.address.timeout_s) for connection, _ in asked.values()]
         until_s = time.monotonic() + max(waited_s, default=0.0)
-        for place in [place for place in range(len(asked)) if place not in answers]:
+        for place, (connection, payload) in asked.items():
             try:
-                answers[place] = asked[place]._received(until_s)
+                answers[place] = connection._received(until_s)
             except OSError as error:
-                asked[place]._lose(error, is_repeated=is_repeated)
-        # Repeat a lost or late question as soon as its server is there.
-        for connection in (connection for place, connection in enumerate(asked) if place not in answers):
-            try:
-                connection._send_beginning()
-                if connection._shown is not None:
-                    connection._send(connection._shown, owes_answer=True)
-            except OSError as error:
-                connection._lose(error, is_repeated=True)
-    return [answers[place] for place in range(len(asked))]
+                connection._lose(error, is_repeated=is_repeated)
+                lost[place] = connection, payload
+        due = lost.items()
+    return [answers[place] for place in sorted(answers)]
 
 
 # Hold one connection to a policy server for each env slot.

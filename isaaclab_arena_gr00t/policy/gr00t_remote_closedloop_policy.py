@@ -12,7 +12,7 @@ from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.remote.connection import PolicyServerConnection
+from isaaclab_arena.remote.connection import PolicyServerConnection, ask_each
 from isaaclab_arena.remote.protocols import (
     AnswerError,
     Codec,
@@ -157,41 +157,31 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
-        if self._takes_flat_keys:
-            return self._asked(observation, noise_seeds, is_flat=True)
-        # The first query shows the form of keys that the server takes, nested or flat.
-        try:
-            action = self._asked(observation, noise_seeds)
-        except PolicyError as error:
-            if self._has_answered:
-                raise
-            # A server that wraps its policy for simulation takes flat keys, and does not announce it.
-            try:
-                action = self._asked(observation, noise_seeds, is_flat=True)
-            except PolicyError:
-                # Both forms failed, so report the first error, which is about the usual form.
-                raise error from None
-            self._takes_flat_keys = True
-        self._has_answered = True
-        return action
-
-    def _asked(
-        self, observation: dict[str, Any], noise_seeds: list[int], *, is_flat: bool = False
-    ) -> dict[str, np.ndarray]:
         if self._connection is None:
             raise PolicyError("the connection to the policy server has been closed")
-        shown = observation
-        if is_flat:
-            # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
-            parts = ((name, key, values) for name in ("video", "state") for key, values in observation[name].items())
-            shown = {f"{name}.{key}": values for name, key, values in parts}
-            shown |= {key: [text for (text,) in texts] for key, texts in observation["language"].items()}
-        question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
-        answer = self._connection.ask("get_action", question)
-        action = answer[0] if isinstance(answer, list) and answer else answer
-        if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
-            raise PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}")
-        return {key.removeprefix("action."): values for key, values in action.items()} if is_flat else action
+        # A server that wraps its policy for simulation takes flat keys, and does not announce it. So the first query
+        # shows the form of keys that the server takes.
+        errors: list[PolicyError] = []
+        for is_flat in (self._takes_flat_keys,) if self._has_answered else (False, True):
+            shown = observation
+            if is_flat:
+                # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
+                given = ((name, observation[name].items()) for name in ("video", "state"))
+                shown = {f"{name}.{key}": values for name, items in given for key, values in items}
+                shown |= {key: [text for (text,) in texts] for key, texts in observation["language"].items()}
+            question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
+            try:
+                [answer] = ask_each("get_action", [(self._connection, question)])
+            except PolicyError as error:
+                errors.append(error)
+                continue
+            action = answer[0] if isinstance(answer, list) and answer else answer
+            if isinstance(action, dict) and all(isinstance(values, np.ndarray) for values in action.values()):
+                self._has_answered, self._takes_flat_keys = True, is_flat
+                return {key.removeprefix("action."): values for key, values in action.items()} if is_flat else action
+            errors.append(PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}"))
+        # If both forms failed, the first error is about the usual form.
+        raise errors[0]
 
     def modality_config(self) -> Mapping[str, Modality]:
         """Return the inputs and outputs of the served model."""
