@@ -4,14 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch.nn import functional
 
 from isaaclab_arena.errors import PolicyError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.specs import ArraySpec, Pictures, in_colours, no_camera, picture_layout
+from isaaclab_arena.interfaces.specs import (
+    ArraySpec,
+    Pictures,
+    in_colours,
+    no_camera,
+    picture_layout,
+    resized_with_padding,
+)
+from isaaclab_arena.policy.action_chunking import answered, in_float32
 from isaaclab_arena_gr00t.config import (
     PRESENT,
     Gr00tClosedloopPolicyConfig,
@@ -19,32 +25,6 @@ from isaaclab_arena_gr00t.config import (
     JointGroups,
     ModelInterface,
 )
-
-# Resize pictures for a model to one size, with their aspect ratio kept.
-
-
-def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> torch.Tensor:
-    """Resize pictures (n, any, any, channels) uint8 to fit (n, height, width, channels), centred on black [px]."""
-    # Shrinking averages over areas, enlarging is bilinear. Each result depends on its own picture alone. Pictures that
-    # already have the size are returned as they are, not copied.
-    now_height, now_width = images.shape[1:3]
-    if (now_height, now_width) == (height, width):
-        return images
-    # The largest size of the same aspect that fits, at least one pixel each way.
-    scale = min(height / now_height, width / now_width)
-    inner_height = max(1, min(height, round(now_height * scale)))
-    inner_width = max(1, min(width, round(now_width * scale)))
-    planes = images.permute(0, 3, 1, 2).to(torch.float32)
-    if inner_height <= now_height and inner_width <= now_width:
-        scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="area")
-    else:
-        scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="bilinear", align_corners=False)
-    top, left = (height - inner_height) // 2, (width - inner_width) // 2
-    padded = torch.zeros((len(images), height, width, images.shape[3]), dtype=torch.uint8, device=images.device)
-    inner = scaled.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    padded[:, top : top + inner_height, left : left + inner_width] = inner
-    return padded
-
 
 # Locate a model's inputs and outputs in an environment, once, before the first step.
 
@@ -368,27 +348,6 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
     ordered = torch.empty_like(joined)
     ordered[..., [place for places in wiring.action.values() for place in places]] = joined
     return ordered
-
-
-def answered(values: object, what: str) -> np.ndarray:
-    """Return an array of real numbers from an answer; PolicyError with the name `what` for any other type."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError):
-        array = np.asarray(None)
-    if array.dtype.kind not in "biuf":
-        raise PolicyError(f"{what} must be an array of real numbers, got {type(values).__name__} of {array.dtype}")
-    return array
-
-
-def in_float32(array: np.ndarray, what: str) -> np.ndarray:
-    """Return the array as contiguous float32; PolicyError if a number is not finite in float32."""
-    with np.errstate(over="ignore"):
-        numbers = np.ascontiguousarray(array, dtype=np.float32)
-    unsound = ~np.isfinite(numbers)
-    if unsound.any():
-        raise PolicyError(f"{what} holds numbers that are not finite in float32, such as {array[unsound][0]}")
-    return numbers
 
 
 def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor:

@@ -25,12 +25,12 @@ from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.evaluation.policy_client import ServerAddress as RanksAddress
 from isaaclab_arena.interfaces.specs import CAMERAS
+from isaaclab_arena.remote.connection import PolicyServerConnection, SlotConnections
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import OBSERVATION, ServerAddress
+from isaaclab_arena.remote.vla_eval import PictureFormat, VlaEvalCodec
 from isaaclab_arena.workers import WorkerProcess
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, SlotConnections
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
-from isaaclab_arena_gr00t.remote.vla_eval import PictureFormat, VlaEvalCodec
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 
 ENVIRONMENT = "pick_by_colour"
 WORDS = "pick up the red cube and lift it"

@@ -23,11 +23,11 @@ from benchmarks.harness.environments import build
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread, timed
 from benchmarks.harness.policies import GlancePolicy
 from benchmarks.harness.workers import cpu_s
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
-from isaaclab_arena_gr00t.remote.vla_eval import EPISODE_START, VlaEvalCodec
+from isaaclab_arena.remote.connection import PolicyServerConnection
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import OBSERVATION, ServerAddress
+from isaaclab_arena.remote.vla_eval import EPISODE_START, VlaEvalCodec
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 
 IN_PROCESS = "in this process"
 PROTOCOLS = ("vla_eval", "openpi", "gr00t")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from isaaclab_arena.errors import UnannouncedPictureError, did_you_mean
 
@@ -177,6 +178,29 @@ def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> Pictu
 def in_colours(pictures: _Array) -> _Array:
     """Return one camera's pictures (n, *shape of one), uint8, in colours; ValueError as in `picture_layout`."""
     return picture_layout(pictures.shape[1:], pictures.dtype).colours(pictures)
+
+
+def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> torch.Tensor:
+    """Resize pictures (n, any, any, channels) uint8 to fit (n, height, width, channels), centred on black [px]."""
+    # Shrinking averages over areas, enlarging is bilinear. Each result depends on its own picture alone. Pictures that
+    # already have the size are returned as they are, not copied.
+    now_height, now_width = images.shape[1:3]
+    if (now_height, now_width) == (height, width):
+        return images
+    # The largest size of the same aspect that fits, at least one pixel each way.
+    scale = min(height / now_height, width / now_width)
+    inner_height = max(1, min(height, round(now_height * scale)))
+    inner_width = max(1, min(width, round(now_width * scale)))
+    planes = images.permute(0, 3, 1, 2).to(torch.float32)
+    if inner_height <= now_height and inner_width <= now_width:
+        scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="area")
+    else:
+        scaled = functional.interpolate(planes, size=(inner_height, inner_width), mode="bilinear", align_corners=False)
+    top, left = (height - inner_height) // 2, (width - inner_width) // 2
+    padded = torch.zeros((len(images), height, width, images.shape[3]), dtype=torch.uint8, device=images.device)
+    inner = scaled.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    padded[:, top : top + inner_height, left : left + inner_width] = inner
+    return padded
 
 
 @dataclass(frozen=True, eq=False)

@@ -251,6 +251,27 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         return player.restarted(torch.arange(env.num_envs)) if all_active else player
 
 
+def answered(values: object, what: str) -> np.ndarray:
+    """Return an array of real numbers from an answer; PolicyError with the name `what` for any other type."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise PolicyError(f"{what} must be an array of real numbers, got {type(values).__name__} of {array.dtype}")
+    return array
+
+
+def in_float32(array: np.ndarray, what: str) -> np.ndarray:
+    """Return the array as contiguous float32; PolicyError if a number is not finite in float32."""
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(array, dtype=np.float32)
+    unsound = ~np.isfinite(numbers)
+    if unsound.any():
+        raise PolicyError(f"{what} holds numbers that are not finite in float32, such as {array[unsound][0]}")
+    return numbers
+
+
 class FrameHistory:
     """The last frames of every env slot, as far back as `steps` need: 0 is the last one pushed, -15 the 15th before."""
 

@@ -39,10 +39,12 @@ POLICIES = Registry(
         "lerobot": "isaaclab_arena.policy.lerobot_policy:LeRobotPolicy",
         "libero_expert": "isaaclab_arena.policy.scripted:LiberoExpertPolicy",
         "metaworld_expert": "isaaclab_arena.policy.scripted:MetaWorldExpertPolicy",
+        "openpi_remote": "isaaclab_arena.remote.openpi:OpenpiRemotePolicy",
         "robosuite_expert": "isaaclab_arena.policy.scripted:RobosuiteExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
         "rsl_rl": "isaaclab_arena.policy.rsl_rl:RslRlPolicy",
         "scripted": "isaaclab_arena.policy.scripted:ScriptedPolicy",
+        "vla_eval_remote": "isaaclab_arena.remote.vla_eval:VlaEvalRemotePolicy",
     },
     entry_point_group="isaaclab_arena.policies",
 )

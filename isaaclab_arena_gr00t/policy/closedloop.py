@@ -207,12 +207,6 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Set the instruction of env slots without one of their own, by default the YAML file's."""
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
-    def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
-        # The log compares the queries with queries of all env slots.
-        self.count.slots_of_all += env.num_envs
-        # A subclass may withdraw or replace `chunks`, for callers that play chunks themselves.
-        return ClosedloopPolicy.chunks(self, env, observation, env_ids, length=self._num_played)
-
     @classmethod
     def stated_chunks(cls, config: Any) -> ChunkTraits:
         """Return the numbers of actions played and predicted; ConfigError if predictions are averaged."""
@@ -264,6 +258,12 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             self._history.restart(env_ids)
 
     def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), horizon, action_dim)."""
+        return self._next_chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
+
+    def _next_chunks(
         self,
         env: Environment,
         observation: Observation,
@@ -272,9 +272,11 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         *,
         length: int | None = None,
     ) -> torch.Tensor:
-        """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), length, action_dim)."""
-        # None of ``length`` is for all predicted actions.
-        length = self.policy_config.action_horizon if length is None else length
+        """Ask the model about some env slots. Shape: (len(env_ids), length, action_dim)."""
+        if length is None:
+            # The log compares the queries with queries of all env slots.
+            length = self._num_played
+            self.count.slots_of_all += env.num_envs
         wiring, history = self._wiring_of(env), self._history_for(env)
         # A seed comes from the episode's stream, without one from the YAML file's seed.
         seeds = [self._draw_seed(env_id, self.policy_config.seed) for env_id in env_ids]

@@ -1,4 +1,4 @@
-"""A policy that asks a GR00T model in another process, through a policy server."""
+"""GR00T's policy servers: the protocol, and a policy that asks a model in another process through such a server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,15 +6,77 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from arena_wire import gr00t
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
+from arena_wire.zmtp import GREETING
 from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.remote.connection import PolicyServerConnection, ask_each
+from isaaclab_arena.remote.protocols import (
+    AnswerError,
+    Codec,
+    LeavingError,
+    ServerOptions,
+    UnauthorisedError,
+    address_problems,
+    server_address,
+)
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.protocols import ServerOptions, address_problems, server_address
+
+# The protocol: a ping first, then one request at a time, over ZeroMQ.
+
+
+class Gr00tCodec(Codec):
+    """The protocol of NVIDIA's server and of ``gr00t-server``."""
+
+    server = "GR00T policy server"
+    policy_type = "gr00t_remote_closedloop"
+    advice = "; start one with: gr00t-server --model_path CHECKPOINT --port {port}"
+    path, greeting = "", GREETING[:1]
+
+    def __init__(self, api_token: str | None = None, limits: WireLimits = DEFAULT_LIMITS) -> None:
+        super().__init__(limits)
+        self._api_token = api_token
+        # Arrays are sent in the format of the server's answers. Ask for ``get_modality_config`` first to learn the
+        # format. An answer depends only on its question, so questions may be repeated.
+        self._arrays = gr00t.ArrayFormat.NPY
+        self._asked = "ping"
+
+    def hello(self) -> bytes:
+        """Return a ping."""
+        return self.encode("ping", None)
+
+    def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any] | None:
+        """Return the description of the server's model in its answer to a ping; NVIDIA's has none."""
+        answer = self.decode(said)
+        return answer.get("serves") if isinstance(answer, dict) else None
+
+    def encode(self, kind: str, payload: Mapping[str, Any] | None) -> bytes:
+        """Return a request to an endpoint."""
+        self._asked = kind
+        data = {} if payload is None else {"data": payload}
+        token = {"api_token": self._api_token} if self._api_token else {}
+        return gr00t.pack({"endpoint": kind, **data, **token}, self._arrays)
+
+    def decode(self, said: str | bytes | bytearray) -> Any:
+        """Return the answer to the last request."""
+        data = said.encode() if isinstance(said, str) else said
+        message, arrays = gr00t.received(data, self.limits, modality=StatedModality)
+        self._arrays = arrays or self._arrays
+        if not isinstance(message, dict) or "error" not in message:
+            return message
+        says = str(message["error"])
+        # The included server's answer to waiting clients when it ends.
+        if says == "the server is shutting down":
+            raise LeavingError(says)
+        if says.startswith("Unauthorized"):
+            raise UnauthorisedError(says)
+        raise AnswerError(f"could not answer '{self._asked}': {says}")
+
+
+# The policy that asks such a server.
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -95,41 +157,31 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; ServerUnreachableError if it is lost, PolicyError on a bad answer. See `ClosedloopPolicy`."""
-        if self._takes_flat_keys:
-            return self._asked(observation, noise_seeds, is_flat=True)
-        # The first query shows the form of keys that the server takes, nested or flat.
-        try:
-            action = self._asked(observation, noise_seeds)
-        except PolicyError as error:
-            if self._has_answered:
-                raise
-            # A server that wraps its policy for simulation takes flat keys, and does not announce it.
-            try:
-                action = self._asked(observation, noise_seeds, is_flat=True)
-            except PolicyError:
-                # Both forms failed, so report the first error, which is about the usual form.
-                raise error from None
-            self._takes_flat_keys = True
-        self._has_answered = True
-        return action
-
-    def _asked(
-        self, observation: dict[str, Any], noise_seeds: list[int], *, is_flat: bool = False
-    ) -> dict[str, np.ndarray]:
         if self._connection is None:
             raise PolicyError("the connection to the policy server has been closed")
-        shown = observation
-        if is_flat:
-            # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
-            parts = ((name, key, values) for name in ("video", "state") for key, values in observation[name].items())
-            shown = {f"{name}.{key}": values for name, key, values in parts}
-            shown |= {key: [text for (text,) in texts] for key, texts in observation["language"].items()}
-        question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
-        answer = self._connection.ask("get_action", question)
-        action = answer[0] if isinstance(answer, list) and answer else answer
-        if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
-            raise PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}")
-        return {key.removeprefix("action."): values for key, values in action.items()} if is_flat else action
+        # A server that wraps its policy for simulation takes flat keys, and does not announce it. So the first query
+        # shows the form of keys that the server takes.
+        errors: list[PolicyError] = []
+        for is_flat in (self._takes_flat_keys,) if self._has_answered else (False, True):
+            shown = observation
+            if is_flat:
+                # ``language`` contains a list of one text per env slot; flat keys have the texts alone.
+                given = ((name, observation[name].items()) for name in ("video", "state"))
+                shown = {f"{name}.{key}": values for name, items in given for key, values in items}
+                shown |= {key: [text for (text,) in texts] for key, texts in observation["language"].items()}
+            question = {"observation": shown, "options": {"noise_seeds": noise_seeds}}
+            try:
+                [answer] = ask_each("get_action", [(self._connection, question)])
+            except PolicyError as error:
+                errors.append(error)
+                continue
+            action = answer[0] if isinstance(answer, list) and answer else answer
+            if isinstance(action, dict) and all(isinstance(values, np.ndarray) for values in action.values()):
+                self._has_answered, self._takes_flat_keys = True, is_flat
+                return {key.removeprefix("action."): values for key, values in action.items()} if is_flat else action
+            errors.append(PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}"))
+        # If both forms failed, the first error is about the usual form.
+        raise errors[0]
 
     def modality_config(self) -> Mapping[str, Modality]:
         """Return the inputs and outputs of the served model."""

@@ -1,1 +1,1 @@
-"""Serve policies of Isaac Lab Arena to other people's evaluation programs, in the protocols that these speak."""
+"""Serve policies in GR00T's protocol."""

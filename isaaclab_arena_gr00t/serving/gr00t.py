@@ -17,8 +17,8 @@ from gr00t.policy.policy_server import MAX_CLIENTS, BatchingOptions, PolicyServe
 from arena_wire.messages import WireLimits
 from isaaclab_arena.evaluation import serving
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.serve import PATHS, ListenOptions, ServedJob, health_answer
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import NOISE_SEEDS, Gr00tClosedloopPolicy
-from isaaclab_arena_gr00t.serving.served_job import PATHS, ListenOptions, ServedJob, health_answer
 
 ACTION = "action"
 INSTRUCTION = "annotation.human.task_description"

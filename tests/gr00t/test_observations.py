@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.specs import resized_with_padding
 from isaaclab_arena_gr00t.config import (
     read_joint_order,
     read_policy_joints,
 )
-from isaaclab_arena_gr00t.observations import Wiring, action_chunks, resized_with_padding, to_groups
+from isaaclab_arena_gr00t.observations import Wiring, action_chunks, to_groups
 from tests.gr00t.fakes import GROUPS, write_yaml
 
 

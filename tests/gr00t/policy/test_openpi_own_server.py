@@ -13,7 +13,7 @@ from isaaclab_arena import ConfigError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.observers import Observer, Outcome
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
+from isaaclab_arena.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment

@@ -15,10 +15,9 @@ from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.remote.connection import ServerUnreachableError
+from isaaclab_arena.remote.openpi import OpenpiCodec, OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy, OpenpiRemotePolicyCfg
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import LimbEnvironment

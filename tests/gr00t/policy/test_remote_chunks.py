@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena_gr00t.policy.remote_chunks import misfits, shown_inputs
+from isaaclab_arena.remote.chunks import misfits, shown_inputs
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import LAYOUTS, UNCLEAR
 

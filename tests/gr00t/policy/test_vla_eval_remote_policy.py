@@ -10,9 +10,9 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.remote.connection import ServerUnreachableError
+from isaaclab_arena.remote.vla_eval import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
-from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import LimbEnvironment

@@ -15,12 +15,11 @@ import pytest
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
+from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
+from isaaclab_arena.remote.openpi import OpenpiRemotePolicyCfg
+from isaaclab_arena.remote.protocols import Codec, ServerAddress, identity_line, server_address
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicyArgs
-from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicyCfg
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.protocols import Codec, ServerAddress, identity_line, server_address
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec, Gr00tRemoteClosedloopPolicyArgs
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
 

@@ -12,10 +12,10 @@ from PIL import Image
 from arena_wire import gr00t as gr00t_wire
 from arena_wire.gr00t import ArrayFormat
 from arena_wire.messages import WireError, WireLimits
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import OBSERVATION
+from isaaclab_arena.remote.vla_eval import Message, VlaEvalCodec
 from isaaclab_arena_gr00t.config import StatedModality
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
-from isaaclab_arena_gr00t.remote.vla_eval import Message, VlaEvalCodec
 
 # The bytes that go to and come from servers of others, written out by hand.
 

@@ -21,10 +21,10 @@ from arena_wire import zmtp
 from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import ServerAddress
+from isaaclab_arena.remote.connection import PolicyServerConnection
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import ServerAddress
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import DELIMITER, dialled, frame, peak_bytes, pretending, read_answer
 

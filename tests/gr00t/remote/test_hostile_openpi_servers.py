@@ -15,9 +15,9 @@ from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION, ServerAddress
+from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import OBSERVATION, ServerAddress
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
 from tests.outsiders.peers import pretending

@@ -18,12 +18,13 @@ from websockets.sync.server import ServerConnection
 
 from arena_wire.messages import WireError
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.protocols import Codec, ServerAddress
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
-from isaaclab_arena_gr00t.remote.websocket import Websocket
+from isaaclab_arena.remote import connection as connections
+from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError
+from isaaclab_arena.remote.openpi import OpenpiCodec
+from isaaclab_arena.remote.protocols import Codec, ServerAddress
+from isaaclab_arena.remote.vla_eval import VlaEvalCodec
+from isaaclab_arena.remote.websocket import Websocket
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 from tests.gr00t.policy.model_servers import Model, talking
 from tests.gr00t.servers import NetworkPolicy, serving
 
@@ -209,6 +210,19 @@ def test_a_server_of_another_protocol_is_named_with_the_policy_that_asks_it(clie
             with pytest.raises(PolicyError, match=f"{client.server}.*policy_type {server.policy_type}"):
                 connection.wait_until_ready()
         connection.close()
+
+
+def test_a_package_whose_codec_cannot_be_loaded_keeps_no_other_from_being_named(tmp_path, monkeypatch):
+    info = tmp_path / "half_installed-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half-installed\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[isaaclab_arena.protocols]\nbroken = half_installed:Codec\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with connections.CODECS.restored_afterwards() as known, server_of(OpenpiCodec) as port:
+        assert known.names() == ["broken", "gr00t", "openpi", "vla_eval"]
+        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=60.0, wait_for_server_s=60.0)
+        with pytest.raises(PolicyError, match="policy_type openpi_remote"):
+            PolicyServerConnection(address, Gr00tCodec()).wait_until_ready()
 
 
 def test_a_server_that_has_no_time_for_a_second_client_is_named_too():

@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
+from isaaclab_arena.serve import ServedJob, mapping_of
 from tests.fakes import Notebook
 from tests.gr00t.fakes import LimbEnvironment
 

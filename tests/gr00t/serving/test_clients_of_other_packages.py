@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.evaluation.serving import HostedPolicy, SlotAnswer, checked_observation
-from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of
+from isaaclab_arena.serve import ServedJob, mapping_of
 from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
 from tests.outsiders.client_observations import STEPS, pictures, states, words

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gr00t.policy.server_client import PolicyClient
 
+from isaaclab_arena.serve import ListenOptions
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from isaaclab_arena_gr00t.serving.gr00t import INSTRUCTION, Gr00tServer
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
 

@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.environments import Episode
 from isaaclab_arena.evaluation.serving import HostSession, PolicyHost
-from isaaclab_arena_gr00t.serving.serve import ServeOptions, prepared
+from isaaclab_arena.serve import ServeOptions, prepared
 from tests.end_to_end.launching import write_jobs
 from tests.outsiders import test_lerobot_served
 from tests.outsiders.test_lerobot_served import CAMERA, STATE, STATES, job

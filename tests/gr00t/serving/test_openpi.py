@@ -14,10 +14,9 @@ from websockets.sync.client import ClientConnection, connect
 from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.remote.openpi import OpenpiCodec, OpenpiRemotePolicy
+from isaaclab_arena.serve import ListenOptions, OpenpiTalks, WebsocketServer
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions, OpenpiTalks, WebsocketServer
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
 from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
 

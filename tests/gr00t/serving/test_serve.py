@@ -15,7 +15,7 @@ import pytest
 from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena_gr00t.serving.serve import ServeOptions, main, served_job
+from isaaclab_arena.serve import ServeOptions, main, served_job
 from tests.end_to_end.launching import command, free_port, patience_s, start, wait_until
 
 # The command, from what is typed to the exit code.

@@ -15,10 +15,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from arena_wire.messages import WireLimits
-from isaaclab_arena_gr00t.policy.vla_eval_remote_policy import VlaEvalRemotePolicy
-from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
-from isaaclab_arena_gr00t.remote.vla_eval import Message, VlaEvalCodec
-from isaaclab_arena_gr00t.serving.served_job import ListenOptions, VlaEvalTalks, WebsocketServer
+from isaaclab_arena.remote.protocols import OBSERVATION
+from isaaclab_arena.remote.vla_eval import Message, VlaEvalCodec, VlaEvalRemotePolicy
+from isaaclab_arena.serve import ListenOptions, VlaEvalTalks, WebsocketServer
 from tests.gr00t.policy.model_servers import array, packed, unpacked
 from tests.gr00t.serving.serving_limbs import SEED, WalkPolicy, actions, served
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, W
 from websockets.sync import client
 
 from arena_wire.messages import WireError, WireLimits
-from isaaclab_arena_gr00t.remote.protocols import ANSWER_LIMITS, ServerAddress, UnauthorisedError
+from isaaclab_arena.remote.protocols import ANSWER_LIMITS, ServerAddress, UnauthorisedError
 
 _CLOSE_S = 1.0
 _LOOK_S = 0.05

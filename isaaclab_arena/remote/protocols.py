@@ -140,6 +140,8 @@ class Codec(ABC):
     # The path of a request over HTTP that shows such a server, empty if it speaks first, and how it begins to answer.
     path: ClassVar[str]
     greeting: ClassVar[bytes] = b"HTTP/1.1 200"
+    # Keys of the map that is a server's first message on a websocket.
+    first_keys: ClassVar[frozenset[str]] = frozenset()
     # True if an answer states its question's number. Without numbers an early answer would be taken for a later one.
     numbers_answers: ClassVar[bool] = False
     # True if the server keeps an episode's observations per connection. Once the server has answered in an episode, the

@@ -7,32 +7,44 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from arena_wire.messages import WireError
+from arena_wire.messages import DEFAULT_LIMITS, WireError, outline, read_message
 from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.registry import Registry
+from isaaclab_arena.remote import protocols
+from isaaclab_arena.remote.websocket import Websocket
 from isaaclab_arena.workers import PolicyElsewhere, patience_s
-from isaaclab_arena_gr00t.remote import protocols
-from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
-from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
-from isaaclab_arena_gr00t.remote.vla_eval import VlaEvalCodec
-from isaaclab_arena_gr00t.remote.websocket import Websocket
 
 # Recognise a server's protocol by its first answer, to name the right policy in the error message.
 
-CODECS: tuple[type[protocols.Codec], ...] = (Gr00tCodec, OpenpiCodec, VlaEvalCodec)
-"""All protocols, those first whose servers speak first."""
+CODECS = Registry(
+    "protocol",
+    {"openpi": "isaaclab_arena.remote.openpi:OpenpiCodec", "vla_eval": "isaaclab_arena.remote.vla_eval:VlaEvalCodec"},
+    entry_point_group="isaaclab_arena.protocols",
+)
+"""The codec of each protocol. Other packages add theirs by an entry point."""
 
 _CONNECT_S = 1.0
 _SPEAKS_FIRST_S = 0.2
+
+
+def _codecs() -> list[type[protocols.Codec]]:
+    """Return all codecs, those first whose servers speak first."""
+    found: list[type[protocols.Codec]] = []
+    for name in CODECS.names():
+        # The codec of a package that is not installed completely cannot be loaded.
+        with suppress(ConfigError):
+            found.append(CODECS.get(name))
+    return sorted(found, key=lambda codec: bool(codec.path))
 
 
 def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | None:
     """Return the protocol of the server at an address, None if it is unknown or no server listens."""
     # The requests only ask for readiness, so a server of any kind keeps its state.
     with suppress(OSError, UnicodeError):
-        for codec in CODECS:
+        for codec in _codecs():
             path, due, said = codec.path, codec.greeting, b""
             with sockets.create_connection((address.host, address.port), timeout=_CONNECT_S) as connection:
                 if path:
@@ -47,10 +59,22 @@ def what_listens(address: protocols.ServerAddress) -> type[protocols.Codec] | No
     return None
 
 
+def what_speaks(said: str | bytes | bytearray) -> type[protocols.Codec] | None:
+    """Return the protocol of a server's first message on a websocket, None if it is unknown."""
+    if isinstance(said, str):
+        return None
+    with suppress(WireError):
+        outline(said, DEFAULT_LIMITS)
+        message = read_message(said, lambda value: value)
+        if isinstance(message, dict):
+            fitting = [codec for codec in _codecs() if codec.scheme and codec.first_keys <= message.keys()]
+            return max(fitting, key=lambda codec: len(codec.first_keys), default=None)
+    return None
+
+
 # Connect to a policy server of any protocol: wait for it, ask it, and reconnect after a loss.
 
-# Below the program's own logger, so that it is in the log of the rank.
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
+_LOG = logging.getLogger(__name__)
 
 _FIRST_LIMIT_S = 0.5
 _FIRST_PAUSE_S = 0.1
@@ -101,8 +125,6 @@ class PolicyServerConnection:
         self._limit_s = address.timeout_s
         self._channel: Channel | None = None
         self._beginning: Message | None = None
-        self._shown: Message | None = None
-        self._loss: OSError | None = None
         self._has_answered = False
         self._owes_answer = False
 
@@ -188,14 +210,7 @@ class PolicyServerConnection:
                 except (WireError, protocols.AnswerError):
                     # A server for one client at a time is free now to show its protocol.
                     self.close()
-                    other: type[protocols.Codec] | None = None
-                    if self.codec.scheme and not isinstance(said, str):
-                        # The first message on a websocket shows the protocol.
-                        with suppress(WireError):
-                            message = OpenpiCodec.unpack(said)
-                            if isinstance(message, dict):
-                                is_message = {"type", "payload", "seq"} <= message.keys()
-                                other = VlaEvalCodec if is_message else OpenpiCodec
+                    other = what_speaks(said) if self.codec.scheme else None
                     self._refuse_another(other or what_listens(self.address))
                     raise
                 self._server.meet(line)
@@ -204,19 +219,6 @@ class PolicyServerConnection:
         except (OSError, PolicyLostError):
             self.close()
             raise
-
-    def _show(self, message: Message) -> None:
-        """Send a question; the error of a lost connection is kept for `_received`."""
-        self._shown, self._loss = message, None
-        try:
-            if self._owes_answer:
-                # The last question was interrupted. Its late answer would be taken for the answer to this one.
-                self.close()
-            if self._channel is None and not (self.codec.remembers and self._has_answered):
-                self._send_beginning()
-            self._send(message, owes_answer=True)
-        except OSError as error:
-            self._loss = error
 
     def _lose(self, error: OSError, *, is_repeated: bool) -> None:
         """Close after a loss or a late answer; ServerUnreachableError if the message may not be sent once more."""
@@ -240,23 +242,28 @@ class PolicyServerConnection:
         if self._beginning is not None:
             self._send(self._beginning)
 
-    def _send(self, message: Message, *, owes_answer: bool = False) -> None:
+    def _send(self, message: Message, *, is_question: bool = False) -> None:
+        """Send a message; OSError if the connection is lost. A question opens a lost one, if the server can go on."""
+        if is_question and self._owes_answer:
+            # The last question was interrupted. Its late answer would be taken for the answer to this one.
+            self.close()
+        if is_question and self._channel is None and not (self.codec.remembers and self._has_answered):
+            self._send_beginning()
         try:
             request = self.codec.encode(*message)
         except WireError as error:
             raise PolicyError(f"this cannot be sent to the {self.codec.server}: {error}") from error
         if self._channel is None:
             raise OSError("there is no connection")
-        self._owes_answer |= owes_answer
+        self._owes_answer |= is_question
         self._limit_s = patience_s(self.address.timeout_s)
         with self._refusals():
             self._channel.send(request, self._limit_s)
 
     def _received(self, until_s: float) -> Any:
         """Return the answer to the last question, due at `until_s` of `time.monotonic` [s]; OSError if it is lost."""
-        loss, self._loss = self._loss, None
-        if loss is not None or self._channel is None:
-            raise loss or OSError("there is no connection")
+        if self._channel is None:
+            raise OSError("there is no connection")
         with self._refusals():
             answer = self.codec.decode(self._channel.receive(max(_LEAST_WAIT_S, until_s - time.monotonic())))
         self._has_answered, self._owes_answer = True, False
@@ -296,33 +303,38 @@ def plain(words: object) -> str:
     return plain_text(str(words)[:_LONGEST_WORDS])
 
 
-def ask_each(kind: str, questions: Iterable[tuple[PolicyServerConnection, Mapping[str, Any] | None]]) -> list[Any]:
+Question: TypeAlias = tuple[PolicyServerConnection, Mapping[str, Any] | None]
+"""The connection that is asked, and the content of the question."""
+
+
+def ask_each(kind: str, questions: Iterable[Question]) -> list[Any]:
     """Return the answers to questions, one per connection, in order; ServerUnreachableError if one is late twice."""
     # All questions are under way at once, so that a server that batches connections has full batches. `questions` is
     # taken one by one, so that the server can begin with the first.
-    asked = []
-    for connection, payload in questions:
-        connection._show((kind, payload))
-        asked.append(connection)
-    # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
     answers: dict[int, Any] = {}
+    due: Iterable[tuple[int, Question]] = enumerate(questions)
+    # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
     for is_repeated in (False, True):
-        waited_s = [patience_s(connection.address.timeout_s) for connection in asked]
+        asked: dict[int, Question] = {}
+        lost: dict[int, Question] = {}
+        for place, (connection, payload) in due:
+            try:
+                connection._send((kind, payload), is_question=True)
+            except OSError as error:
+                connection._lose(error, is_repeated=is_repeated)
+                lost[place] = connection, payload
+            else:
+                asked[place] = connection, payload
+        waited_s = [patience_s(connection.address.timeout_s) for connection, _ in asked.values()]
         until_s = time.monotonic() + max(waited_s, default=0.0)
-        for place in [place for place in range(len(asked)) if place not in answers]:
+        for place, (connection, payload) in asked.items():
             try:
-                answers[place] = asked[place]._received(until_s)
+                answers[place] = connection._received(until_s)
             except OSError as error:
-                asked[place]._lose(error, is_repeated=is_repeated)
-        # Repeat a lost or late question as soon as its server is there.
-        for connection in (connection for place, connection in enumerate(asked) if place not in answers):
-            try:
-                connection._send_beginning()
-                if connection._shown is not None:
-                    connection._send(connection._shown, owes_answer=True)
-            except OSError as error:
-                connection._lose(error, is_repeated=True)
-    return [answers[place] for place in range(len(asked))]
+                connection._lose(error, is_repeated=is_repeated)
+                lost[place] = connection, payload
+        due = lost.items()
+    return [answers[place] for place in sorted(answers)]
 
 
 # Hold one connection to a policy server for each env slot.

@@ -1,1 +1,0 @@
-"""Connect to models in other processes: messages and connections."""
