@@ -89,7 +89,7 @@ MAX_CHARACTERS = 64 * 2**20
 
 _INDEPENDENT_REFERENCE = re.compile(r"\$\{(?!job\b)[A-Za-z_][\w.\[\]]*\}")
 _CHARACTERS_PER_LOOK_UP = 1_000
-_COUNTING = threading.Lock()
+_COUNTING = threading.RLock()  # a resolver of the program may load another job file
 _COUNTED = ("_resolve_node_interpolation", "_evaluate_custom_resolver")
 
 
@@ -112,7 +112,8 @@ class OmegaConfInterpolation:
         self.problems: list[Problem] = []
         # A few references that each name two others double at every level. So a budget limits look-ups, with more for
         # every job, and the values and characters that replace references. It is counted, not timed, so that it is the
-        # same everywhere.
+        # same everywhere. It cannot be reckoned from the text alone: a key's name, or a whole reference, may itself be
+        # the result of ``${oc.env:…}``, ``${oc.decode:…}`` or ``${oc.create:…}``.
         self._spent: str | None = None  # the exceeded limit and the remedy
         self._max_look_ups = MAX_LOOK_UPS
         self._look_ups = self._values = self._characters = 0

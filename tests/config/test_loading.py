@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
 from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobsFile, JobStatus
@@ -225,6 +226,67 @@ def test_interpolation_reaches_variables_defaults_other_jobs_and_the_job_itself(
     assert cube.policy_config_dict == {"path": "models/a.pt"}
     assert (can.seed, can.language_instruction) == (5, "lift the can")
     assert can.policy_config_dict == {"object": "can"}
+
+
+def _of_levels(levels: int, reference: str) -> dict[str, Any]:
+    """Return variables of which each holds a reference to the one before twice; ``{0}`` is the number of that one."""
+    return {"a0": "x", **{f"a{level}": reference.format(level - 1) * 2 for level in range(1, levels + 1)}}
+
+
+@pytest.mark.parametrize(
+    ("reference", "further"),
+    [
+        ("${{oc.select:${{oc.env:NO_SUCH_VARIABLE_HERE,variables.a{0}}}}}", {}),
+        ("${{oc.select:${{variables.stem}}${{variables.n{0}}}}}", {"stem": "variables.a"}),
+        ("${{oc.decode:'${{variables.dollar}}${{variables.t{0}}}'}}", {"dollar": "$"}),
+        ("${{oc.select:'variables[a{0}]'}}", {}),
+    ],
+    ids=["a default of the environment", "joined names", "a decoded text", "a quoted name"],
+)
+def test_references_whose_names_are_results_are_followed_and_counted_too(load, problems_of, reference, further):
+    texts = {f"n{level}": level for level in range(15)}
+    texts |= {f"t{level}": f"{{variables.a{level}}}" for level in range(15)}
+
+    def document(levels: int) -> dict[str, Any]:
+        variables = {**further, **texts, **_of_levels(levels, reference)}
+        return {"variables": variables, "jobs": [{**JOB, "policy_type": f"${{variables.a{levels}}}"}]}
+
+    assert load(document(3)).jobs[0].policy_type == "x" * 8
+    [problem] = problems_of(document(15))
+    assert "need more than 1100 look-ups of other keys" in problem.message
+
+
+def test_a_mapping_that_is_created_elsewhere_is_counted_where_it_is(problems_of):
+    levels = {
+        f"l{level}": {"before": f"${{variables.l{level - 1}.made}}", "made": "${oc.create:${variables.pair}}"}
+        for level in range(1, 16)
+    }
+    pair = {"left": "${..before}", "right": "${..before}"}
+    variables = {"before": "x", "pair": pair, "l0": {"made": "x"}, **levels}
+    [problem] = problems_of({"variables": variables, "jobs": [{**JOB, "policy_config_dict": "${variables.l15.made}"}]})
+    assert "need more than 1100 look-ups of other keys" in problem.message
+
+
+def test_references_inside_a_created_mapping_are_counted_too(load, problems_of):
+    def document(levels: int) -> dict[str, Any]:
+        texts = [f"k{level}: '\\${{.k{level - 1}}}\\${{.k{level - 1}}}'" for level in range(1, levels + 1)]
+        variables = {"made": f"${{oc.create:{{k0: x, {', '.join(texts)}}}}}"}
+        return {"variables": variables, "jobs": [{**JOB, "policy_type": f"${{variables.made.k{levels}}}"}]}
+
+    assert load(document(3)).jobs[0].policy_type == "x" * 8
+    [problem] = problems_of(document(15))
+    assert "need more than 1100 look-ups of other keys" in problem.message
+
+
+def test_a_resolver_of_the_program_may_load_another_job_file(load):
+    def load_another() -> str:
+        return load({"variables": {"name": "inner"}, "jobs": [{**JOB, "name": "${variables.name}"}]}).jobs[0].name
+
+    OmegaConf.register_resolver("another", load_another)
+    try:
+        assert load({"jobs": [{**JOB, "name": "from_${another:}"}]}).jobs[0].name == "from_inner"
+    finally:
+        OmegaConf.clear_resolver("another")
 
 
 def test_a_sweep_gives_stable_indices_and_names(load):
