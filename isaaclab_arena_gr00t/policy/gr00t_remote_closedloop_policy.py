@@ -11,7 +11,7 @@ from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.gr00t import Gr00tCodec
 from isaaclab_arena_gr00t.remote.protocols import ServerOptions, address_problems, server_address

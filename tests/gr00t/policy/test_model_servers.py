@@ -24,8 +24,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.observers import Observer
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, Modality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy, Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.protocols import ANSWER_LIMITS
 from tests.fakes_environment import ActionLog, episodes

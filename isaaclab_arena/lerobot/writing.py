@@ -1,11 +1,12 @@
 """Recordings as a LeRobot dataset, one episode at a time."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,18 +15,18 @@ from PIL import Image
 from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
-from isaaclab_arena.interfaces.specs import ArraySpec, in_colours, picture_layout
+from isaaclab_arena.interfaces.specs import in_colours, picture_layout
+from isaaclab_arena.lerobot import layout, tables
+from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, DatasetVersion, VideoWriter, whole_arrays
+from isaaclab_arena.lerobot.tables import Columns
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import atomic, json_values
 from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, JointFiles, read_joint_files, read_policy_config
-from isaaclab_arena_gr00t.data import layout, tables
-from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, VideoWriter, whole_arrays
-from isaaclab_arena_gr00t.data.layout import DatasetVersion
-from isaaclab_arena_gr00t.observations import wired_action, wired_state
 
 # Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run.
+
+DATASET_OPTION = "--dataset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,35 +48,31 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     """Return the episodes of a recording, pattern, job or run; ConfigError if there are none or without instruction."""
     found: list[SourceEpisode] = []
     num_recorded = 0
-    for files in layout.jobs_of(dataset):
-        places = recordings.index_episodes(files, key=layout.DATASET_OPTION)
+    for files in recordings.jobs_of(dataset, key=DATASET_OPTION):
+        places = recordings.index_episodes(files, key=DATASET_OPTION)
         num_recorded += len(places)
-        of_job: list[SourceEpisode] = []
+        told: dict[int, Mapping[str, Any]] = {}
         for file in dict.fromkeys(places.values()):
             # Read the attributes of a file's episodes at once, because opening a file is slow.
             indices = [index for index, place in places.items() if place == file]
             with recordings.opened(file) as recording:
-                told = [recording.attributes(recording.group(index)) for index in indices]
-            for index, attributes in zip(indices, told, strict=True):
-                if only_successes and attributes.get("success") is not True:
-                    continue
-                # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
-                control_dt = attributes.get("control_dt")
-                if not (isinstance(control_dt, int | float) and 1e-6 <= control_dt <= 1e3):
-                    control_dt = None
-                instruction = attributes.get("language_instruction")
-                of_job.append(
-                    SourceEpisode(
-                        file=file,
-                        episode_index=index,
-                        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
-                        control_dt=None if control_dt is None else float(control_dt),
-                    )
+                told |= {index: recording.attributes(recording.group(index)) for index in indices}
+        for index, file in places.items():
+            if only_successes and told[index].get("success") is not True:
+                continue
+            # Foreign recordings may hold any value; a microsecond to a quarter of an hour is a plausible step.
+            step, words = told[index].get("control_dt"), told[index].get("language_instruction")
+            found.append(
+                SourceEpisode(
+                    file=file,
+                    episode_index=index,
+                    instruction=(words if isinstance(words, str) else "") or default_instruction,
+                    control_dt=float(step) if isinstance(step, int | float) and 1e-6 <= step <= 1e3 else None,
                 )
-        found += sorted(of_job, key=lambda episode: episode.episode_index)
+            )
     if not found:
         reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
-        raise ConfigError(f"'{dataset}' gives no episode: {reason}", key=layout.DATASET_OPTION)
+        raise ConfigError(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION)
 
     # Every episode of a dataset needs an instruction.
     silent = [episode for episode in found if not episode.instruction]
@@ -83,7 +80,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
         message = (
             f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
         )
-        raise ConfigError(message, key=layout.DATASET_OPTION)
+        raise ConfigError(message, key=DATASET_OPTION)
     return found
 
 
@@ -98,162 +95,26 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
             f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
             "a dataset has one rate"
         )
-        raise ConfigError(message, key=layout.DATASET_OPTION)
+        raise ConfigError(message, key=DATASET_OPTION)
     ((control_dt, episode),) = found.items()
     if control_dt is None:
         message = f"{episode.name} does not say how long a control step is; give --fps"
-        raise ConfigError(message, key=layout.DATASET_OPTION)
+        raise ConfigError(message, key=DATASET_OPTION)
     # LeRobot's rate is a whole number; a rounded one would shift all timestamps.
     rate = 1 / control_dt
     if round(rate) < 1 or abs(rate - round(rate)) > 1e-6 * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
-        raise ConfigError(message, key=layout.DATASET_OPTION)
+        raise ConfigError(message, key=DATASET_OPTION)
     return round(rate)
 
 
-# Write episodes into the files of each version of the layout.
-
-_V21_STATISTICS = ("min", "max", "mean", "std", "count")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeContent:
-    """One episode of a new dataset."""
-
-    episode_index: int
-    num_steps: int  # control steps
-    columns: Mapping[str, np.ndarray]  # shape of each: (num_steps,) or (num_steps, size)
-    pictures: Mapping[str, np.ndarray]  # by video feature; shape of each: (num_steps, height, width, 3), uint8
-    encoded: Mapping[str, Sequence[bytes]]  # by picture feature: one PNG file per control step
-    task: str
-    statistics: Mapping[str, tables.Statistics]  # of every column and video feature in this episode
-
-
-@dataclass(frozen=True)
-class EpisodeWriterV21:
-    """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
-
-    root: Path
-    fps: int
-    lossless: bool
-    sizes: layout.FileSizes
-
-    def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; StorageError if this fails."""
-        index = episode.episode_index
-        place = {"episode_chunk": index // self.sizes.chunk, "episode_index": index}
-        table = tables.steps_table(episode.columns, episode.encoded)
-        path = self.root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
-        with tables.parquet_errors("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            parquet.write_table(table, path, compression="snappy")
-        for key, frames in episode.pictures.items():
-            path = self.root / layout.VIDEO_PATHS[DatasetVersion.V21].format(**place, video_key=key)
-            video = VideoWriter(path, fps=self.fps, lossless=self.lossless)
-            video.add(frames)
-            video.close()
-        line = {"episode_index": index, "tasks": [episode.task], "length": episode.num_steps}
-        append_lines(self.root / layout.EPISODES_LINES_FILE, [line])
-        statistics = _chosen(episode.statistics, _V21_STATISTICS)
-        append_lines(self.root / layout.EPISODES_STATS_FILE, [{"episode_index": index, "stats": statistics}])
-
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
-        """Write the files of all episodes except ``info.json``; `tasks` are in number order."""
-        lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
-        append_lines(self.root / layout.TASKS_LINES_FILE, lines)
-        # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
-        chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
-        atomic.write_text(self.root / layout.STATS_FILE, json_values.json_line(chosen))
-
-
-class EpisodeWriterV30:
-    """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
-
-    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: layout.FileSizes) -> None:
-        self.root, self.fps, self.lossless, self.sizes = root, fps, lossless, sizes
-        self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], sizes)
-        self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
-        self._rows: list[dict[str, Any]] = []
-        self._videos: dict[str, VideoWriter] = {}
-        self._video_numbers: dict[str, int] = {}
-
-    def add(self, episode: EpisodeContent) -> None:
-        """Write an episode; StorageError if this fails."""
-        first = int(episode.columns[layout.INDEX][0])
-        row: dict[str, Any] = {
-            "episode_index": episode.episode_index,
-            "tasks": [episode.task],
-            "length": episode.num_steps,
-            "dataset_from_index": first,
-            "dataset_to_index": first + episode.num_steps,
-            **_place("data", self._data.next_number(), self.sizes),
-        }
-        # The row has been made first, because its file number is the one before this table is added.
-        self._data.append(tables.steps_table(episode.columns, episode.encoded))
-        for key, frames in episode.pictures.items():
-            video = self._videos.get(key)
-            # A full video is completed, and the next one begins. Its file is empty until a frame leaves the encoder.
-            num_bytes = video.path.stat().st_size if video is not None and video.path.exists() else 0
-            if video is None or num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
-                if video is not None:
-                    video.close()
-                number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
-                chunk, file = divmod(number, self.sizes.chunk)
-                template = layout.VIDEO_PATHS[DatasetVersion.V30]
-                path = self.root / template.format(chunk_index=chunk, file_index=file, video_key=key)
-                video = self._videos[key] = VideoWriter(path, fps=self.fps, lossless=self.lossless)
-            first_frame = video.num_frames
-            video.add(frames)
-            row |= {
-                **_place(f"videos/{key}", self._video_numbers[key], self.sizes),
-                f"videos/{key}/from_timestamp": first_frame / self.fps,
-                f"videos/{key}/to_timestamp": video.num_frames / self.fps,
-            }
-        for feature, statistics in episode.statistics.items():
-            row |= {f"stats/{feature}/{name}": values.tolist() for name, values in statistics.items()}
-        self._rows.append(row)
-        if len(self._rows) == 100:
-            self._write_rows()
-
-    def finish(self, tasks: Sequence[str], statistics: Mapping[str, tables.Statistics]) -> None:
-        """Complete the shared files, and write those of all episodes except ``info.json``."""
-        self._write_rows()
-        self._data.close()
-        self._episodes.close()
-        for video in self._videos.values():
-            video.close()
-        path = self.root / layout.TASKS_TABLE_FILE
-        frame = pd.DataFrame({"task_index": range(len(tasks))}, index=pd.Index(tasks, dtype=object))
-        with tables.parquet_errors("write", path):
-            frame.to_parquet(path)
-        atomic.write_text(self.root / layout.STATS_FILE, json_values.json_line(json_values.plain(statistics)))
-
-    def _write_rows(self) -> None:
-        if self._rows:
-            place = _place("meta/episodes", self._episodes.next_number(), self.sizes)
-            self._episodes.append(pa.Table.from_pylist([row | place for row in self._rows]))
-            self._rows.clear()
-
-
-def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
-    """Append lines of JSON to a file; StorageError if this fails."""
-    with atomic.storage_errors("append to", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json_values.json_line(json_values.plain(value))}\n" for value in values)
-
-
-def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
-    chunk, file = divmod(number, sizes.chunk)
-    return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
-
-
-def _chosen(statistics: Mapping[str, tables.Statistics], names: Sequence[str]) -> dict[str, Any]:
-    chosen = {feature: {name: values[name] for name in names} for feature, values in statistics.items()}
-    return json_values.plain(chosen)
-
-
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
+
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+
+AllStatistics: TypeAlias = Mapping[str, tables.Statistics]
+"""The statistics of every column and video feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +123,6 @@ class LeRobotOptions:
 
     version: DatasetVersion = DatasetVersion.V21
     """v2.1 with modality.json, which GR00T's finetuning reads, or v3.0, LeRobot's newest."""
-    policy_config_yaml_path: Path | None = None
-    """YAML file of the policy to train, for its cameras and groups of joints. By default all cameras, whole arrays."""
     only_successes: bool = False
     """Leave out episodes that did not succeed."""
     state_names: tuple[str, ...] = ()
@@ -286,13 +145,27 @@ class LeRobotOptions:
     """Largest sizes of files and directories."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelColumns:
+    """The observations, columns and cameras of a model to train; by default whole arrays, and all cameras."""
+
+    language_instruction: str = ""  # of episodes without one
+    state_names: tuple[str, ...] = ()  # observations of the state
+    # Takes the sizes of the state's observations and of the action, and returns the columns of either that regroup
+    # them; ConfigError if they do not fit.
+    regrouped: Callable[[Mapping[str, int], int], Mapping[str, Column]] = lambda *_: {}
+    cameras: Mapping[str, str] | None = None  # recorded camera of each video key
+    cameras_key: str | None = None  # the setting with the cameras, for messages
+
+
+ANY_MODEL = ModelColumns()
 ACTION_KEY = "action"
 ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
 """Prefixes of observations that a real robot has; a policy should not see others."""
 
 
 def plan_features(
-    arrays: Mapping[str, recordings.ArrayPlace], policy: Gr00tClosedloopPolicyConfig | None, options: LeRobotOptions
+    arrays: Mapping[str, recordings.ArrayPlace], model: ModelColumns, options: LeRobotOptions
 ) -> DatasetFeatures:
     """Return the columns and videos of a new dataset; ConfigError if the recording lacks one or a layout is unclear."""
     shapes = {path: array.shape for path, array in arrays.items()}
@@ -306,49 +179,28 @@ def plan_features(
     if len(shapes.get(recorded.ACTIONS, ())) != 2:
         raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
 
-    # The state is the first of these that is not empty: the given names, the policy's, the robot's, all observations.
-    names = tuple(dict.fromkeys(options.state_names)) or (policy.state_names if policy is not None else ())
+    # The state is the first of these that is not empty: the given names, the model's, the robot's, all observations.
+    names = tuple(dict.fromkeys(options.state_names)) or model.state_names
     names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
-    has_joints = policy is not None and policy.policy_joints_config_path is not None
-    files = read_joint_files(policy) if has_joints else JointFiles()
-    vectors: dict[str, Column] = {}
-    whole: dict[str, Sequence[str]] = {}  # by column, observations that are a group each
     problems = [
         Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
         for name in names
         if name not in observed
     ]
     refuse(problems)
-    if names and files.policy is None:
-        # Without joint files each observation is a group of its own.
-        whole[layout.STATE] = names
-    elif names and files.policy is not None:
-        specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
-        wired_terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
-        refuse(problems)
-        vectors[layout.STATE] = Column(
-            sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in wired_terms},
-            groups=groups,
-            names=tuple(joint for joints in files.policy.state.values() for joint in joints),
-        )
 
+    # A column that the model does not regroup has a group for each observation, or one for the action.
     # `environment_state` stores the other observations in a column of their own, which a policy should not see.
-    others = [name for name in observed if name not in names]
-    if options.environment_state and others:
-        whole[layout.ENVIRONMENT_STATE] = others
-    for column, of_column in whole.items():
-        terms = {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", observed[name]) for name in of_column}
-        vectors[column] = whole_arrays(terms)
-
-    # Without joint files the action is one group.
     action_dim = shapes[recorded.ACTIONS][1]
-    if files.policy is None:
-        vectors[layout.ACTION] = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
-    else:
-        groups, problems = wired_action(ArraySpec(shape=(action_dim,)), list(files.policy.action), files)
-        refuse(problems)
-        joints = tuple(joint for group in files.policy.action.values() for joint in group)
-        vectors[layout.ACTION] = Column(sources={recorded.ACTIONS: action_dim}, groups=groups, names=joints)
+    regrouped = model.regrouped({name: observed[name] for name in names}, action_dim)
+    others = [name for name in observed if name not in names] if options.environment_state else []
+    vectors: dict[str, Column] = {}
+    for column, of_column in ((layout.STATE, names), (layout.ENVIRONMENT_STATE, others)):
+        terms = {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", observed[name]) for name in of_column}
+        if terms:
+            vectors[column] = regrouped.get(column) or whole_arrays(terms)
+    whole_action = whole_arrays({ACTION_KEY: (recorded.ACTIONS, action_dim)})
+    vectors[layout.ACTION] = regrouped.get(layout.ACTION, whole_action)
 
     # Depth and segmentation are no pictures in bytes.
     prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
@@ -362,8 +214,8 @@ def plan_features(
                 cameras[name] = Camera(path=path, height=lies.height, width=lies.width)
             except ValueError as reason:
                 unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
-    if policy is None:
-        refuse([Problem(reason, key="--dataset") for reason in unclear.values()])
+    if model.cameras is None:
+        refuse([Problem(reason, key=DATASET_OPTION) for reason in unclear.values()])
         cameras = {name.replace("/", "."): camera for name, camera in cameras.items()}
     elif not options.no_videos:
         problems = [
@@ -371,18 +223,22 @@ def plan_features(
                 unclear.get(name)
                 or f"the recording has no pictures of '{name}'{did_you_mean(name, cameras)}; record them with "
                 "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
-                key="pov_cam_name_sim",
+                key=model.cameras_key,
             )
-            for name in policy.cameras.values()
+            for name in model.cameras.values()
             if name not in cameras
         ]
         refuse(problems)
-        cameras = {key: cameras[name] for key, name in policy.cameras.items()}
+        cameras = {key: cameras[name] for key, name in model.cameras.items()}
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
 
 
 def write_lerobot_dataset(
-    dataset: Path, output_dir: Path, options: LeRobotOptions, told: Callable[[int, int], None] = lambda *_: None
+    dataset: Path,
+    output_dir: Path,
+    options: LeRobotOptions,
+    model: ModelColumns = ANY_MODEL,
+    told: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, int]:
     """Convert recordings to a LeRobot dataset in a missing or empty directory; return its counts by their names."""
     # ``told(done, total)`` is called after each episode. ConfigError: a recording is missing or lacks an input.
@@ -390,18 +246,17 @@ def write_lerobot_dataset(
     if options.fps is not None and options.fps < 1:
         raise ConfigError(f"must be at least 1, got {options.fps}", key="--fps")
     output_dir = given_path(output_dir)
-    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
-    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
+    instruction = options.language_instruction or model.language_instruction
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
     first = recordings.locate_arrays(episodes[0].file, episodes[0].episode_index)
-    features = plan_features(first, policy, options)
+    features = plan_features(first, model, options)
     # All episodes share one layout, so a deviating one must fail before any file is written.
     wanted = {path: first[path] for path in features.paths()}
     for episode in episodes:
         arrays = recordings.locate_arrays(episode.file, episode.episode_index)
         num_steps = next(iter(arrays[recorded.ACTIONS].shape), 0) if recorded.ACTIONS in arrays else 0
         if num_steps == 0:
-            raise ConfigError(f"{episode.name} has no control step", key=layout.DATASET_OPTION)
+            raise ConfigError(f"{episode.name} has no control step", key=DATASET_OPTION)
         for path, place in wanted.items():
             due, found = (num_steps, *place.shape[1:]), arrays.get(path)
             if found is None:
@@ -414,13 +269,13 @@ def write_lerobot_dataset(
             else:
                 continue
             message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
-            raise ConfigError(message, key=layout.DATASET_OPTION)
+            raise ConfigError(message, key=DATASET_OPTION)
     fps = options.fps or frames_per_second(episodes)
 
     layout.check_empty(output_dir)
     with atomic.storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)
-    conversion = _Conversion(output_dir, features, options, fps)
+    conversion = _CONVERSIONS[options.version](output_dir, features, options, fps)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
         told(number + 1, len(episodes))
@@ -433,21 +288,27 @@ def write_lerobot_dataset(
     }
 
 
-class _Conversion:
-    """Converts episodes one by one, and accumulates statistics and instructions."""
+class _Conversion(ABC):
+    """Converts episodes one by one, and accumulates statistics and instructions; a subclass writes the files."""
 
     def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
         self.num_frames = 0
         self.tasks: dict[str, int] = {}  # each instruction with its number
-        self._root = root
-        self._features = features
-        self._options = options
-        self._fps = fps
-        writer = EpisodeWriterV21 if options.version is DatasetVersion.V21 else EpisodeWriterV30
-        self._writer = writer(root, fps=fps, lossless=options.lossless, sizes=options.sizes)
+        self._root, self._features, self._options, self._fps = root, features, options, fps
+        self._num_videos = 0 if options.png else len(features.cameras)  # per episode
         self._spools: dict[str, tables.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
+
+    # Columns have the shape (num_steps,) or (num_steps, size); a column of pictures has a PNG file per control step.
+    # Videos have the shape (num_steps, height, width, 3), uint8.
+    @abstractmethod
+    def _write(self, number: int, task: str, columns: Columns, videos: Arrays, statistics: AllStatistics) -> None:
+        """Write an episode; StorageError if this fails."""
+
+    @abstractmethod
+    def _write_rest(self, num_episodes: int, statistics: AllStatistics) -> dict[str, int]:
+        """Complete the files of all episodes except ``info.json``, and return the version's own entries there."""
 
     def add(self, number: int, episode: SourceEpisode) -> None:
         """Write an episode as number `number` of the dataset."""
@@ -474,18 +335,6 @@ class _Conversion:
                 raise StorageError(
                     f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
                 )
-        pictures = {
-            layout.PICTURES_PREFIX + key: in_colours(arrays[camera.path])
-            for key, camera in self._features.cameras.items()
-        }
-        png = self._options.png
-        encoded: dict[str, list[bytes]] = {}
-        for name, shown in pictures.items() if png else ():
-            encoded[name] = []
-            for frame in shown:
-                file = BytesIO()
-                Image.fromarray(frame).save(file, format="PNG")
-                encoded[name].append(file.getvalue())
 
         # Statistics of this episode, and the values for those of the whole dataset.
         statistics: dict[str, tables.Statistics] = {}
@@ -495,26 +344,25 @@ class _Conversion:
                 self._spools[name] = tables.ColumnSpool(self._root, flat.shape[1])
             self._spools[name].append(flat)
             statistics[name] = tables.array_statistics(flat)
-        for name, shown in pictures.items():
+        pictures: dict[str, np.ndarray] = {}
+        encoded: dict[str, list[bytes]] = {}
+        for key, camera in self._features.cameras.items():
+            name = layout.PICTURES_PREFIX + key
+            pictures[name] = in_colours(arrays[camera.path])
             # The number of pixels of each intensity in each channel.
             counts = np.zeros((3, 256), np.int64)
-            for frame in shown:
+            for frame in pictures[name]:
                 counts += np.stack(
                     [np.bincount(frame[..., channel].reshape(-1), minlength=256) for channel in range(3)]
                 )
             self._counts[name] = self._counts.get(name, 0) + counts
             statistics[name] = tables.picture_statistics(counts, num_steps)
-        self._writer.add(
-            EpisodeContent(
-                episode_index=number,
-                num_steps=num_steps,
-                columns=columns,
-                pictures={} if png else pictures,
-                encoded=encoded,
-                task=episode.instruction,
-                statistics=statistics,
-            )
-        )
+            if self._options.png:
+                files = [BytesIO() for _ in range(num_steps)]
+                for frame, file in zip(pictures.pop(name), files, strict=True):
+                    Image.fromarray(frame).save(file, format="PNG")
+                encoded[name] = [file.getvalue() for file in files]
+        self._write(number, episode.instruction, {**columns, **encoded}, pictures, statistics)
 
         # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
         file_only = {"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE}
@@ -534,15 +382,12 @@ class _Conversion:
         statistics |= {
             name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
         }
-        self._writer.finish(tuple(self.tasks), statistics)
+        own_entries = self._write_rest(len(episodes), statistics)
         vectors = self._features.vectors
-        modalities: dict[str, Any] = {
-            modality: {
-                key: {"start": start, "end": end}
-                for key, (start, end) in (vectors[column].spans() if column in vectors else {}).items()
-            }
-            for modality, column in layout.COLUMN_OF_MODALITY.items()
-        }
+        modalities: dict[str, Any] = {}
+        for modality, column in layout.COLUMN_OF_MODALITY.items():
+            spans = vectors[column].spans() if column in vectors else {}
+            modalities[modality] = {key: {"start": start, "end": end} for key, (start, end) in spans.items()}
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
         atomic.write_text(self._root / layout.MODALITY_FILE, json_values.json_text(modalities))
@@ -559,15 +404,6 @@ class _Conversion:
             except (ValueError, RecursionError):
                 provenance = None
             robot_type = str(provenance.get("embodiment", "unknown")) if isinstance(provenance, dict) else "unknown"
-        described = self._features.described(fps=self._fps, lossless=options.lossless, png=options.png)
-        num_videos = sum(feature["dtype"] == "video" for feature in described.values())
-        if options.version is DatasetVersion.V21:
-            files = {
-                "total_videos": num_videos * len(episodes),
-                "total_chunks": -(-len(episodes) // options.sizes.chunk),
-            }
-        else:
-            files = {"data_files_size_in_mb": options.sizes.data_mb, "video_files_size_in_mb": options.sizes.video_mb}
         info: dict[str, Any] = {
             "codebase_version": str(options.version),
             "robot_type": robot_type,
@@ -575,12 +411,133 @@ class _Conversion:
             "total_frames": self.num_frames,
             "total_tasks": len(self.tasks),
             "chunks_size": options.sizes.chunk,
-            **files,
+            **own_entries,
             "fps": self._fps,
             "splits": {"train": f"0:{len(episodes)}"},
             "data_path": layout.DATA_PATHS[options.version],
-            "video_path": layout.VIDEO_PATHS[options.version] if num_videos else None,
-            "features": described,
+            "video_path": layout.VIDEO_PATHS[options.version] if self._num_videos else None,
+            "features": self._features.described(fps=self._fps, lossless=options.lossless, png=options.png),
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
         atomic.write_text(self._root / layout.INFO_FILE, json_values.json_text(info))
+
+
+# Write episodes into the files of each version of the layout.
+
+
+class _ConversionV21(_Conversion):
+    """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
+
+    def _write(self, number: int, task: str, columns: Columns, videos: Arrays, statistics: AllStatistics) -> None:
+        place = {"episode_chunk": number // self._options.sizes.chunk, "episode_index": number}
+        table = tables.steps_table(columns)
+        path = self._root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
+        with tables.parquet_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(table, path, compression="snappy")
+        for key, frames in videos.items():
+            path = self._root / layout.VIDEO_PATHS[DatasetVersion.V21].format(**place, video_key=key)
+            video = VideoWriter(path, fps=self._fps, lossless=self._options.lossless)
+            video.add(frames)
+            video.close()
+        line = {"episode_index": number, "tasks": [task], "length": table.num_rows}
+        append_lines(self._root / layout.EPISODES_LINES_FILE, [line])
+        line = {"episode_index": number, "stats": _chosen(statistics, _V21_STATISTICS)}
+        append_lines(self._root / layout.EPISODES_STATS_FILE, [line])
+
+    def _write_rest(self, num_episodes: int, statistics: AllStatistics) -> dict[str, int]:
+        lines = [{"task_index": number, "task": task} for task, number in self.tasks.items()]
+        append_lines(self._root / layout.TASKS_LINES_FILE, lines)
+        # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
+        chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
+        atomic.write_text(self._root / layout.STATS_FILE, json_values.json_line(json_values.plain(chosen)))
+        num_chunks = -(-num_episodes // self._options.sizes.chunk)
+        return {"total_videos": self._num_videos * num_episodes, "total_chunks": num_chunks}
+
+
+class _ConversionV30(_Conversion):
+    """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
+
+    def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
+        super().__init__(root, features, options, fps)
+        self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], options.sizes)
+        self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, options.sizes)
+        self._rows: list[dict[str, Any]] = []
+        self._videos: dict[str, VideoWriter] = {}
+        self._video_numbers: dict[str, int] = {}
+
+    def _write(self, number: int, task: str, columns: Columns, videos: Arrays, statistics: AllStatistics) -> None:
+        table, sizes = tables.steps_table(columns), self._options.sizes
+        row: dict[str, Any] = {
+            "episode_index": number,
+            "tasks": [task],
+            "length": table.num_rows,
+            "dataset_from_index": self.num_frames,
+            "dataset_to_index": self.num_frames + table.num_rows,
+            **_place("data", self._data.next_number(), sizes),
+        }
+        # The row has been made first, because its file number is the one before this table is added.
+        self._data.append(table)
+        for key, frames in videos.items():
+            video = self._videos.get(key)
+            # A full video is completed, and the next one begins. Its file is empty until a frame leaves the encoder.
+            num_bytes = video.path.stat().st_size if video is not None and video.path.exists() else 0
+            if video is None or num_bytes >= sizes.video_mb * layout.MEGABYTE:
+                if video is not None:
+                    video.close()
+                file_number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
+                chunk, file = divmod(file_number, sizes.chunk)
+                template = layout.VIDEO_PATHS[DatasetVersion.V30]
+                path = self._root / template.format(chunk_index=chunk, file_index=file, video_key=key)
+                video = self._videos[key] = VideoWriter(path, fps=self._fps, lossless=self._options.lossless)
+            first_frame = video.num_frames
+            video.add(frames)
+            row |= {
+                **_place(f"videos/{key}", self._video_numbers[key], sizes),
+                f"videos/{key}/from_timestamp": first_frame / self._fps,
+                f"videos/{key}/to_timestamp": video.num_frames / self._fps,
+            }
+        for feature, found in statistics.items():
+            row |= {f"stats/{feature}/{name}": values.tolist() for name, values in found.items()}
+        self._rows.append(row)
+        if len(self._rows) == 100:
+            self._write_rows()
+
+    def _write_rest(self, num_episodes: int, statistics: AllStatistics) -> dict[str, int]:  # noqa: ARG002  as due
+        self._write_rows()
+        for file in (self._data, self._episodes, *self._videos.values()):
+            file.close()
+        path = self._root / layout.TASKS_TABLE_FILE
+        frame = pd.DataFrame({"task_index": range(len(self.tasks))}, index=pd.Index(list(self.tasks), dtype=object))
+        with tables.parquet_errors("write", path):
+            frame.to_parquet(path)
+        atomic.write_text(self._root / layout.STATS_FILE, json_values.json_line(json_values.plain(statistics)))
+        sizes = self._options.sizes
+        return {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
+
+    def _write_rows(self) -> None:
+        if self._rows:
+            place = _place("meta/episodes", self._episodes.next_number(), self._options.sizes)
+            self._episodes.append(pa.Table.from_pylist([row | place for row in self._rows]))
+            self._rows.clear()
+
+
+_V21_STATISTICS = ("min", "max", "mean", "std", "count")
+_CONVERSIONS = {DatasetVersion.V21: _ConversionV21, DatasetVersion.V30: _ConversionV30}
+
+
+def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines of JSON to a file; StorageError if this fails."""
+    with atomic.storage_errors("append to", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{json_values.json_line(json_values.plain(value))}\n" for value in values)
+
+
+def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:
+    chunk, file = divmod(number, sizes.chunk)
+    return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
+
+
+def _chosen(statistics: AllStatistics, names: Sequence[str]) -> dict[str, Any]:
+    return {feature: {name: values[name] for name in names} for feature, values in statistics.items()}
