@@ -145,10 +145,8 @@ class Column:
 
 def whole_arrays(arrays: Mapping[str, tuple[str, int]]) -> Column:
     """Return a column in which every group is one recorded array; `arrays` maps group to path and size."""
-    groups, start = {}, 0
-    for key, (_, size) in arrays.items():
-        groups[key] = tuple(range(start, start + size))
-        start += size
+    ends = accumulate(size for _, size in arrays.values())
+    groups = {key: tuple(range(end - size, end)) for (key, (_, size)), end in zip(arrays.items(), ends, strict=True)}
     names = tuple(f"{key}_{number}" for key, (_, size) in arrays.items() for number in range(size))
     return Column(sources=dict(arrays.values()), groups=groups, names=names)
 
@@ -222,14 +220,21 @@ class VideoWriter:
     """Writes the frames of one episode after the other into one file; StorageError if this fails."""
 
     def __init__(self, path: Path, *, fps: int, lossless: bool) -> None:
-        self.path = path
-        self.num_frames = 0
-        self._fps = fps
-        self._lossless = lossless
+        self.path, self.num_frames = path, 0
+        self._fps, self._lossless = fps, lossless
+        # Lossless RGB keeps every pixel, but some players cannot show it. All players show YUV 4:2:0.
+        codec, pixels, quality = ("libx264", "yuv420p", {"crf": "18"})
+        if lossless:
+            codec, pixels, quality = ("libx264rgb", "rgb24", {"qp": "0"})
+        # Random access, which training needs, decodes from the last key frame; frames must be stored in display order.
+        options = {"preset": "medium", **quality, "g": "2", "bf": "0", "sc_threshold": "0"}
         with _video_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._container = av.open(str(path), mode="w", format="mp4")
-        self._stream: VideoStream | None = None
+            self._stream = cast(VideoStream, self._container.add_stream(codec, rate=fps, options=options))
+            self._stream.pix_fmt = pixels
+            # The number of threads changes the output, so it must not depend on the machine.
+            self._stream.codec_context.thread_count = 1
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
         """Append an episode's frames, each (height, width, 3) uint8 of one size."""
@@ -245,30 +250,15 @@ class VideoWriter:
             if position == 0:
                 picture.pict_type = PictureType.I
             with _video_errors("write", self.path):
-                if self._stream is None:
-                    # Lossless RGB keeps every pixel, but some players cannot show it. All players show YUV 4:2:0.
-                    codec, pixels, quality = (
-                        ("libx264rgb", "rgb24", {"qp": "0"})
-                        if self._lossless
-                        else ("libx264", "yuv420p", {"crf": "18"})
-                    )
-                    # Random access, which training needs, decodes from the last key frame; frames must be stored in
-                    # display order.
-                    options = {"preset": "medium", **quality, "g": "2", "bf": "0", "sc_threshold": "0"}
-                    stream = cast(VideoStream, self._container.add_stream(codec, rate=self._fps, options=options))
-                    stream.height, stream.width = even.shape[:2]
-                    stream.pix_fmt = pixels
-                    # The number of threads changes the output, so it must not depend on the machine.
-                    stream.codec_context.thread_count = 1
-                    self._stream = stream
+                if self.num_frames == 0:
+                    self._stream.height, self._stream.width = even.shape[:2]
                 self._container.mux(self._stream.encode(picture))
             self.num_frames += 1
 
     def close(self) -> None:
         """Complete the file."""
         with _video_errors("write", self.path):
-            if self._stream is not None:
-                self._container.mux(self._stream.encode(None))
+            self._container.mux(self._stream.encode(None))
             self._container.close()
 
 
@@ -278,10 +268,7 @@ def read_frames(
     """Yield `count` frames from number `first` on, each (height, width, 3) uint8; StorageError if one is missing."""
     due = first
     # A playlist in place of a video could name any file and any server.
-    only_this_file = {
-        "protocol_whitelist": "file",
-        "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi",
-    }
+    only_this_file = {"protocol_whitelist": "file", "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"}
     with _video_errors("read", path), av.open(str(path), options=only_this_file) as container:
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")

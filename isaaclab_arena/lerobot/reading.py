@@ -183,7 +183,7 @@ class StoredDataset:
         if len(described) > 1000:
             raise self._info.wrong("features", "at most 1000")
 
-        # Check type and shape of each column or video. A video has height, width and channels.
+        # Check type and shape of each column or video. `features` has height, width and channels of a video.
         self.features: dict[str, dict[str, Any]] = {}
         for name, fields in described.items():
             dtype = fields.text("dtype")
@@ -196,6 +196,9 @@ class StoredDataset:
                 raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
             if is_picture and 0 in shape:
                 raise fields.wrong("shape", "height, width and channels of a picture")
+            # Some datasets list the channels first.
+            if is_picture and shape[0] == 3 != shape[2]:
+                shape = (*shape[1:], 3)
             self.features[name] = {**info["features"][name], "dtype": dtype, "shape": list(shape)}
         self._named_there: dict[str, str] = {}
         if layout.ACTION not in self.features and layout.ACTIONS in self.features:
@@ -254,11 +257,9 @@ class StoredDataset:
                 unordered.append(index)
 
         notes: list[str] = []
-        if self._stated_episodes not in (None, len(self.episodes)):
-            notes.append(
-                f"{self.root / layout.INFO_FILE} says that there are {self._stated_episodes} episodes, and "
-                f"{len(self.episodes)} are"
-            )
+        stated, path = self._stated_episodes, self.root / layout.INFO_FILE
+        if stated not in (None, len(self.episodes)):
+            notes.append(f"{path} says that there are {stated} episodes, and {len(self.episodes)} are")
         for indices, before, after in (
             (moved, "names another table for", "than the one that has it"),
             (unordered, "has the rows of", f"in another order than {layout.FRAME_INDEX}"),
@@ -298,26 +299,26 @@ class StoredDataset:
 
     def _rows_in(self, table: Path) -> EpisodeRows:
         if table not in self._rows:
-            self._rows[table] = EpisodeRows(counts={}, unordered=frozenset())
-            if table.exists():
-                ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
-                found = regular_file(table, self.root)
-                self._rows[table] = episode_rows(found, layout.EPISODE_INDEX, ordered_by, self.episodes)
+            ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
+            self._rows[table] = (
+                episode_rows(regular_file(table, self.root), layout.EPISODE_INDEX, ordered_by, self.episodes)
+                if table.exists()
+                else EpisodeRows(counts={}, unordered=frozenset())
+            )
         return self._rows[table]
 
     def size(self, name: str) -> int:
         """Return the number of values in a row of a column; StorageError if ``info.json`` does not list the column."""
         if name not in self.features:
             hint = plain_text(did_you_mean(name, self.features))
-            raise StorageError(
-                f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
-            )
+            message = f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
+            raise StorageError(message)
         return math.prod(self.features[name]["shape"])
 
     def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:
         """Yield an episode's pictures, each (height, width, 3) uint8; StorageError if a picture is missing."""
         episode = self.episodes[episode_index]
-        height, width = frame_size(self.features[feature]["shape"])
+        height, width, _ = self.features[feature]["shape"]
         # Pictures in the table have the order of its rows; a video has the order of the steps.
         if feature not in episode.videos:
             table = self._table_of(episode)
@@ -445,13 +446,6 @@ def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
     )
 
 
-def frame_size(shape: Sequence[int]) -> tuple[int, int]:
-    """Return height and width of a video's frames; some datasets list the channels first."""
-    first, second, third = shape
-    channels_first = first == 3 and third != 3
-    return (second, third) if channels_first else (first, second)
-
-
 # Map a dataset's columns to recorded arrays, by ``arena.json``, else by ``modality.json``, else unchanged.
 
 _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
@@ -514,7 +508,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
         cameras = {}
         for name in dataset.picture_features:
             key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
-            height, width = frame_size(dataset.features[name]["shape"])
+            height, width, _ = dataset.features[name]["shape"]
             path = f"{recorded.CAMERA_OBSERVATIONS}/{key}"
             cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(path=path, height=height, width=width)
         features = DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
@@ -540,7 +534,7 @@ def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
         if any(place not in places for group in column.groups.values() for place in group):
             raise ValueError(f"the groups of '{name}' go beyond it")
     for key, camera in features.cameras.items():
-        height, width = frame_size(dataset.features[video_feature(dataset, key)]["shape"])
+        height, width, _ = dataset.features[video_feature(dataset, key)]["shape"]
         if not _PATH.fullmatch(camera.path):
             raise ValueError(f"the path of '{key}' is none of a recorded array")
         if not (0 < camera.height <= height and 0 < camera.width <= width):

@@ -101,8 +101,7 @@ def columns(
         if pa.types.is_nested(array.type):
             # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
             size = len(flat) // max(1, len(array))
-            lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
-            if lengths.tolist() != [size]:
+            if np.unique(np.asarray(array.value_lengths())).tolist() not in ([], [size]):
                 raise RefusedError(f"column '{name}' of {path} is no list of equally many numbers per row")
         read[name] = flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
     yield {"is_whole": True}, read

@@ -77,10 +77,8 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     # Every episode of a dataset needs an instruction.
     silent = [episode for episode in found if not episode.instruction]
     if silent:
-        message = (
-            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
-        )
-        raise ConfigError(message, key=DATASET_OPTION)
+        which = f"{silent[0].name} and {len(silent) - 1} others"
+        raise ConfigError(f"{which} have no instruction; give one with --language_instruction", key=DATASET_OPTION)
     return found
 
 
@@ -90,11 +88,8 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
     for episode in episodes:
         found.setdefault(episode.control_dt, episode)
     if len(found) > 1:
-        first, second = list(found)[:2]
-        message = (
-            f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
-            "a dataset has one rate"
-        )
+        (first, one), (second, another) = list(found.items())[:2]
+        message = f"{one.name} has control steps of {first} s, {another.name} of {second} s; a dataset has one rate"
         raise ConfigError(message, key=DATASET_OPTION)
     ((control_dt, episode),) = found.items()
     if control_dt is None:
@@ -109,12 +104,6 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
 
 
 # Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last.
-
-
-Arrays: TypeAlias = Mapping[str, np.ndarray]
-
-AllStatistics: TypeAlias = Mapping[str, tables.Statistics]
-"""The statistics of every column and video feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +144,7 @@ class ModelColumns:
     # them; ConfigError if they do not fit.
     regrouped: Callable[[Mapping[str, int], int], Mapping[str, Column]] = lambda *_: {}
     cameras: Mapping[str, str] | None = None  # recorded camera of each video key
-    cameras_key: str | None = None  # the setting with the cameras, for messages
+    cameras_key: str = DATASET_OPTION  # the setting with the cameras, for messages
 
 
 ANY_MODEL = ModelColumns()
@@ -214,22 +203,20 @@ def plan_features(
                 cameras[name] = Camera(path=path, height=lies.height, width=lies.width)
             except ValueError as reason:
                 unclear[name] = f"camera '{name}' {reason}, or leave out videos with --no_videos"
-    if model.cameras is None:
-        refuse([Problem(reason, key=DATASET_OPTION) for reason in unclear.values()])
-        cameras = {name.replace("/", "."): camera for name, camera in cameras.items()}
-    elif not options.no_videos:
-        problems = [
-            Problem(
-                unclear.get(name)
-                or f"the recording has no pictures of '{name}'{did_you_mean(name, cameras)}; record them with "
-                "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
-                key=model.cameras_key,
-            )
-            for name in model.cameras.values()
-            if name not in cameras
-        ]
-        refuse(problems)
-        cameras = {key: cameras[name] for key, name in model.cameras.items()}
+    named = {name.replace("/", "."): name for name in (*cameras, *unclear)} if model.cameras is None else model.cameras
+    chosen = {} if options.no_videos else named
+    problems = [
+        Problem(
+            unclear.get(name)
+            or f"the recording has no pictures of '{name}'{did_you_mean(name, cameras)}; record them with "
+            "--enable_cameras and --record_observations all, or leave out videos with --no_videos",
+            key=model.cameras_key,
+        )
+        for name in chosen.values()
+        if name not in cameras
+    ]
+    refuse(problems)
+    cameras = {key: cameras[name] for key, name in chosen.items()}
     return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
 
 
@@ -288,6 +275,10 @@ def write_lerobot_dataset(
     }
 
 
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+AllStatistics: TypeAlias = Mapping[str, tables.Statistics]  # of every column and video feature
+
+
 class _Conversion(ABC):
     """Converts episodes one by one, and accumulates statistics and instructions; a subclass writes the files."""
 
@@ -332,9 +323,8 @@ class _Conversion(ABC):
         }
         for name, values in columns.items():
             if not np.isfinite(values).all():
-                raise StorageError(
-                    f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
-                )
+                message = f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
+                raise StorageError(message)
 
         # Statistics of this episode, and the values for those of the whole dataset.
         statistics: dict[str, tables.Statistics] = {}
@@ -352,16 +342,14 @@ class _Conversion(ABC):
             # The number of pixels of each intensity in each channel.
             counts = np.zeros((3, 256), np.int64)
             for frame in pictures[name]:
-                counts += np.stack(
-                    [np.bincount(frame[..., channel].reshape(-1), minlength=256) for channel in range(3)]
-                )
+                counts += np.stack([np.bincount(plane, minlength=256) for plane in frame.reshape(-1, 3).T])
             self._counts[name] = self._counts.get(name, 0) + counts
             statistics[name] = tables.picture_statistics(counts, num_steps)
             if self._options.png:
-                files = [BytesIO() for _ in range(num_steps)]
-                for frame, file in zip(pictures.pop(name), files, strict=True):
-                    Image.fromarray(frame).save(file, format="PNG")
-                encoded[name] = [file.getvalue() for file in files]
+                encoded[name] = []
+                for frame in pictures.pop(name):
+                    Image.fromarray(frame).save(file := BytesIO(), format="PNG")
+                    encoded[name].append(file.getvalue())
         self._write(number, episode.instruction, {**columns, **encoded}, pictures, statistics)
 
         # LeRobot's files have no place for a recording's attributes. Some of these concern the recording's file only.
@@ -379,9 +367,8 @@ class _Conversion(ABC):
     def finish(self, episodes: Sequence[SourceEpisode]) -> None:
         """Write all files of the whole dataset."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
-        statistics |= {
-            name: tables.picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()
-        }
+        for name, counts in self._counts.items():
+            statistics[name] = tables.picture_statistics(counts, self.num_frames)
         own_entries = self._write_rest(len(episodes), statistics)
         vectors = self._features.vectors
         modalities: dict[str, Any] = {}
