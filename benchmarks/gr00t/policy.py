@@ -43,8 +43,12 @@ from isaaclab_arena_gr00t.config import (
     Modality,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY, Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import (
+    CPU_SLOTS_PER_QUERY,
+    ClosedloopPolicy,
+    Gr00tClosedloopPolicy,
+    QueryCount,
+)
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
     Gr00tRemoteClosedloopPolicyArgs,

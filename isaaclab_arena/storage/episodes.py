@@ -552,6 +552,27 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
     return found
 
 
+def jobs_of(path: Path, *, key: str) -> Iterator[Sequence[Path]]:
+    """Yield the recordings of each job at a file, a pattern, a job or a run. ConfigError with `key` if none."""
+    directory = given_path(path)
+    below = sorted(each for each in directory.glob("*") if each.is_dir()) if directory.is_dir() else []
+    files: dict[Path, list[Path]] = {}
+    for job in [directory, *below]:
+        try:
+            recordings = find_recordings(str(job), key=key)
+        except ConfigError:
+            continue
+        for file in recordings:
+            owner = file.parent.parent if file.parent.name == layout.EPISODES_DIRECTORY else file.parent
+            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
+            known = files.setdefault(owner, [])
+            if file not in known:
+                known.append(file)
+    if not files:
+        raise ConfigError(f"no recording at '{path}', nor in its directories", key=key)
+    yield from files.values()
+
+
 def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
     """Map each recorded episode of a job to its file, ascending. ConfigError for duplicates or an unreadable file."""
     found: dict[int, Path] = {}

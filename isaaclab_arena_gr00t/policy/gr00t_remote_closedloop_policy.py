@@ -23,7 +23,7 @@ from isaaclab_arena.remote.protocols import (
     server_address,
 )
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy
 
 # The protocol: a ping first, then one request at a time, over ZeroMQ.
 

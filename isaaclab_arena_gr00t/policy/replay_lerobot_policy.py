@@ -13,14 +13,14 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.interfaces.policy import PolicyCfg
+from isaaclab_arena.lerobot import layout
+from isaaclab_arena.lerobot.reading import StoredDataset, groups_of, open_dataset, stored_features
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
-from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.from_lerobot import StoredDataset, open_dataset, stored_features
 from isaaclab_arena_gr00t.observations import wired_action
 
 # Read the settings of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name.
@@ -266,7 +266,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
 
     def _wired(self, env: Environment) -> tuple[Mapping[str, tuple[str, int, int]], Mapping[str, tuple[int, ...]]]:
         """Return the columns of each group of ``modality.json``, and its positions in the environment's action."""
-        groups = layout.groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
+        groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
         refuse(problems)
         return groups, places

@@ -39,7 +39,6 @@ from isaaclab_arena.training import checkpoints, learner
 from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
 from isaaclab_arena_gr00t import config as policies
-from isaaclab_arena_gr00t.data.layout import jobs_of
 from isaaclab_arena_gr00t.observations import RecordedSpaces, Wiring, wired
 from isaaclab_arena_gr00t.training import trainer
 
@@ -392,7 +391,10 @@ def _model_and_demonstrations(
     interface = interface_of(config, files)
     # Several entries of `dataset` (files, patterns, job or run directories) may name the same recording.
     recordings = dict.fromkeys(
-        path for each in options.dataset for files_of_job in jobs_of(Path(each)) for path in files_of_job
+        path
+        for each in options.dataset
+        for files_of_job in episodes.jobs_of(Path(each), key="--dataset")
+        for path in files_of_job
     )
     found = trainer.find_demonstrations(recordings, only_successes=not options.include_failures)
     file = str(options.policy_config_yaml_path)

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Stat
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Dimensions, Modality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy
 
 JOINTS = ("hip", "knee", "elbow", "wrist")
 FINGERS = ("left_finger", "right_finger")

@@ -15,12 +15,12 @@ from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.lerobot.reading import open_dataset
+from isaaclab_arena.lerobot.writing import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig, read_policy_config
 from isaaclab_arena_gr00t.convert import main
-from isaaclab_arena_gr00t.data.from_lerobot import open_dataset
-from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from tests.end_to_end.launching import write_jobs
 from tests.gr00t.data.recordings import record, record_run

@@ -14,10 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.workers import WorkerProcess
-from isaaclab_arena_gr00t.data import table_worker
-from isaaclab_arena_gr00t.data.features import VideoWriter, read_frames
-from isaaclab_arena_gr00t.data.tables import (
+from isaaclab_arena.lerobot import table_worker
+from isaaclab_arena.lerobot.layout import VideoWriter, read_frames
+from isaaclab_arena.lerobot.tables import (
     QUANTILES,
     ColumnSpool,
     TableExtent,
@@ -26,6 +25,7 @@ from isaaclab_arena_gr00t.data.tables import (
     read_columns,
     read_rows,
 )
+from isaaclab_arena.workers import WorkerProcess
 from tests.gr00t.data.recordings import picture_series
 
 # Tables that unfold.

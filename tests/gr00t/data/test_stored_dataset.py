@@ -12,10 +12,11 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.lerobot.layout import DatasetVersion
+from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
+from isaaclab_arena.lerobot.writing import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import read_episode
-from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
-from isaaclab_arena_gr00t.data.layout import DatasetVersion
-from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+from isaaclab_arena_gr00t.convert import model_columns
 from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
 
 VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
@@ -26,8 +27,8 @@ def originals(tmp_path_factory):
     directory = tmp_path_factory.mktemp("datasets")
     recording = record(directory / "lift", "lift", [4, 6])
     for version in DatasetVersion:
-        options = LeRobotOptions(version=version, lossless=True, policy_config_yaml_path=PANDA_YAML)
-        write_lerobot_dataset(recording, directory / version, options)
+        options = LeRobotOptions(version=version, lossless=True)
+        write_lerobot_dataset(recording, directory / version, options, model_columns(PANDA_YAML))
     return directory
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.lerobot.layout import Column, DatasetVersion, FileSizes, whole_arrays
+from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
+from isaaclab_arena.lerobot.writing import ANY_MODEL, LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
-from isaaclab_arena_gr00t.data.features import Column, whole_arrays
-from isaaclab_arena_gr00t.data.from_lerobot import open_dataset, write_recordings
-from isaaclab_arena_gr00t.data.layout import DatasetVersion, FileSizes
-from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+from isaaclab_arena_gr00t.convert import model_columns
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
 from tests.gr00t.servers import plain
 from tests.layouts import LAYOUTS
@@ -28,9 +28,10 @@ def run_directory(tmp_path_factory):
     return record_run(tmp_path_factory.mktemp("run"))
 
 
-def converted(run_directory, tmp_path, **options):
+def converted(run_directory, tmp_path, policy_config_yaml_path=None, **options):
     target = tmp_path / "dataset"
-    write_lerobot_dataset(run_directory, target, LeRobotOptions(**options))
+    model = ANY_MODEL if policy_config_yaml_path is None else model_columns(policy_config_yaml_path)
+    write_lerobot_dataset(run_directory, target, LeRobotOptions(**options), model)
     return target
 
 
@@ -197,7 +198,7 @@ def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), stop)
+        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), told=stop)
     with pytest.raises(StorageError, match="conversion"):
         open_dataset(tmp_path / "dataset")
 

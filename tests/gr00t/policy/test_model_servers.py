@@ -26,8 +26,7 @@ from isaaclab_arena.observers import Observer
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicy
 from isaaclab_arena.remote.protocols import ANSWER_LIMITS
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, Modality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy, Gr00tClosedloopPolicy
 from tests.fakes_environment import ActionLog, episodes
 from tests.fakes_network import Desk
 from tests.gr00t.fakes import (

@@ -15,9 +15,10 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.lerobot.layout import DatasetVersion
+from isaaclab_arena.lerobot.writing import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from isaaclab_arena_gr00t.data.layout import DatasetVersion
-from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+from isaaclab_arena_gr00t.convert import model_columns
 from isaaclab_arena_gr00t.policy.replay_lerobot_policy import ReplayLerobotPolicy
 from tests.fakes_environment import ScriptedEnvironment
 from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
@@ -273,8 +274,8 @@ class TestWithJointFiles:
     @pytest.fixture
     def files(self, tmp_path):
         recording = record(tmp_path / "lift", "lift", [4, 5])
-        options = LeRobotOptions(policy_config_yaml_path=PANDA_YAML, no_videos=True)
-        write_lerobot_dataset(recording, tmp_path / "dataset", options)
+        options = LeRobotOptions(no_videos=True)
+        write_lerobot_dataset(recording, tmp_path / "dataset", options, model_columns(PANDA_YAML))
         for path in (tmp_path / "dataset/meta").glob("arena*"):
             path.unlink()
         joints = yaml.safe_load(PANDA_YAML.with_name("panda_joints.yaml").read_text())

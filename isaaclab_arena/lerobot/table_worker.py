@@ -73,9 +73,7 @@ def columns(
 ) -> Iterator[Piece]:
     """Yield the columns `names` of the rows with `value` in column `key`, each (num_rows, size)."""
     # Check names and types in the schema, before any page is read.
-    _check_columns(path, file, (key, *names))
-    if pa.types.is_nested(file.schema_arrow.field(key).type):
-        raise RefusedError(f"column '{key}' of {path} holds lists, and should hold a number per row")
+    _check_columns(path, file, (key, *names), flat=[key])
 
     # Skip row groups without wanted rows, and keep wanted rows only: even a small file may decompress to much more.
     groups = _groups_with(file.metadata, key, value)
@@ -103,8 +101,7 @@ def columns(
         if pa.types.is_nested(array.type):
             # NumPy needs a rectangle, and a writer may have stored lists of different lengths.
             size = len(flat) // max(1, len(array))
-            lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
-            if lengths.tolist() != [size]:
+            if np.unique(np.asarray(array.value_lengths())).tolist() not in ([], [size]):
                 raise RefusedError(f"column '{name}' of {path} is no list of equally many numbers per row")
         read[name] = flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
     yield {"is_whole": True}, read
@@ -113,10 +110,7 @@ def columns(
 def episodes(path: str, file: parquet.ParquetFile, *, key: str, ordered_by: str | None) -> Iterator[Piece]:
     """Yield per batch and value of column `key`: the value, its rows, and whether `ordered_by` ascends in them."""
     names = [key] if ordered_by is None else [key, ordered_by]
-    _check_columns(path, file, names)
-    for name in names:
-        if pa.types.is_nested(file.schema_arrow.field(name).type):
-            raise RefusedError(f"column '{name}' of {path} holds lists, and should hold a number per row")
+    _check_columns(path, file, names, flat=names)
     last: dict[float, float] = {}
     rows_at_once = _rows_at_once(path, file, range(file.metadata.num_row_groups), names, 1)
     for batch in file.iter_batches(rows_at_once, columns=names, use_threads=False):
@@ -182,8 +176,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _check_columns(path: str, file: parquet.ParquetFile, names: Sequence[str]) -> None:
-    """Refuse a file without one of the columns, or with one that holds no numbers."""
+def _check_columns(path: str, file: parquet.ParquetFile, names: Sequence[str], flat: Sequence[str] = ()) -> None:
+    """Refuse a file without one of the columns, or with one that holds no numbers, or lists of them if it is `flat`."""
     for name in names:
         if name not in file.schema_arrow.names:
             raise RefusedError(f"{path} has no column '{name}'")
@@ -191,6 +185,9 @@ def _check_columns(path: str, file: parquet.ParquetFile, names: Sequence[str]) -
         inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
         if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
             raise RefusedError(f"column '{name}' of {path} holds {kind}, and should hold numbers or lists of numbers")
+    for name in flat:
+        if pa.types.is_nested(file.schema_arrow.field(name).type):
+            raise RefusedError(f"column '{name}' of {path} holds lists, and should hold a number per row")
 
 
 def _groups_with(metadata: parquet.FileMetaData, key: str, value: int) -> list[int]:

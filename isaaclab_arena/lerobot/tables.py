@@ -1,25 +1,28 @@
 """The tables of a LeRobot dataset: Parquet files and their statistics."""
 
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.lerobot import table_worker
+from isaaclab_arena.lerobot.layout import MEGABYTE, FileSizes
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_error
 from isaaclab_arena.workers import RequestError, WorkerError, ask_kept_worker
-from isaaclab_arena_gr00t.data import table_worker
-from isaaclab_arena_gr00t.data.layout import MEGABYTE, FileSizes
 
 # Compute exact statistics of a dataset's columns, for any number of control steps.
 
@@ -69,45 +72,40 @@ def array_statistics(values: np.ndarray) -> Statistics:
 def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
     """Return LeRobot's statistics of intensities in [0, 1], each (channels, 1, 1), from counts: (channels, 256)."""
     levels = np.arange(256, dtype=np.float64)
-    channels: list[dict[str, float]] = []
+    channels = []
     for channel in counts:
-        total = int(channel.sum())
+        total, found = int(channel.sum()), np.flatnonzero(channel)
         mean = float(channel @ levels / total)
-        found = np.flatnonzero(channel)
-        statistics = {
-            "min": float(found[0]),
-            "max": float(found[-1]),
-            "mean": mean,
-            "std": float(np.sqrt(channel @ (levels - mean) ** 2 / total)),
-        }
+        std = np.sqrt(channel @ (levels - mean) ** 2 / total)
         # The same quantiles as `numpy.quantile` of the values themselves.
-        ends = np.cumsum(channel)
-        for name, share in QUANTILES.items():
-            position = share * (total - 1)
-            below = int(np.floor(position))
-            ranks = (below, min(below + 1, total - 1))
-            low, high = (int(np.searchsorted(ends, rank, side="right")) for rank in ranks)
-            statistics[name] = low + (high - low) * (position - below)
-        channels.append(statistics)
-    joined = {name: np.array([each[name] for each in channels]).reshape(-1, 1, 1) / 255 for name in channels[0]}
-    return joined | {"count": np.array([num_frames])}
+        positions, ends = np.array(list(QUANTILES.values())) * (total - 1), np.cumsum(channel)
+        below = np.floor(positions).astype(np.int64)
+        low, high = (np.searchsorted(ends, np.minimum(ranks, total - 1), side="right") for ranks in (below, below + 1))
+        channels.append([found[0], found[-1], mean, std, *(low + (high - low) * (positions - below))])
+    shaped = np.array(channels).T.reshape(-1, len(counts), 1, 1) / 255
+    return dict(zip(("min", "max", "mean", "std", *QUANTILES), shaped, strict=True)) | {"count": np.array([num_frames])}
 
 
 # Read and write the tables of a dataset: Parquet files, one row per control step or per episode.
 
 
-def steps_table(columns: Mapping[str, np.ndarray], encoded: Mapping[str, Sequence[bytes]]) -> pa.Table:
-    """Return a table of control steps: numbers (num_steps[, size]), and per picture column the encoded files."""
+Columns: TypeAlias = Mapping[str, np.ndarray | list[bytes]]
+"""Numbers of each control step, or its encoded picture."""
+
+
+def steps_table(columns: Columns) -> pa.Table:
+    """Return a table of control steps: numbers, (num_steps[, size]), and encoded pictures, one file per step."""
+    # Hugging Face's `datasets` stores a picture as this struct, which LeRobot reads.
+    picture = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     arrays: dict[str, pa.Array] = {}
     for name, values in columns.items():
+        if isinstance(values, list):
+            arrays[name] = pa.array([{"bytes": each, "path": None} for each in values], picture)
+            continue
         # A column of size 1 is stored as plain numbers, not as lists of one number.
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
         size = values.shape[1] if values.ndim == 2 else 1
         arrays[name] = flat if size == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
-    # Hugging Face's `datasets` stores a picture as this struct, which LeRobot reads.
-    picture = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    for name, files in encoded.items():
-        arrays[name] = pa.array([{"bytes": each, "path": None} for each in files], picture)
     return pa.table(arrays)
 
 
@@ -194,11 +192,29 @@ def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield from piece["rows"]
 
 
-def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]:
-    """Yield the wanted rows' encoded pictures; StorageError if one is missing or has more than `max_size` bytes."""
-    wanted = {"key": extent.key, "value": extent.value, "max_size": extent.max_size}
-    for _, found in _pieces(path, "pictures", name=name, **wanted):
-        yield from (each.tobytes() for each in found.values())
+def read_pictures(path: Path, name: str, rows: TableExtent, size: tuple[int, int]) -> Iterator[np.ndarray]:
+    """Yield a column's PNG or JPEG pictures, each (height, width, 3) uint8; StorageError for another number or size."""
+    height, width = size
+    # The caller's ``max_size`` does not apply to pictures; their size bounds the bytes. PNG, which LeRobot writes, is
+    # never much larger than the pixels themselves; JPEG is smaller.
+    wanted = {"name": name, "key": rows.key, "value": rows.value, "max_size": 4 * height * width + (1 << 16)}
+    encoded = (each.tobytes() for _, piece in _pieces(path, "pictures", **wanted) for each in piece.values())
+    found = 0
+    for found, content in enumerate(encoded, start=1):
+        if found > rows.num_rows:
+            raise StorageError(f"{path}: '{name}' has more than the {rows.num_rows} pictures that are due")
+        what = f"{path}: picture {found} of '{name}'"
+        try:
+            with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as picture:
+                # The header has the size, so no picture larger than stated is decoded.
+                if picture.size != (width, height):
+                    raise StorageError(f"{what} has {picture.size} pixels across and down; {(width, height)} are due")
+                frame = np.asarray(picture.convert("RGB"))
+        except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
+            raise StorageError(f"{what} is neither PNG nor JPEG, or is damaged") from error
+        yield frame
+    if found < rows.num_rows:
+        raise StorageError(f"{path}: '{name}' has {found} pictures; {rows.num_rows} are due")
 
 
 MAX_MEMORY_BYTES = 4 << 30
@@ -238,10 +254,8 @@ def parquet_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn pyarrow's errors into a `StorageError` that names the file."""
     try:
         yield
-    except OSError as error:
-        if error.errno is not None:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(doing, path, error) from error
         # pyarrow's message may repeat bytes of a damaged file.
-        raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error
-    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error

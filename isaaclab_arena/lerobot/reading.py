@@ -17,16 +17,133 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
+from isaaclab_arena.lerobot import layout
+from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, read_frames, whole_arrays
+from isaaclab_arena.lerobot.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_pictures, read_rows
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.paths import given_path
+from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage import atomic, episode_file, json_values
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import write_episode
-from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.features import Camera, Column, DatasetFeatures, read_encoded, read_frames, whole_arrays
-from isaaclab_arena_gr00t.data.layout import Fields, is_inside, regular_file, shown
-from isaaclab_arena_gr00t.data.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_rows
+
+# Check foreign files field by field; every error names file, key and value.
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a mapping in a file."""
+
+    values: Mapping[Any, Any]
+    place: str  # the file, and the path in it, for messages
+
+    def wrong(self, key: str, due: str) -> StorageError:
+        """Return an error with the expected and the actual value of a field."""
+        found = shown(self.values[key]) if key in self.values else "nothing"
+        return StorageError(f"{self.place}: {plain_text(key)}: must be {due}, got {found}")
+
+    def integer(self, key: str, least: int, most: int) -> int:
+        """Return a whole number from ``least`` to ``most``; floats with a whole value are accepted."""
+        value = self.values.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, key: str, least: float, most: float) -> float:
+        """Return a number from ``least`` to ``most``."""
+        value = self.values.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text, the default if there is one and the text is missing or empty."""
+        value = self.values.get(key)
+        if default is not None and (value is None or value == ""):
+            return default
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list."""
+        value = self.values.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        return value
+
+    def integers(self, key: str, length: int, most: int) -> tuple[int, ...]:
+        """Return a list of a given number of whole numbers, each from 0 to ``most``."""
+        items = self.items(key)
+        if len(items) != length:
+            raise self.wrong(key, f"a list of {length} whole numbers")
+        numbers = {str(position): item for position, item in enumerate(items)}
+        return tuple(Fields(numbers, f"{self.place}: {plain_text(key)}").integer(name, 0, most) for name in numbers)
+
+    def mapping(self, key: str, *, or_empty: bool = False) -> "Fields":
+        """Return the fields of a mapping; with `or_empty` a missing one has none."""
+        value = self.values.get(key)
+        if or_empty and value is None:
+            return Fields({}, self.place)
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "a mapping")
+        return Fields(value, f"{self.place}: {plain_text(key)}")
+
+    def mappings(self) -> dict[str, "Fields"]:
+        """Return the fields of every value; each value must be a mapping."""
+        return {str(key): self.mapping(key) for key in self.values}
+
+
+def shown(value: object) -> str:
+    """Return a value of a file as short text, without control characters."""
+    longest = 80
+    if isinstance(value, float):
+        words = f"{value:.6g}"
+    elif isinstance(value, str):
+        words = repr(value[:longest])
+    elif isinstance(value, list | dict):
+        words = f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
+    else:
+        # Python refuses to print very long numbers.
+        is_long = isinstance(value, int) and value.bit_length() > 200
+        words = "a number of many digits" if is_long else repr(value)
+    return plain_text(words[:longest])
+
+
+def regular_file(path: Path, root: Path) -> Path:
+    """Return `path`; StorageError if it is missing, no regular file (pipe, device), or outside of the dataset."""
+    if not is_inside(path, root):
+        raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise StorageError(f"cannot read {plain_text(path)}: {wrong}")
+    return path
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """True if a path, with all links followed, is inside `root` or in the hub's cache of `root`."""
+    try:
+        with atomic.storage_errors("find", path):
+            found, inside = path.resolve(), root.resolve()
+            # The cache keeps the files of all revisions in ``blobs``; ``snapshots/<revision>`` contains links to them.
+            caches = [each.parent for each in (inside, *inside.parents) if each.parent.name == "snapshots"]
+            blobs = [each.parent / "blobs" for each in caches if not (each.parent / "blobs").is_symlink()]
+            return found.is_relative_to(inside) or found.parent in blobs
+    except RuntimeError as error:
+        raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error
+
+
+def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
+    """Return column, begin and end of each group of a modality in ``modality.json``; StorageError if it is wrong."""
+    default, most = layout.COLUMN_OF_MODALITY[modality], 65_536
+    found = {}
+    for key, group in Fields(document, layout.MODALITY_FILE).mapping(modality, or_empty=True).mappings().items():
+        start = group.integer("start", 0, most)
+        found[key] = (group.text("original_key", default), start, group.integer("end", start, most))
+    return found
+
 
 # Read a LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time.
 
@@ -66,7 +183,7 @@ class StoredDataset:
         if len(described) > 1000:
             raise self._info.wrong("features", "at most 1000")
 
-        # Check type and shape of each column or video. A video has height, width and channels.
+        # Check type and shape of each column or video. `features` has height, width and channels of a video.
         self.features: dict[str, dict[str, Any]] = {}
         for name, fields in described.items():
             dtype = fields.text("dtype")
@@ -79,6 +196,9 @@ class StoredDataset:
                 raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
             if is_picture and 0 in shape:
                 raise fields.wrong("shape", "height, width and channels of a picture")
+            # Some datasets list the channels first.
+            if is_picture and shape[0] == 3 != shape[2]:
+                shape = (*shape[1:], 3)
             self.features[name] = {**info["features"][name], "dtype": dtype, "shape": list(shape)}
         self._named_there: dict[str, str] = {}
         if layout.ACTION not in self.features and layout.ACTIONS in self.features:
@@ -88,9 +208,10 @@ class StoredDataset:
         images = (name for name, each in self.features.items() if each["dtype"] == "image")
         self.picture_features = (*self.video_features, *images)
 
+        self._chunks_size = 0 if self._has_shared_tables else self._info.integer("chunks_size", 1, _MOST)
         # Locate every episode at once: all later reads rely on unique numbers, and foreign files may repeat them.
         found: dict[int, StoredEpisode] = {}
-        for episode in self._episodes_of_tables() if self._has_shared_tables else self._episodes_of_lines():
+        for episode in self._stored_episodes():
             if episode.episode_index in found:
                 raise StorageError(f"{root} holds episode {episode.episode_index} twice")
             if len(found) == _MAX_EPISODES:
@@ -136,11 +257,9 @@ class StoredDataset:
                 unordered.append(index)
 
         notes: list[str] = []
-        if self._stated_episodes not in (None, len(self.episodes)):
-            notes.append(
-                f"{self.root / layout.INFO_FILE} says that there are {self._stated_episodes} episodes, and "
-                f"{len(self.episodes)} are"
-            )
+        stated, path = self._stated_episodes, self.root / layout.INFO_FILE
+        if stated not in (None, len(self.episodes)):
+            notes.append(f"{path} says that there are {stated} episodes, and {len(self.episodes)} are")
         for indices, before, after in (
             (moved, "names another table for", "than the one that has it"),
             (unordered, "has the rows of", f"in another order than {layout.FRAME_INDEX}"),
@@ -181,11 +300,10 @@ class StoredDataset:
     def _rows_in(self, table: Path) -> EpisodeRows:
         if table not in self._rows:
             ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
-            found = regular_file(table, self.root) if table.exists() else None
             self._rows[table] = (
-                EpisodeRows(counts={}, unordered=frozenset())
-                if found is None
-                else episode_rows(found, layout.EPISODE_INDEX, ordered_by, self.episodes)
+                episode_rows(regular_file(table, self.root), layout.EPISODE_INDEX, ordered_by, self.episodes)
+                if table.exists()
+                else EpisodeRows(counts={}, unordered=frozenset())
             )
         return self._rows[table]
 
@@ -193,20 +311,19 @@ class StoredDataset:
         """Return the number of values in a row of a column; StorageError if ``info.json`` does not list the column."""
         if name not in self.features:
             hint = plain_text(did_you_mean(name, self.features))
-            raise StorageError(
-                f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
-            )
+            message = f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'{hint}"
+            raise StorageError(message)
         return math.prod(self.features[name]["shape"])
 
     def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:
         """Yield an episode's pictures, each (height, width, 3) uint8; StorageError if a picture is missing."""
         episode = self.episodes[episode_index]
-        height, width = frame_size(self.features[feature]["shape"])
+        height, width, _ = self.features[feature]["shape"]
         # Pictures in the table have the order of its rows; a video has the order of the steps.
         if feature not in episode.videos:
             table = self._table_of(episode)
             found = regular_file(table, self.root)
-            pictures = read_encoded(found, feature, _rows_of(episode, max_size=1), (height, width))
+            pictures = read_pictures(found, feature, _rows_of(episode, max_size=1), (height, width))
             order = self._order(episode, table)
             yield from pictures if order is None else map(list(pictures).__getitem__, order)
             return
@@ -244,8 +361,14 @@ class StoredDataset:
                         raise StorageError(f"{path}, line {number} is no mapping")
                     yield value
 
-    def _located(self, key: str, **names: int | str) -> Path:
-        """Return a file of the dataset by a template such as ``data/chunk-{chunk_index:03d}`` in the field `key`."""
+    def _located(self, key: str, fields: Fields, prefix: str, **more: str) -> Path:
+        """Return an episode's file by a template such as ``data/chunk-{chunk_index:03d}`` in the field `key`."""
+        if self._has_shared_tables:
+            numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
+        else:
+            index = fields.integer("episode_index", 0, _MOST)
+            numbers = {"episode_chunk": index // self._chunks_size, "episode_index": index}
+        names: dict[str, int | str] = {**numbers, **more}
         template = self._info.text(key)
         try:
             pieces = list(Formatter().parse(template)) if len(template) <= 500 else []
@@ -265,46 +388,33 @@ class StoredDataset:
             raise self._info.wrong(key, "a path inside the dataset")
         return self.root / path
 
-    def _episodes_of_lines(self) -> Iterator[StoredEpisode]:
-        """Yield every episode of version 2.0 or 2.1, which has a table per episode."""
-        chunks_size = self._info.integer("chunks_size", 1, _MOST)
-        for number, line in enumerate(self.lines(layout.EPISODES_LINES_FILE), start=1):
-            fields = Fields(line, f"{self.root / layout.EPISODES_LINES_FILE}, line {number}")
-            index = fields.integer("episode_index", 0, _MOST)
-            place = {"episode_chunk": index // chunks_size, "episode_index": index}
-            videos = {key: (self._located("video_path", **place, video_key=key), 0) for key in self.video_features}
-            yield StoredEpisode(
-                episode_index=index,
-                num_steps=fields.integer("length", 1, _MAX_STEPS),
-                task=_first_task(fields),
-                data_file=self._located("data_path", **place),
-                videos=videos,
-            )
+    def _stored_episodes(self) -> Iterator[StoredEpisode]:
+        """Yield every episode; version 3.0 has several per table and video."""
+        for fields in self._descriptions():
+            index, num_steps = fields.integer("episode_index", 0, _MOST), fields.integer("length", 1, _MAX_STEPS)
+            tasks = fields.items("tasks")
+            if tasks and not isinstance(tasks[0], str):
+                raise fields.wrong("tasks", "a list of texts")
+            data_file, videos = self._located("data_path", fields, "data"), {}
+            for key in self.video_features:
+                start = f"videos/{key}/from_timestamp"
+                first = round(fields.number(start, 0, _MAX_STEPS) * self.fps) if self._has_shared_tables else 0
+                videos[key] = self._located("video_path", fields, f"videos/{key}", video_key=key), first
+            task = tasks[0] if tasks else ""
+            yield StoredEpisode(episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos)
 
-    def _episodes_of_tables(self) -> Iterator[StoredEpisode]:
-        """Yield every episode of version 3.0, which has several episodes per table."""
+    def _descriptions(self) -> Iterator[Fields]:
+        """Yield the description of each episode: the row of a table in version 3.0, else a line of JSON."""
+        if not self._has_shared_tables:
+            for number, line in enumerate(self.lines(layout.EPISODES_LINES_FILE), start=1):
+                yield Fields(line, f"{self.root / layout.EPISODES_LINES_FILE}, line {number}")
+            return
         names = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
-        names += [
-            f"videos/{key}/{name}"
-            for key in self.video_features
-            for name in ("chunk_index", "file_index", "from_timestamp")
-        ]
+        for key in self.video_features:
+            names += [f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp")]
         for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
             for number, row in enumerate(read_rows(regular_file(path, self.root), names)):
-                fields = Fields(row, f"{path}, row {number}")
-                index, num_steps = fields.integer("episode_index", 0, _MOST), fields.integer("length", 1, _MAX_STEPS)
-                task, data_file = _first_task(fields), self._file("data_path", fields, "data")
-                videos: dict[str, tuple[Path, int]] = {}
-                for key in self.video_features:
-                    first = round(fields.number(f"videos/{key}/from_timestamp", 0, _MAX_STEPS) * self.fps)
-                    videos[key] = self._file("video_path", fields, f"videos/{key}", video_key=key), first
-                yield StoredEpisode(
-                    episode_index=index, num_steps=num_steps, task=task, data_file=data_file, videos=videos
-                )
-
-    def _file(self, key: str, fields: Fields, prefix: str, **more: str) -> Path:
-        numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
-        return self._located(key, **numbers, **more)
+                yield Fields(row, f"{path}, row {number}")
 
 
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -334,20 +444,6 @@ def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
     return TableExtent(
         key=layout.EPISODE_INDEX, value=episode.episode_index, num_rows=episode.num_steps, max_size=max_size
     )
-
-
-def frame_size(shape: Sequence[int]) -> tuple[int, int]:
-    """Return height and width of a video's frames; some datasets list the channels first."""
-    first, second, third = shape
-    channels_first = first == 3 and third != 3
-    return (second, third) if channels_first else (first, second)
-
-
-def _first_task(fields: Fields) -> str:
-    tasks = fields.items("tasks")
-    if tasks and not isinstance(tasks[0], str):
-        raise fields.wrong("tasks", "a list of texts")
-    return tasks[0] if tasks else ""
 
 
 # Map a dataset's columns to recorded arrays, by ``arena.json``, else by ``modality.json``, else unchanged.
@@ -387,7 +483,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
 
         # Any other dataset may say in ``modality.json`` where the groups of its state are.
         modality = dataset.document(layout.MODALITY_FILE) or {}
-        groups = layout.groups_of(modality, "state")
+        groups = groups_of(modality, "state")
         spans = [(key, start, end) for key, (name, start, end) in groups.items() if name == layout.STATE]
         spans.sort(key=lambda span: span[1:])
         starts, ends = [start for _, start, _ in spans], [end for _, _, end in spans]
@@ -412,7 +508,7 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
         cameras = {}
         for name in dataset.picture_features:
             key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
-            height, width = frame_size(dataset.features[name]["shape"])
+            height, width, _ = dataset.features[name]["shape"]
             path = f"{recorded.CAMERA_OBSERVATIONS}/{key}"
             cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(path=path, height=height, width=width)
         features = DatasetFeatures(vectors=vectors, cameras=cameras, rewards=layout.REWARD in dataset.features)
@@ -438,7 +534,7 @@ def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
         if any(place not in places for group in column.groups.values() for place in group):
             raise ValueError(f"the groups of '{name}' go beyond it")
     for key, camera in features.cameras.items():
-        height, width = frame_size(dataset.features[video_feature(dataset, key)]["shape"])
+        height, width, _ = dataset.features[video_feature(dataset, key)]["shape"]
         if not _PATH.fullmatch(camera.path):
             raise ValueError(f"the path of '{key}' is none of a recorded array")
         if not (0 < camera.height <= height and 0 < camera.width <= width):
@@ -453,8 +549,7 @@ def video_feature(dataset: StoredDataset, key: str) -> str:
 
 # Convert a LeRobot dataset to recordings, one episode at a time.
 
-# Below the program's own logger, so that it is in the log of the rank.
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
+_LOG = logging.getLogger(__name__)
 
 
 def write_recordings(

@@ -1,0 +1,1 @@
+"""LeRobot datasets: written from recordings, read from any writer, and converted to recordings."""

@@ -1,1 +1,0 @@
-"""Convert recordings to LeRobot datasets, and LeRobot datasets to recordings."""
