@@ -121,10 +121,9 @@ def unfinished(
 ) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
     """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
     found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
-    finished = {work.job: work.finished for work in attempt.jobs}
     for config in (job.config for job in jobs):
-        if config.status is schema.JobStatus.PENDING and config.name in finished:
-            own, length = finished[config.name], config.num_episodes
+        if config.status is schema.JobStatus.PENDING and config.name in attempt.states:
+            own, length = attempt.state(config.name).finished, config.num_episodes
             # None if only the policy knows the number of episodes.
             found[config.index] = own, None if length is None else remaining_episodes(length, own)
     return found
@@ -538,9 +537,8 @@ def query_times_ms(
 
 def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt) -> tuple[Job, ...]:
     """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
-    settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
-    found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
-    return tuple(job.with_settled(backend, delays) for job, backend, delays in found)
+    states = [attempt.state(job.config.name) for job in jobs]
+    return tuple(job.with_settled(own.backend, own.latency) for job, own in zip(jobs, states, strict=True))
 
 
 @contextmanager

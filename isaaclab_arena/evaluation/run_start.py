@@ -237,7 +237,7 @@ def _jobs_in_words(names: Sequence[str]) -> str:
 
 def repair_run(
     resumed: ResumedRun, options: RunOptions, *, to_rerun: Sequence[str]
-) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
+) -> tuple[int, tuple[ledger.JobState, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
     # The caller holds the run's lock alone. The episodes of the jobs `to_rerun` do not count any more, but until the
     # attempt is written they do, and this may be repeated after an interruption.
@@ -420,8 +420,8 @@ def begin_attempt(
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
     number, to_rerun, resumed = 1, (), None
-    entries: Sequence[ledger.AttemptEntry]
-    entries = [ledger.AttemptEntry(job=planned.name) for planned in plan.jobs if planned.is_to_run]
+    entries: Sequence[ledger.JobState]
+    entries = [ledger.JobState(job=planned.name) for planned in plan.jobs if planned.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}

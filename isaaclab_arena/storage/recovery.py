@@ -505,7 +505,7 @@ class RecoveredJob:
     is_whole: bool = True  # every committed episode still counts
     last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
-    def left(self, needed: int | None = None) -> ledger.AttemptEntry | None:
+    def left(self, needed: int | None = None) -> ledger.JobState | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
         standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
@@ -514,7 +514,7 @@ class RecoveredJob:
         # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
         finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
-        return ledger.AttemptEntry(job=self.job.name, finished=finished)
+        return ledger.JobState(job=self.job.name, finished=finished)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,7 +524,7 @@ class Recovery:
     jobs: tuple[RecoveredJob, ...]  # in the plan's order
     notes: tuple[str, ...]  # findings and repairs, for the user
 
-    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.AttemptEntry, ...]:
+    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.JobState, ...]:
         """Return the unfinished jobs. `needed` maps a job's name to its required number of episodes, None for all."""
         left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
         return tuple(entry for entry in left if entry is not None)

@@ -542,9 +542,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         def must_stop() -> bool:
             return remote.failure is not None or interruption.stop_requested()
 
-        work = queues.claimed_work(
+        queue = queues.DynamicQueue(
             remote,
-            rank=life.rank,
             world_size=attempt.world_size,
             stop_requested=must_stop,
             is_over=lambda job: job in remote.jobs_over,
@@ -552,7 +551,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
-        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
+        publisher = heartbeat.StatusPublisher(directory, queue.first_status(life.rank, attempt.run_id))
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
         with publisher, remote.delivering(), log:
@@ -566,7 +565,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
                 **own_settings,
             )
             asks_questions = bool(request.questions)
-            return job_run.run_jobs(work, settings, publisher, must_stop, asks_questions=asks_questions)
+            return job_run.run_jobs(queue, settings, publisher, must_stop, asks_questions=asks_questions)
 
 
 # A directory for the files of one process, on a disk of its own.
