@@ -102,7 +102,6 @@ class JobRun:
 
     job: Job
     directory: Path  # of the job's files
-    settings: RankSettings
     builder: GroupBuilder
     watchdog: Watchdog
     start_up_clock: StartUpClock
@@ -206,7 +205,7 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        settings, stopwatch, built = self.settings, self.stopwatch, self._built
+        settings, stopwatch, built = self.builder.settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
@@ -253,8 +252,8 @@ class JobRun:
         # The previous job's groups are reused if they are equal, unless they are built `again`.
         if again:
             self.builder.clear()
-        config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
-        state = settings.attempt.state(config.name)
+        config, settings = self.job.config, self.builder.settings
+        state, silence_s = settings.attempt.state(config.name), settings.options.build_timeout_s
         guarded = self.watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
         with guarded, self.stopwatch.measure(Phase.BUILD):
             built = self.builder.build(self.job, self.directory, self.start_up_clock)
@@ -420,7 +419,7 @@ class JobRunner:
             self._has_run = True
             clock = StartUpClock(name, import_s=import_s, on_part=self.on_part)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
-            job_run = JobRun(job, directory, self.settings, self._builder, self._watchdog, clock, instructions)
+            job_run = JobRun(job, directory, self._builder, self._watchdog, clock, instructions)
         else:
             self.on_part(None)
         with self._catching_failure(name) as failure:

@@ -116,17 +116,16 @@ class DividedJob:
         return tuple(count_episodes(piece or ()) for piece in self.pieces)
 
 
-def unfinished(
-    jobs: Sequence[Job], attempt: ledger.Attempt
-) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
-    """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
-    found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
-    for config in (job.config for job in jobs):
-        if config.status is schema.JobStatus.PENDING and config.name in attempt.states:
-            own, length = attempt.state(config.name).finished, config.num_episodes
-            # None if only the policy knows the number of episodes.
-            found[config.index] = own, None if length is None else remaining_episodes(length, own)
-    return found
+def remaining_by_job(jobs: Sequence[Job], attempt: ledger.Attempt) -> Mapping[int, EpisodeRanges | None]:
+    """Map each pending job of an attempt (by index, in file order) to its remaining episodes, None if unknown."""
+    # Only the policy may know the number of episodes.
+    return {
+        config.index: None
+        if config.num_episodes is None
+        else remaining_episodes(config.num_episodes, attempt.state(config.name).finished)
+        for config in (job.config for job in jobs)
+        if config.status is schema.JobStatus.PENDING and config.name in attempt.states
+    }
 
 
 def divided_jobs(
@@ -135,10 +134,10 @@ def divided_jobs(
     """Cut the jobs of an attempt (by index, in file order) into pieces, the same on every rank."""
     # Jobs that `questions` compare are interleaved.
     interleaved = interleaved_jobs(jobs, questions)
-    work = unfinished(jobs, attempt)
-    total = sum(count_episodes(left) for _, left in work.values() if left)
+    work = remaining_by_job(jobs, attempt)
+    total = sum(count_episodes(left) for left in work.values() if left)
     divided: dict[int, DividedJob] = {}
-    for index, (finished, left) in work.items():
+    for index, left in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
         group = interleaved.get(index, ())
@@ -158,7 +157,7 @@ def divided_jobs(
             pieces.append(left)
         divided[index] = DividedJob(
             job=jobs[index],
-            finished=finished,
+            finished=attempt.state(jobs[index].config.name).finished,
             pieces=tuple(pieces),
             interleaved_with=group,
             rounds=tuple(rounds or [0] * len(pieces)),
@@ -173,7 +172,8 @@ def answer_watch(
     output_directory: Path,
     questions: Sequence[schema.Question],
     attempt: int,
-    finished: Mapping[str, EpisodeRanges],  # by job: episodes that do not run again; a job that is missing is complete
+    # By job, with the episodes that do not run again; a job that is missing is complete.
+    states: Mapping[str, ledger.JobState],
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
@@ -182,9 +182,9 @@ def answer_watch(
         questions,
         # An error of an earlier attempt that runs again does not count as finished.
         runs_again=lambda line: (
-            (kept := finished.get(line.job)) is not None
+            (state := states.get(line.job)) is not None
             and (line.outcome is Outcome.ERROR and line.attempt < attempt)
-            and not contain(kept, line.episode_index)
+            and not contain(state.finished, line.episode_index)
         ),
         max_equal_errors=max_equal_errors,
     )

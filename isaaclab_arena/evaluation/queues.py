@@ -148,7 +148,7 @@ def jobs_of_rank(
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank, interleaved round by round; any other job has a single round.
-    interleaved, work = planning.interleaved_jobs(jobs, questions), planning.unfinished(jobs, attempt)
+    interleaved, work = planning.interleaved_jobs(jobs, questions), planning.remaining_by_job(jobs, attempt)
     first_ranks = planning.first_ranks(jobs, questions, attempt.world_size)
     tasks: list[FixedShare] = []
     for index in work:
@@ -161,7 +161,7 @@ def jobs_of_rank(
         size = max(jobs[member].config.num_envs for member in members) * (attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
-            _, left = work[member]
+            left = work[member]
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
                 {0: left}
@@ -178,8 +178,8 @@ def jobs_of_rank(
                 else:
                     is_assigned = rank == first_rank
                 if is_assigned:
-                    over = partial(is_over, job.config.name)
-                    tasks.append(FixedShare(job=job, finished=work[member][0], share=share, job_is_over=over))
+                    finished, over = attempt.state(job.config.name).finished, partial(is_over, job.config.name)
+                    tasks.append(FixedShare(job=job, finished=finished, share=share, job_is_over=over))
     return tasks
 
 

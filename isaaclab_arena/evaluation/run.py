@@ -177,9 +177,8 @@ class RankHost(RunHost):
         request, attempt, directory = active.request, active.attempt, active.output_directory
         stop_requested = active.interruption.stop_requested
         context, rank = self.ranks.context, self.ranks.context.rank
-        finished = {entry.job: entry.finished for entry in attempt.jobs}
         answers = planning.answer_watch(
-            directory, request.questions, attempt.number, finished, request.options.max_equal_errors
+            directory, request.questions, attempt.number, attempt.states, request.options.max_equal_errors
         )
         queue = queues.queue_of_rank(
             request, attempt, answers, output_directory=directory, rank=rank, stop_requested=stop_requested

@@ -260,10 +260,10 @@ def repair_run(
 
     attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
-    finished = {each.job.name: each.finished for each in found.jobs}
+    states = {each.job.name: ledger.JobState(job=each.job.name, finished=each.finished) for each in found.jobs}
 
     # A job with reports may have ended on equal errors, so its commits are checked (see `AnswerWatch`).
-    answers = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
+    answers = planning.answer_watch(output_directory, plan.questions, number, states, options.max_equal_errors)
     answers.suspects.update(each.job.name for each in found.jobs if each.reports)
     left = found.left(answers.needed)
 

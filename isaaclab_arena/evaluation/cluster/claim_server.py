@@ -179,8 +179,9 @@ class ClaimServer:
         # While this process commits, no other process may continue the run.
         self.lock = ledger.RunLock(output_directory).hold(alone=False)
         questions, max_equal_errors = request.questions, request.options.max_equal_errors
-        finished = {work.job: work.finished for work in attempt.jobs}
-        self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)
+        self._watch = planning.answer_watch(
+            output_directory, questions, attempt.number, attempt.states, max_equal_errors
+        )
         jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
         self._table = claims.ClaimTable(
             jobs, output_directory, attempt, None, rank=0, lease_s=float("inf"), is_over=is_over
