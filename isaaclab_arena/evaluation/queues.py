@@ -29,6 +29,7 @@ class Task(ABC):
     """A job, and its episodes that this rank is to run; by default no other rank can run them."""
 
     job: Job
+    is_over: Callable[[], bool]  # the job needs no further episode; `take` asks before each
     observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
     @property
@@ -58,10 +59,6 @@ class Task(ABC):
         del episode_index
         return True
 
-    def is_over(self) -> bool:
-        """Whether the job needs no further episode; `take` checks it before each."""
-        return False
-
     def leave(self) -> None:
         """Finish what this rank holds of the job."""
 
@@ -74,7 +71,7 @@ class FixedShare(Task):
     finished: EpisodeRanges = ()  # not to be run again
     share: EpisodeRanges | None = None  # of this rank, None for all
     # The job needs no further episode; those that have begun are finished.
-    job_is_over: Callable[[], bool] = lambda: False
+    is_over: Callable[[], bool] = lambda: False
 
     @property
     def num_episodes(self) -> int:
@@ -90,12 +87,8 @@ class FixedShare(Task):
             candidates = takewhile(lambda index: index <= end, candidates)
         left = (index for index in candidates if index not in finished and (share is None or index in share))
         # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
-        while not self.job_is_over() and (index := next(left, None)) is not None:
+        while not self.is_over() and (index := next(left, None)) is not None:
             yield index
-
-    def is_over(self) -> bool:
-        """Whether the job is over."""
-        return self.job_is_over()
 
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
@@ -179,7 +172,7 @@ def jobs_of_rank(
                     is_assigned = rank == first_rank
                 if is_assigned:
                     finished, over = attempt.state(job.config.name).finished, partial(is_over, job.config.name)
-                    tasks.append(FixedShare(job=job, finished=finished, share=share, job_is_over=over))
+                    tasks.append(FixedShare(job=job, finished=finished, share=share, is_over=over))
     return tasks
 
 

@@ -116,7 +116,7 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
 
 def test_a_share_hands_out_nothing_once_its_job_is_over():
     answers = iter([False, False, True])
-    episodes = FixedShare(job=JOBS[0], job_is_over=lambda: next(answers))
+    episodes = FixedShare(job=JOBS[0], is_over=lambda: next(answers))
     assert list(episodes.take(range(10))) == [0, 1]
 
 
