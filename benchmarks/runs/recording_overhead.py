@@ -33,6 +33,7 @@ from benchmarks.harness.measure import (
     timed,
     values,
 )
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -41,7 +42,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.recovery import PlannedEpisodes, diagnose, read_recordings, repair_job
+from isaaclab_arena.storage.ledger import PlanEntry
+from isaaclab_arena.storage.recovery import Diagnosis, diagnose, read_recordings, repair_job
 
 ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")
@@ -135,12 +137,14 @@ def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> flo
         recorder = make_recorder(directory)
         rollout(environment, policy, episodes(number), [recorder])
         recorder.close()
-        expected = PlannedEpisodes(name=JOB, seed=0, num_episodes=number, config_hash=JOB)
+        config = JobConfig(index=0, name=JOB, environment=ENVIRONMENT, policy_type="", num_episodes=number)
+        planned = PlanEntry(config=config, rank=None)
 
         def repair() -> None:
             log = read_commits(directory, JOB, skip_unreadable=False)
-            diagnosis = diagnose(expected, log, read_recordings(directory, JOB, log.lines))
-            repair_job(directory, JOB, diagnosis, seed=0)
+            diagnosis = Diagnosis(job=planned, config_hash=JOB)
+            diagnose(diagnosis, log, read_recordings(directory, JOB, log.lines))
+            repair_job(directory, diagnosis)
 
         took = timed(repair)
         assert len(list(directory.glob("*.hdf5"))) == 1, "the episodes were not put into one dataset"

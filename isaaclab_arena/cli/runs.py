@@ -148,16 +148,14 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> ledger.RunPlan:
         raise ConfigError(message, file=request.source_file or "command line")
 
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
-    backends = {work.job: work.backend for work in attempt.jobs}
-    latencies = {work.job: work.latency for work in attempt.jobs if work.latency is not None}
     entries = (work for each in ledger.read_attempts(output_directory, attempt.run)[0] for work in each.jobs)
     grown = {work.job: work.num_episodes for work in entries if work.num_episodes is not None}
     jobs = []
     plan = planning.plan_run(request, attempt.world_size, attempt.devices, run_id=attempt.run_id, contents=contents)
     for job in plan.jobs:
-        config = replace(job.config, num_episodes=grown.get(job.name, job.config.num_episodes))
-        latency = latencies.get(job.name, job.latency)
-        jobs.append(replace(job, config=config, backend=backends.get(job.name), latency=latency))
+        config, state = job.config, attempt.state(job.name)
+        config = replace(config, num_episodes=grown.get(job.name, config.num_episodes))
+        jobs.append(replace(job, config=config, backend=state.backend, latency=state.latency or job.latency))
     return replace(
         plan,
         created_at=attempt.started_at,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,7 +32,7 @@ from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
-from isaaclab_arena.storage.ledger import Attempt, AttemptEntry, SettledBatch, read_settled, settle
+from isaaclab_arena.storage.ledger import Attempt, read_settled, settle
 from isaaclab_arena.storage.reports import StartUp
 from isaaclab_arena.workers import spare_workers_kept
 
@@ -213,11 +213,6 @@ class RankSettings:
     # Gives episodes to another process, which commits them; None to commit here.
     remote_commit: RemoteCommit | None = None
 
-    @cached_property
-    def entries(self) -> Mapping[str, AttemptEntry]:
-        """The entries of the attempt, by job; empty ones for jobs that it does not name."""
-        return defaultdict(lambda: AttemptEntry(job=""), {entry.job: entry for entry in self.attempt.jobs})
-
 
 # Build the environments and policies of a job, one of each for every group of its env slots.
 
@@ -281,7 +276,7 @@ class GroupBuilder:
             clock.finish(StartUpPart.POLICY)
 
             # A file may have changed since the run began. Only objects that were built for this job have read it again.
-            planned = settings.entries[config.name].contents
+            planned = settings.attempt.state(config.name).contents
             if planned is not None and (has_new_environment or self._has_new_policy):
                 read = ContentReader().read(job)
                 changed = [*(changes(planned.environment, read.environment) if has_new_environment else ())]
@@ -406,9 +401,9 @@ class GroupBuilder:
 
         # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
         chosen, problem = batch if result.passes else sizes[0], None
-        counts = self.settings.entries[job.config.name].policy_batch
+        counts = self.settings.attempt.state(job.config.name).policy_batch
         try:
-            counts = counts or settle(directory, SettledBatch(policy_batch=chosen)).policy_batch
+            counts = counts or settle(directory, chosen)
             if counts < num_envs:
                 problem = f"the policy was asked on {counts} rows before, and now there are {num_envs}"
         except ConfigError as error:
@@ -440,12 +435,11 @@ class GroupBuilder:
 
     def _batch_sizes(self, job: Job, directory: Path, num_envs: int) -> tuple[int | None, tuple[int, ...]]:
         """Return the batch size that was chosen earlier, None if there is none, and the sizes to try."""
-        earlier = self.settings.entries[job.config.name].policy_batch
+        earlier = self.settings.attempt.state(job.config.name).policy_batch
         if earlier is None:
             # `_settled_batch` reports a damaged file.
             with suppress(ConfigError):
-                settled = read_settled(directory)
-                earlier = None if settled is None else settled.policy_batch
+                earlier = read_settled(directory)
         if earlier is not None and earlier >= num_envs:
             return earlier, (earlier,)
         # Committed episodes without a stored size were played without padding: one call for all env slots.

@@ -28,7 +28,7 @@ from isaaclab_arena.evaluation.job import Job, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.process import Watchdog, put_back
-from isaaclab_arena.evaluation.queues import EVERYTHING, EpisodeQueue, RankWork, announced
+from isaaclab_arena.evaluation.queues import DynamicQueue, FixedQueue, FixedShare, Task
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
@@ -40,6 +40,7 @@ from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
+from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
@@ -101,7 +102,6 @@ class JobRun:
 
     job: Job
     directory: Path  # of the job's files
-    settings: RankSettings
     builder: GroupBuilder
     watchdog: Watchdog
     start_up_clock: StartUpClock
@@ -138,9 +138,9 @@ class JobRun:
         return None
 
     def rebuilds(
-        self, episodes: EpisodeQueue
+        self, task: Task
     ) -> Generator[tuple[JobConfig, Iterable[int], Sequence[EnvGroup], Sequence[Observer]]]:
-        """Yield each rebuild that has `episodes` left: job with its length, episodes, groups, and file writers."""
+        """Yield each rebuild that has episodes left: job with its length, episodes, groups, and file writers."""
         # The loop over the rebuilds plays the episodes, and appends to `results` before it takes the next rebuild. An
         # interrupted one is the last. Call `close_files` after the loop.
         job, num_rebuilds, has_run = self.job, self.job.config.num_rebuilds, False
@@ -154,13 +154,13 @@ class JobRun:
             # The indices stay None if only the policy knows them.
             indices: Iterable[int] | None = None
             if job.config.num_episodes is not None:
-                ahead = episodes.take(split_evenly(job.config.num_episodes, num_rebuilds)[rebuild])
+                ahead = task.take(split_evenly(job.config.num_episodes, num_rebuilds)[rebuild])
                 first = next(ahead, None)
                 if first is None:
                     continue
                 indices = chain((first,), ahead)
 
-            groups = self._build(episodes, again=has_run, rebuild=rebuild)
+            groups = self._build(task, again=has_run, rebuild=rebuild)
             has_run = True
 
             # Some policies hold the number of episodes, so the indices follow only after the build.
@@ -168,14 +168,14 @@ class JobRun:
             config = with_length(job.config, policy)
             self._num_episodes = config.num_episodes
             if indices is None and config.num_episodes is not None:
-                indices = episodes.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
+                indices = task.take(split_evenly(config.num_episodes, num_rebuilds)[rebuild])
             elif indices is None:
                 # A job limited by steps, whose episodes may have no end.
                 ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
                 ends += [] if config.max_episodes is None else [config.max_episodes]
                 started = sum(result.finished_episodes + result.cut_episodes for result in self.results)
                 indices = takewhile(
-                    lambda index, policy=policy: not episodes.is_over() and policy.can_play(index),
+                    lambda index, policy=policy: not task.is_over() and policy.can_play(index),
                     range(started, min(ends)) if ends else count(started),
                 )
             if not self.results:
@@ -197,7 +197,7 @@ class JobRun:
                 return
         if not self.results:
             # All episodes had finished before. The report still needs to know whether the job is bitwise reproducible.
-            self._build(episodes, again=False, rebuild=None)
+            self._build(task, again=False, rebuild=None)
 
     def report(
         self, status: ReportedStatus | None = None, *, error: str | None = None, traceback_file: str | None = None
@@ -205,7 +205,7 @@ class JobRun:
         """Return the job's report. `status` None: failed if there is an `error`, else according to its episodes."""
         interrupted = any(result.interrupted for result in self.results)
         ended = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
-        settings, stopwatch, built = self.settings, self.stopwatch, self._built
+        settings, stopwatch, built = self.builder.settings, self.stopwatch, self._built
         promise = None
         if built is not None:
             promise = Reproducible.BITWISE if built.plan_because is None else Reproducible.PLAN
@@ -247,19 +247,19 @@ class JobRun:
             traceback_file=traceback_file,
         )
 
-    def _build(self, episodes: EpisodeQueue, *, again: bool, rebuild: int | None) -> Sequence[EnvGroup]:
+    def _build(self, task: Task, *, again: bool, rebuild: int | None) -> Sequence[EnvGroup]:
         """Return the groups of the job's env slots, and have the job's files begin a `rebuild`, if any."""
         # The previous job's groups are reused if they are equal, unless they are built `again`.
         if again:
             self.builder.clear()
-        config, settings, silence_s = self.job.config, self.settings, self.settings.options.build_timeout_s
-        entry = settings.entries[config.name]
+        config, settings = self.job.config, self.builder.settings
+        state, silence_s = settings.attempt.state(config.name), settings.options.build_timeout_s
         guarded = self.watchdog.guard(config.name, silence_s=silence_s, missing="has not been built in")
         with guarded, self.stopwatch.measure(Phase.BUILD):
             built = self.builder.build(self.job, self.directory, self.start_up_clock)
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
-            level = logging.INFO if entry.policy_batch is None else logging.WARNING
+            level = logging.INFO if state.policy_batch is None else logging.WARNING
             _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         if self._built is None:
             # Called once, because it may hash the whole model.
@@ -270,11 +270,11 @@ class JobRun:
             self._metrics = tuple(each for each in own if isinstance(each, Metric))
         self._built = built
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
-        if entry.num_envs is not None and built.plan_because is not None:
+        if state.num_envs is not None and built.plan_because is not None:
             raise ConfigError(
                 f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
-                f"{entry.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
-                f"{entry.num_envs} again"
+                f"{state.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
+                f"{state.num_envs} again"
             )
         groups = built.groups
         if config.latency is not None:
@@ -295,7 +295,7 @@ class JobRun:
                 attempt=settings.attempt.number,
                 env_args=environment_args(self.job),
                 provenance=facts,
-                contents=entry.contents,
+                contents=state.contents,
                 write_dataset=not settings.options.no_dataset,
                 observations=RecordedObservations(settings.options.record_observations),
                 compression=Compression(settings.options.compression),
@@ -310,7 +310,7 @@ class JobRun:
                 videos = VideoRecorder(self.directory, config.name, video, threads=FilmThreads(settings.num_threads))
                 self._writers = recorder, videos
         # The episodes are those of the current round.
-        recorder.may_commit = episodes.still_holds
+        recorder.may_commit = task.still_holds
         recorder.begin_rebuild(environments)
         if videos is not None:
             videos.begin_rebuild(environments, rebuild if config.num_rebuilds > 1 else None)
@@ -395,11 +395,12 @@ class JobRunner:
             self.settings.output_directory / "logs" / f"rank{self.settings.context.rank}.watchdog.txt"
         )
 
-    def run(self, job: Job, observers: Sequence[Observer] = (), *, episodes: EpisodeQueue = EVERYTHING) -> JobReport:
+    def run(self, work: Job | Task, observers: Sequence[Observer] = ()) -> JobReport:
         """Run a job, this rank's part of it or a round, and write its report. A failed job is reported, not raised."""
         # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
         # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
-        name = job.config.name
+        task = FixedShare(job=work) if isinstance(work, Job) else work
+        job, name = task.job, task.job.config.name
         if self.consolidations is not None:
             # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
             self.consolidations.wait(name)
@@ -418,12 +419,12 @@ class JobRunner:
             self._has_run = True
             clock = StartUpClock(name, import_s=import_s, on_part=self.on_part)
             instructions = _InstructionWatch(job.config, is_settled=bool(job.config.language_instruction))
-            job_run = JobRun(job, directory, self.settings, self._builder, self._watchdog, clock, instructions)
+            job_run = JobRun(job, directory, self._builder, self._watchdog, clock, instructions)
         else:
             self.on_part(None)
         with self._catching_failure(name) as failure:
             try:
-                self._play(job_run, observers, episodes)
+                self._play(job_run, task, observers)
             except BaseException:
                 job_run.close_files(is_whole=False)
                 raise
@@ -433,8 +434,8 @@ class JobRunner:
             return job_run.report()
         return self._end(job_run, failure)
 
-    def _play(self, job_run: JobRun, observers: Sequence[Observer], episodes: EpisodeQueue) -> None:
-        """Run the `episodes` of a job."""
+    def _play(self, job_run: JobRun, task: Task, observers: Sequence[Observer]) -> None:
+        """Run this rank's episodes of a job."""
         job, stopwatch, watchdog = job_run.job, job_run.stopwatch, self._watchdog
         name, limit_s, stop_requested = job.config.name, job.config.timeout_s, self.stop_requested
 
@@ -461,18 +462,18 @@ class JobRunner:
         }
         foreign = " or ".join([part for part, is_it in is_foreign.items() if is_it] or is_foreign)
         key = job.environment_key + job.policy_key
-        with closing(job_run.rebuilds(episodes)) as rebuilds:
+        with closing(job_run.rebuilds(task)) as rebuilds:
             for config, indices, groups, writers in rebuilds:
                 single = partial(rollout, groups[0].environment, groups[0].policy)
                 play = single if len(groups) == 1 else partial(pipelined_rollout, groups)
                 with watchdog.guard(name, silence_s=silence_s), self._builder.set_by_code.of(foreign, key):
                     result = play(
-                        announced(job, indices, episodes),
+                        task.announced(indices),
                         [job_run.start_up_clock, *writers, job_run.instructions, *observers, *eager],
                         language_instruction=job.config.language_instruction,
                         limits=RolloutLimits(
                             max_steps=config.num_steps,
-                            max_envs=episodes.max_envs(config.num_envs),
+                            max_envs=task.max_envs(config.num_envs),
                             episode_timeout_s=episode_timeout_s,
                         ),
                         stop_requested=must_stop,
@@ -594,12 +595,13 @@ def settings_of_rank(
 
 
 def run_jobs(
-    work: RankWork,
+    queue: FixedQueue | DynamicQueue,
     settings: RankSettings,
     publisher: StatusPublisher,
     stop_requested: Callable[[], bool],
     *,
     asks_questions: bool,  # answers end jobs early
+    answers: AnswerWatch | None = None,  # None if another process watches the jobs for all ranks
 ) -> RankState:
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
     fail_fast = settings.options.fail_fast
@@ -619,15 +621,16 @@ def run_jobs(
     )
     state = RankState.FINISHED
     try:
-        while not stop_requested() and (assigned := work.queue.next_job()) is not None:
-            job = assigned.job
-            publisher.start_job(job.config.name, num_episodes=assigned.num_episodes)
+        while not stop_requested() and (task := queue.next_job()) is not None:
+            config = task.job.config
+            publisher.start_job(config.name, num_episodes=task.num_episodes)
             with heard_by(partial(publisher.set_long_work, None)):
-                report = runner.run(job, [publisher, *assigned.observers, *work.observers], episodes=assigned.episodes)
-            failed = report.status is ReportedStatus.FAILED or work.fails(job)
+                report = runner.run(task, [publisher, *task.observers, *([] if answers is None else [answers])])
+            failed = report.status is ReportedStatus.FAILED
+            failed = failed or (answers is not None and answers.fails(config.name, config.num_episodes))
             if report.status is not ReportedStatus.INTERRUPTED:
                 publisher.leave_job()
-                work.queue.job_ended(job, failed=failed)
+                queue.job_ended(task, failed=failed)
             if failed and fail_fast:
                 state = RankState.FAILED
                 break

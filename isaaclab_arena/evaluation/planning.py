@@ -116,18 +116,16 @@ class DividedJob:
         return tuple(count_episodes(piece or ()) for piece in self.pieces)
 
 
-def unfinished(
-    jobs: Sequence[Job], attempt: ledger.Attempt
-) -> Mapping[int, tuple[EpisodeRanges, EpisodeRanges | None]]:
-    """Map each pending job of an attempt (by index, in file order) to its finished and its remaining episodes."""
-    found: dict[int, tuple[EpisodeRanges, EpisodeRanges | None]] = {}
-    finished = {work.job: work.finished for work in attempt.jobs}
-    for config in (job.config for job in jobs):
-        if config.status is schema.JobStatus.PENDING and config.name in finished:
-            own, length = finished[config.name], config.num_episodes
-            # None if only the policy knows the number of episodes.
-            found[config.index] = own, None if length is None else remaining_episodes(length, own)
-    return found
+def remaining_by_job(jobs: Sequence[Job], attempt: ledger.Attempt) -> Mapping[int, EpisodeRanges | None]:
+    """Map each pending job of an attempt (by index, in file order) to its remaining episodes, None if unknown."""
+    # Only the policy may know the number of episodes.
+    return {
+        config.index: None
+        if config.num_episodes is None
+        else remaining_episodes(config.num_episodes, attempt.state(config.name).finished)
+        for config in (job.config for job in jobs)
+        if config.status is schema.JobStatus.PENDING and config.name in attempt.states
+    }
 
 
 def divided_jobs(
@@ -136,10 +134,10 @@ def divided_jobs(
     """Cut the jobs of an attempt (by index, in file order) into pieces, the same on every rank."""
     # Jobs that `questions` compare are interleaved.
     interleaved = interleaved_jobs(jobs, questions)
-    work = unfinished(jobs, attempt)
-    total = sum(count_episodes(left) for _, left in work.values() if left)
+    work = remaining_by_job(jobs, attempt)
+    total = sum(count_episodes(left) for left in work.values() if left)
     divided: dict[int, DividedJob] = {}
-    for index, (finished, left) in work.items():
+    for index, left in work.items():
         pieces: list[EpisodeRanges | None] = []
         rounds: list[int] = []
         group = interleaved.get(index, ())
@@ -159,7 +157,7 @@ def divided_jobs(
             pieces.append(left)
         divided[index] = DividedJob(
             job=jobs[index],
-            finished=finished,
+            finished=attempt.state(jobs[index].config.name).finished,
             pieces=tuple(pieces),
             interleaved_with=group,
             rounds=tuple(rounds or [0] * len(pieces)),
@@ -174,7 +172,8 @@ def answer_watch(
     output_directory: Path,
     questions: Sequence[schema.Question],
     attempt: int,
-    finished: Mapping[str, EpisodeRanges],  # by job: episodes that do not run again; a job that is missing is complete
+    # By job, with the episodes that do not run again; a job that is missing is complete.
+    states: Mapping[str, ledger.JobState],
     max_equal_errors: int,
 ) -> AnswerWatch:
     """Return the watch that knows the jobs that need no further episode; see `AnswerWatch`."""
@@ -183,9 +182,9 @@ def answer_watch(
         questions,
         # An error of an earlier attempt that runs again does not count as finished.
         runs_again=lambda line: (
-            (kept := finished.get(line.job)) is not None
+            (state := states.get(line.job)) is not None
             and (line.outcome is Outcome.ERROR and line.attempt < attempt)
-            and not contain(kept, line.episode_index)
+            and not contain(state.finished, line.episode_index)
         ),
         max_equal_errors=max_equal_errors,
     )
@@ -538,9 +537,8 @@ def query_times_ms(
 
 def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt) -> tuple[Job, ...]:
     """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
-    settled = {work.job: (work.backend, work.latency) for work in attempt.jobs}
-    found = [(job, *settled.get(job.config.name, (None, None))) for job in jobs]
-    return tuple(job.with_settled(backend, delays) for job, backend, delays in found)
+    states = [attempt.state(job.config.name) for job in jobs]
+    return tuple(job.with_settled(own.backend, own.latency) for job, own in zip(jobs, states, strict=True))
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
@@ -18,17 +19,33 @@ from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.ledger import Attempt
 
-# Hand out a rank's episodes of a job, one at a time as env slots become free.
+# A rank's work on a job: its episodes, handed out one at a time as env slots become free.
 
 
-class EpisodeQueue(Protocol):
-    """The episodes of one job that this rank is to run; by default no other rank can run them."""
+class Task(ABC):
+    """A job, and its episodes that this rank is to run; by default no other rank can run them."""
 
+    job: Job
+    is_over: Callable[[], bool]  # the job needs no further episode; `take` asks before each
+    observers: tuple[Observer, ...] = ()  # called after the episodes are committed
+
+    @property
+    def num_episodes(self) -> int | None:
+        """The number of episodes, 0 if unknown; None if other ranks may finish the job."""
+        return None
+
+    @abstractmethod
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield this rank's episodes among `candidates` (ascending, maybe endless). Each is claimed as it is taken."""
-        ...
+
+    def announced(self, indices: Iterable[int]) -> Iterator[Episode]:
+        """Yield episodes by their indices, each after its announcement as it begins."""
+        for index in indices:
+            self.begin(index)
+            yield episode_of(self.job, index)
 
     def max_envs(self, num_envs: int) -> int:
         """Return the number of the ``num_envs`` env slots to use at once; the others rest."""
@@ -42,19 +59,24 @@ class EpisodeQueue(Protocol):
         del episode_index
         return True
 
-    def is_over(self) -> bool:
-        """Whether the job needs no further episode; `take` checks it before each."""
-        return False
+    def leave(self) -> None:
+        """Finish what this rank holds of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedShare(EpisodeQueue):
+class FixedShare(Task):
     """A fixed set of episodes: all that are neither finished nor another rank's, until the job needs no more."""
 
+    job: Job
     finished: EpisodeRanges = ()  # not to be run again
     share: EpisodeRanges | None = None  # of this rank, None for all
     # The job needs no further episode; those that have begun are finished.
-    job_is_over: Callable[[], bool] = lambda: False
+    is_over: Callable[[], bool] = lambda: False
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of episodes of the share, 0 if unknown."""
+        return count_episodes(self.share or ())
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
         """Yield the candidates that are this rank's and not finished, until the job is over."""
@@ -65,64 +87,46 @@ class FixedShare(EpisodeQueue):
             candidates = takewhile(lambda index: index <= end, candidates)
         left = (index for index in candidates if index not in finished and (share is None or index in share))
         # Asked also if nothing is left: the job may fail by the errors of earlier attempts.
-        while not self.job_is_over() and (index := next(left, None)) is not None:
+        while not self.is_over() and (index := next(left, None)) is not None:
             yield index
-
-    def is_over(self) -> bool:
-        """Whether the job is over."""
-        return self.job_is_over()
-
-
-EVERYTHING = FixedShare()
-"""All episodes of a job that no rank has begun."""
-
-
-def announced(job: Job, indices: Iterable[int], queue: EpisodeQueue) -> Iterator[Episode]:
-    """Yield the episodes by their indices, each as it begins, after the announcement to the queue."""
-    for index in indices:
-        queue.begin(index)
-        yield episode_of(job, index)
 
 
 # The queue from which a rank takes its jobs, and the queue of jobs that are assigned before the start.
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssignedJob:
-    """A job that this rank works on, and its share of the episodes."""
-
-    job: Job
-    episodes: EpisodeQueue
-    num_episodes: int | None  # in the queue, 0 if unknown; None if other ranks may finish the job
-    observers: tuple[Observer, ...] = ()  # called after the episodes are committed
 
 
 @dataclass(eq=False)
 class FixedQueue:
     """Jobs that were assigned before the start, in order; an interleaved job is there once for each round."""
 
-    assigned: list[AssignedJob]
+    tasks: list[FixedShare]
     is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
+    shares_jobs: bool = False  # whether other ranks play episodes of the same jobs
     _handed_out: set[str] = field(default_factory=set, init=False)
     _failed: set[str] = field(default_factory=set, init=False)
 
-    def next_job(self) -> AssignedJob | None:
+    def first_status(self, rank: int, run_id: str) -> heartbeat.RankStatus:
+        """Return the status of the rank before its first job."""
+        total = 0 if self.shares_jobs else len({task.job.config.name for task in self.tasks})
+        episodes = sum(task.num_episodes for task in self.tasks)
+        return heartbeat.RankStatus(rank=rank, run_id=run_id, jobs_total=total, episodes_total=episodes)
+
+    def next_job(self) -> FixedShare | None:
         """Return the next job that has something left to do, None at the end."""
-        while self.assigned:
-            assigned = self.assigned.pop(0)
-            name = assigned.job.config.name
+        while self.tasks:
+            task = self.tasks.pop(0)
+            name = task.job.config.name
             # The first round of a job is never left out: the job may owe its report.
             if name not in self._handed_out:
                 self._handed_out.add(name)
-                return assigned
+                return task
             if name not in self._failed and not self.is_over(name):
-                return assigned
+                return task
         return None
 
-    def job_ended(self, job: Job, *, failed: bool) -> None:
+    def job_ended(self, task: Task, *, failed: bool) -> None:
         """Leave out the remaining rounds of a job that failed."""
         if failed:
-            self._failed.add(job.config.name)
+            self._failed.add(task.job.config.name)
 
 
 def jobs_of_rank(
@@ -133,13 +137,13 @@ def jobs_of_rank(
     split: bool,
     questions: tuple[Question, ...] = (),
     is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
-) -> list[AssignedJob]:
+) -> list[FixedShare]:
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
     # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
     # question compares are on the same rank, interleaved round by round; any other job has a single round.
-    interleaved, work = planning.interleaved_jobs(jobs, questions), planning.unfinished(jobs, attempt)
+    interleaved, work = planning.interleaved_jobs(jobs, questions), planning.remaining_by_job(jobs, attempt)
     first_ranks = planning.first_ranks(jobs, questions, attempt.world_size)
-    assigned: list[AssignedJob] = []
+    tasks: list[FixedShare] = []
     for index in work:
         first_rank = first_ranks[index]
         members = [member for member in interleaved.get(index, (index,)) if member in work]
@@ -150,7 +154,7 @@ def jobs_of_rank(
         size = max(jobs[member].config.num_envs for member in members) * (attempt.world_size if split else 1)
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
-            _, left = work[member]
+            left = work[member]
             # A job whose episodes have all finished comes first: it may still owe its report.
             rounds[member] = (
                 {0: left}
@@ -167,11 +171,9 @@ def jobs_of_rank(
                 else:
                     is_assigned = rank == first_rank
                 if is_assigned:
-                    over = partial(is_over, job.config.name)
-                    episodes = FixedShare(finished=work[member][0], share=share, job_is_over=over)
-                    num_episodes = count_episodes(share or ())
-                    assigned.append(AssignedJob(job=job, episodes=episodes, num_episodes=num_episodes))
-    return assigned
+                    finished, over = attempt.state(job.config.name).finished, partial(is_over, job.config.name)
+                    tasks.append(FixedShare(job=job, finished=finished, share=share, is_over=over))
+    return tasks
 
 
 # Give a rank jobs whose episodes it claims as it goes: idle ranks take over unfinished episodes of others.
@@ -224,10 +226,16 @@ class DynamicQueue:
     pause: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic  # monotonic [s]
     _built_environment: str | None = field(default=None, init=False)
-    _current: "ClaimedEpisodes | None" = field(default=None, init=False)
     _has_logged_wait: bool = field(default=False, init=False)
 
-    def next_job(self) -> AssignedJob | None:
+    def first_status(self, rank: int, run_id: str) -> heartbeat.RankStatus:
+        """Return the status of the rank before its first job."""
+        # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
+        total = sum(sum(divided.num_episodes) for divided in self.claims.jobs.values())
+        part = len(range(rank, total, self.world_size))
+        return heartbeat.RankStatus(rank=rank, run_id=run_id, episodes_total=part)
+
+    def next_job(self) -> "ClaimedEpisodes | None":
         """Claim a job, or wait while other ranks work. None if all jobs are done or failed, or on a stop request."""
         while True:
             if self.stop_requested():
@@ -250,32 +258,29 @@ class DynamicQueue:
         # If none of the piece's episodes is missing, the job may still owe its report.
         divided = self.claims.jobs[claim.job_index]
         is_over = partial(self.is_over, divided.job.config.name)
-        episodes = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
+        task = ClaimedEpisodes(claim, self.claims, world_size=self.world_size, is_over=is_over, clock=self.clock)
         if claim.generation > 1:
-            missing = None if divided.pieces[0] is None else sum(held.num_left for held in episodes.held.values())
+            missing = None if divided.pieces[0] is None else sum(held.num_left for held in task.held.values())
             _LOG.info(
                 "taking over a part of job '%s' from rank %s: %s",
                 divided.job.config.name,
                 "unknown" if claim.taken_from is None else claim.taken_from,
                 "all of it" if missing is None else f"{missing} of its episodes are missing",
             )
-        self._current = episodes
         self._built_environment = divided.job.environment_key
         self._has_logged_wait = False
-        return AssignedJob(job=divided.job, episodes=episodes, num_episodes=None, observers=(episodes,))
+        return task
 
-    def job_ended(self, job: Job, *, failed: bool) -> None:
+    def job_ended(self, task: Task, *, failed: bool) -> None:
         """Finish the pieces of the job that the rank leaves, or give the job up for all ranks if it failed."""
-        current, self._current = self._current, None
         if failed:
             self._built_environment = None
-            self.claims.give_up(job.config.index)
-        elif current is not None and not self.stop_requested():
-            for piece in list(current.held):
-                current.finish(piece)
+            self.claims.give_up(task.job.config.index)
+        elif not self.stop_requested():
+            task.leave()
 
 
-class ClaimedEpisodes(Observer):
+class ClaimedEpisodes(Task, Observer):
     """The episodes of a job that a rank claims piece by piece, as its env slots become free."""
 
     # It is an observer too: a piece is done when the last of its episodes has ended. It must come after the recorder,
@@ -293,6 +298,7 @@ class ClaimedEpisodes(Observer):
     ) -> None:
         self._job_index = first.job_index
         self._divided = claims.jobs[first.job_index]
+        self.job, self.observers = self._divided.job, (self,)
         self.is_over = is_over  # no further episode of the job is needed
         self._claims = claims
         self._world_size = world_size
@@ -309,7 +315,7 @@ class ClaimedEpisodes(Observer):
         self._hold(first)
 
     def take(self, candidates: Iterable[int]) -> Iterator[int]:
-        """Yield the candidates that this rank has claimed or can claim; see `EpisodeQueue`."""
+        """Yield the candidates that this rank has claimed or can claim; see `Task`."""
         for index in candidates:
             piece = self._piece_of(index)
             if piece is None:
@@ -424,12 +430,17 @@ class ClaimedEpisodes(Observer):
         return held
 
     def finish(self, piece: int) -> None:
-        """Finish a claimed piece: the last of its episodes, or the whole job, has ended on this rank."""
+        """Finish a claimed piece: its last episode has ended on this rank."""
         held = self.held.pop(piece)
         now = self._clock()
         measured = Measured(episodes=self._episodes, env_steps=self._env_steps, seconds=round(now - self._since, 3))
         self._episodes, self._env_steps, self._since = 0, 0, now
         self._claims.finish(held.claim, measured)
+
+    def leave(self) -> None:
+        """Finish all claimed pieces: the whole job has ended on this rank."""
+        for piece in list(self.held):
+            self.finish(piece)
 
 
 @dataclass(kw_only=True)
@@ -446,81 +457,31 @@ class _HeldPiece:
 # Give a rank the queue of its jobs, assigned before the start or claimed on the way.
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankWork:
-    """The work of one rank."""
-
-    queue: FixedQueue | DynamicQueue
-    num_jobs: int  # 0 if ranks share jobs
-    num_episodes: int  # as far as known
-    observers: tuple[Observer, ...] = ()  # of every job; called after its episodes are committed
-    # Whether a job that the rank has left fails by the errors of its episodes.
-    fails: Callable[[Job], bool] = lambda _: False
-
-    def first_status(self, rank: int, run_id: str) -> heartbeat.RankStatus:
-        """Return the status of the rank before its first job."""
-        return heartbeat.RankStatus(
-            rank=rank, run_id=run_id, jobs_total=self.num_jobs, episodes_total=self.num_episodes
-        )
-
-
-def claimed_work(
-    claims: Claims,
-    *,
-    rank: int,
-    world_size: int,
-    stop_requested: Callable[[], bool],
-    is_over: Callable[[str], bool],
-    rest_s: float = 0.5,
-) -> RankWork:
-    """Return the work of a rank that claims it as it goes; see `DynamicQueue`."""
-    total = sum(sum(divided.num_episodes) for divided in claims.jobs.values())
-    return RankWork(
-        queue=DynamicQueue(
-            claims, world_size=world_size, stop_requested=stop_requested, is_over=is_over, rest_s=rest_s
-        ),
-        # The assignment is open. The display adds up the ranks' numbers, so each rank states an even part.
-        num_jobs=0,
-        num_episodes=len(range(rank, total, world_size)),
-    )
-
-
-def work_of_rank(
+def queue_of_rank(
     request: planning.RunRequest,
     attempt: Attempt,
+    answers: AnswerWatch,
     *,
     output_directory: Path,
     rank: int,
     stop_requested: Callable[[], bool],
-) -> RankWork:
-    """Return the rank's work; `StorageError` if claims cannot be made in the run's directory."""
+) -> FixedQueue | DynamicQueue:
+    """Return the rank's queue; `StorageError` if claims cannot be made in the run's directory."""
     options = request.options
-    finished = {entry.job: entry.finished for entry in attempt.jobs}
-    answers = planning.answer_watch(
-        output_directory, request.questions, attempt.number, finished, options.max_equal_errors
-    )
-    if options.mode is Assignment.DYNAMIC:
-        table = ClaimTable(
-            planning.divided_jobs(request.jobs, attempt, request.questions),
-            output_directory,
-            attempt,
-            heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
-            rank=rank,
-            lease_s=options.lease_s,
-            is_over=answers.is_over,
-        )
-        is_over, size = answers.checked_is_over, attempt.world_size
-        work = claimed_work(table, rank=rank, world_size=size, stop_requested=stop_requested, is_over=is_over)
-    else:
+    if options.mode is not Assignment.DYNAMIC:
         split = options.mode is Assignment.SPLIT
-        assigned = jobs_of_rank(
+        tasks = jobs_of_rank(
             request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=answers.checked_is_over
         )
-        work = RankWork(
-            queue=FixedQueue(assigned, partial(answers.is_over, now=True)),
-            num_jobs=0 if split else len({each.job.config.name for each in assigned}),
-            num_episodes=sum(each.num_episodes or 0 for each in assigned),
-        )
-    return replace(
-        work, observers=(answers,), fails=lambda job: answers.fails(job.config.name, job.config.num_episodes)
+        return FixedQueue(tasks, partial(answers.is_over, now=True), shares_jobs=split)
+    table = ClaimTable(
+        planning.divided_jobs(request.jobs, attempt, request.questions),
+        output_directory,
+        attempt,
+        heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+        rank=rank,
+        lease_s=options.lease_s,
+        is_over=answers.is_over,
     )
+    size = attempt.world_size
+    return DynamicQueue(table, world_size=size, stop_requested=stop_requested, is_over=answers.checked_is_over)

@@ -177,22 +177,24 @@ class RankHost(RunHost):
         request, attempt, directory = active.request, active.attempt, active.output_directory
         stop_requested = active.interruption.stop_requested
         context, rank = self.ranks.context, self.ranks.context.rank
-        work = queues.work_of_rank(
-            request, attempt, output_directory=directory, rank=rank, stop_requested=stop_requested
+        answers = planning.answer_watch(
+            directory, request.questions, attempt.number, attempt.states, request.options.max_equal_errors
         )
-        to_run = {entry.job for entry in attempt.jobs}
+        queue = queues.queue_of_rank(
+            request, attempt, answers, output_directory=directory, rank=rank, stop_requested=stop_requested
+        )
         servers = active.until_tables.enter_context(
-            planning.running_policy_servers(request.jobs, to_run, request.options, self.ranks, directory)
+            planning.running_policy_servers(request.jobs, attempt.states, request.options, self.ranks, directory)
         )
         publisher = active.until_tables.enter_context(
-            heartbeat.StatusPublisher(directory, work.first_status(rank, attempt.run_id))
+            heartbeat.StatusPublisher(directory, queue.first_status(rank, attempt.run_id))
         )
         settings = job_run.settings_of_rank(
             request, attempt, context, directory, config_hash=active.plan.config_hash, policy_servers=servers
         )
         with active.progress:
             asks = bool(request.questions)
-            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks)
+            state = job_run.run_jobs(queue, settings, publisher, stop_requested, asks_questions=asks, answers=answers)
             failed = state is heartbeat.RankState.FAILED
             merges = self._wait_to_merge(active, publisher, failed=failed)
             if failed and self.is_whole_program:
@@ -399,7 +401,7 @@ def consolidate_what_ranks_left(
 ) -> None:
     """Move episodes that ranks left into their datasets; all ranks must have ended."""
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
-    for name in (entry.job for entry in attempt.jobs):
+    for name in attempt.states:
         directory = output_directory / name
         try:
             notes, loss = recovery.consolidate_leftovers(directory, name, is_all=is_all)

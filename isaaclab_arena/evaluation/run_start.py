@@ -237,7 +237,7 @@ def _jobs_in_words(names: Sequence[str]) -> str:
 
 def repair_run(
     resumed: ResumedRun, options: RunOptions, *, to_rerun: Sequence[str]
-) -> tuple[int, tuple[ledger.AttemptEntry, ...]]:
+) -> tuple[int, tuple[ledger.JobState, ...]]:
     """Repair a run's directory after a crash. Return the number of the attempt that begins, and the jobs left."""
     # The caller holds the run's lock alone. The episodes of the jobs `to_rerun` do not count any more, but until the
     # attempt is written they do, and this may be repeated after an interruption.
@@ -260,10 +260,10 @@ def repair_run(
 
     attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
-    finished = {each.job.name: each.finished for each in found.jobs}
+    states = {each.job.name: ledger.JobState(job=each.job.name, finished=each.finished) for each in found.jobs}
 
     # A job with reports may have ended on equal errors, so its commits are checked (see `AnswerWatch`).
-    answers = planning.answer_watch(output_directory, plan.questions, number, finished, options.max_equal_errors)
+    answers = planning.answer_watch(output_directory, plan.questions, number, states, options.max_equal_errors)
     answers.suspects.update(each.job.name for each in found.jobs if each.reports)
     left = found.left(answers.needed)
 
@@ -420,8 +420,8 @@ def begin_attempt(
     # Only rank 0 calls this, which holds the run's lock alone.
     options = request.options
     number, to_rerun, resumed = 1, (), None
-    entries: Sequence[ledger.AttemptEntry]
-    entries = [ledger.AttemptEntry(job=planned.name) for planned in plan.jobs if planned.is_to_run]
+    entries: Sequence[ledger.JobState]
+    entries = [ledger.JobState(job=planned.name) for planned in plan.jobs if planned.is_to_run]
     # A resumed run keeps the backends and latencies that were settled before.
     known: dict[str, str] = {}
     measured: dict[str, Delays] = {}

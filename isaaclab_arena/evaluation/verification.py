@@ -167,7 +167,7 @@ def prepare_sample(
         # The env slots of each policy call in the run are kept if they are enough.
         batch = batches.get(name, 0)
         left_out = remaining_episodes(config.num_episodes or 0, as_ranges(episodes))
-        work.append(ledger.AttemptEntry(job=name, finished=left_out, policy_batch=batch if batch >= again else None))
+        work.append(ledger.JobState(job=name, finished=left_out, policy_batch=batch if batch >= again else None))
 
     # The ranks state their devices in their reports.
     here: dict[str, Any] = {
@@ -227,8 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
-            for assigned in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
-                runner.run(assigned.job, episodes=assigned.episodes)
+            for task in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+                runner.run(task)
     return ended.code
 
 

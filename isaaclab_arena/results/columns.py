@@ -150,7 +150,7 @@ def _any(holds: Callable[[Any], bool]) -> Callable[[Sequence[Any]], bool]:
 _SERVED = _any(lambda job: job.job.config.policy_server is not None)
 _LATE = _any(lambda job: job.job.config.latency is not None)
 _ASKED = _any(lambda job: bool(job.answers))
-_TOLD = _any(lambda job: any(line.events for line in job.finished))
+_TOLD = _any(lambda job: any(line.events for line in job.log.lines))
 _REPEATED = _any(lambda row: row.scored.num_distinct < len(row.scored))
 _SATURATED = _any(lambda row: row.saturated is not None)
 _NAMED = _any(lambda suite: bool(suite.simulation))
@@ -210,7 +210,8 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
     Column("timeouts", "Int64", lambda job: job.outcomes[Outcome.TIMEOUT], show=Show.TRACKER),
     Column("errors", "Int64", lambda job: job.outcomes[Outcome.ERROR],
            show=Show.CONSOLE | Show.TRACKER | Show.COPY),
-    Column("retried", "Int64", lambda job: len({*job.retried} & {line.episode_index for line in job.lines}),
+    Column("retried", "Int64",
+           lambda job: len({*job.log.retried_episodes} & {line.episode_index for line in job.lines}),
            "episodes that count in place of an error, after `--resume --retry_errors`"),
     Column("rerun", "Int64", lambda job: job.times_rerun,
            "how often the job's episodes were set aside and ran again with other contents, after `--resume --rerun`; "
@@ -326,7 +327,7 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
     Column("interval_kind", "string", lambda job: "anytime" if job.answers else "wilson",
            "`anytime` for a job that something was asked of: `success_low` and `success_high` hold at every look, and "
            "there is no Clopper-Pearson interval. `wilson` for all others", when=_ASKED),
-    Column("episodes_beyond", "Int64", lambda job: len(job.finished) - len(job.lines),
+    Column("episodes_beyond", "Int64", lambda job: len(job.log.lines) - len(job.lines),
            "how many episodes had begun before the decision was known. Their number depends on ranks and speed",
            "timing", when=_ASKED),
     Column("failure_progress", "Float64", lambda job: job.progress_and_score()[0],
@@ -445,7 +446,7 @@ EPISODES: tuple[Column[evidence.EpisodeEvidence], ...] = (
            "other seeds", when=_any(lambda job: any(each.start is not None for each in job.episodes))),
     Column("saturated_action_share", "Float64", lambda each: each.line.saturated_action_share,
            "where actions have bounds: the [share of action entries at or beyond them](#actions-at-their-bounds)",
-           when=_any(lambda job: any(line.saturated_action_share is not None for line in job.finished))),
+           when=_any(lambda job: any(line.saturated_action_share is not None for line in job.log.lines))),
 )
 """The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
 

@@ -157,7 +157,7 @@ class RunFiles:
         self.answers: tuple[Answer, ...] = ()  # to the questions of the run
         self.problems: list[str] = []  # of the attempts, one line each
         self._directory, self._plan = directory, plan
-        self._logs = {name: CommitLog(lines=(), problems=(), unequal_episodes=()) for name in self.jobs}
+        self._logs = {name: CommitLog(lines=()) for name in self.jobs}
 
     def look(self) -> list[JobEvidence]:
         """Read the files, and return the evidence of the jobs with news, all at first."""
@@ -226,14 +226,12 @@ class RunFiles:
                 contents[name] = recorded.contents or contents[name]
             evidence = JobEvidence(
                 job=job,
-                finished=commits.lines,
+                log=commits,
                 reports=reports,
                 problems=(*commits.problems, *(problem for _, problem in unreadable), *twice),
                 # Listed only if it matters, because the directory may hold very many files.
                 has_parts=not any(report.status is rank_reports.ReportedStatus.COMPLETED for report in reports)
                 and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
-                unequal=commits.unequal_episodes,
-                retried=commits.retried_episodes,
                 same_conditions=same_conditions,
                 unknown_attempts=tuple(unknown),
                 contents=contents[name],

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
-from isaaclab_arena.storage.commits import CommitLine
+from isaaclab_arena.storage.commits import CommitLine, CommitLog
 from isaaclab_arena.storage.contents import Contents, one_hash
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.ledger import PlanEntry
@@ -44,12 +44,10 @@ class JobEvidence:
     """A job by its files, and the figures from them."""
 
     job: PlanEntry  # the planned job
-    finished: Sequence[CommitLine]  # of finished episodes, by index, each once
+    log: CommitLog  # its finished episodes
     reports: Sequence[JobReport]  # by attempt and rank; usually one
     problems: Sequence[str] = ()  # defects of the files, one line each
     has_parts: bool = False  # episode files remain outside a dataset
-    unequal: Sequence[int] = ()  # indices of episodes that were committed twice with different results
-    retried: Sequence[int] = ()  # indices of episodes that replaced an error of an earlier attempt
     same_conditions: bool = True  # all attempts had the same versions and kind of machine
     # Attempts with episodes of the job whose versions and machine no file records.
     unknown_attempts: tuple[int, ...] = ()
@@ -84,7 +82,7 @@ class JobEvidence:
 
     def __post_init__(self) -> None:
         job, needed = self.job, stopping.needed_episodes(self.job.name, self.answers)
-        lines = [line for line in self.finished if needed is None or line.episode_index < needed]
+        lines = [line for line in self.log.lines if needed is None or line.episode_index < needed]
         measured = [line for line in lines if line.outcome is not Outcome.ERROR]
         outcomes = Counter(line.outcome for line in lines)
         episodes, counted = (
@@ -94,7 +92,7 @@ class JobEvidence:
                     own, stopping.alike_starts(own), (line.episode_index for line in own), strict=True
                 )
             ]
-            for own in (self.finished, lines if needed is not None else ())
+            for own in (self.log.lines, lines if needed is not None else ())
         )
         counted = episodes if needed is None else counted
         # Scored: no errors, and success is measured.
@@ -121,7 +119,7 @@ class JobEvidence:
         reasons = {
             f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
             "starts of the program had other versions or another kind of machine": not self.same_conditions,
-            "an episode was finished twice, with different results": not indices.isdisjoint(self.unequal),
+            "an episode was finished twice, with different results": not indices.isdisjoint(self.log.unequal_episodes),
             "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
             "ranks ran it on different processors": len({*self.said("processor")}) > 1,
             "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,

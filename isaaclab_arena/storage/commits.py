@@ -162,8 +162,8 @@ class CommitLog:
     """The content of the commit files of a job."""
 
     lines: tuple[CommitLine, ...]  # the line that counts for each episode, by index
-    problems: tuple[str, ...]  # malformed lines, unreadable files, and lines of another job or run
-    unequal_episodes: tuple[int, ...]  # indices of episodes committed more than once with different results
+    problems: tuple[str, ...] = ()  # malformed lines, unreadable files, and lines of another job or run
+    unequal_episodes: tuple[int, ...] = ()  # indices of episodes committed more than once with different results
     retried_episodes: tuple[int, ...] = ()  # indices of episodes whose line replaced an error of an earlier attempt
     torn: tuple[Path, ...] = ()  # files whose last line has no end, because their process died or is at it
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from fnmatch import translate
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -266,32 +267,32 @@ class SettledBatch:
     schema_version: int = SCHEMA_VERSION
 
 
-def read_settled(job_directory: Path) -> SettledBatch | None:
+def read_settled(job_directory: Path) -> int | None:
     """Return the settled batch, None if no rank has settled one. ConfigError if the file is damaged."""
     path = job_directory / layout.SETTLED_FILE
-    return json_values.read_versioned(path, SettledBatch, SCHEMA_VERSION) if path.exists() else None
+    return json_values.read_versioned(path, SettledBatch, SCHEMA_VERSION).policy_batch if path.exists() else None
 
 
-def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
+def settle(job_directory: Path, policy_batch: int) -> int:
     """Settle the batch of a job unless another rank has done so, and return the batch in effect."""
-    path = job_directory / layout.SETTLED_FILE
+    path, text = job_directory / layout.SETTLED_FILE, json_values.json_text(SettledBatch(policy_batch=policy_batch))
     temporary = atomic.temporary_path(path)
-    atomic.write_text(temporary, json_values.json_text(settled), overwrite=True)
+    atomic.write_text(temporary, text, overwrite=True)
     try:
         # A link is created atomically, and fails if the file exists: only one rank settles.
-        os.link(temporary, path)
-    except FileExistsError:
-        return read_settled(job_directory) or settled
+        with suppress(FileExistsError):
+            os.link(temporary, path)
     except OSError as no_links:
         # This file system has no links. Ranks that race here all write the same content.
         try:
-            atomic.write_text(path, json_values.json_text(settled))
+            atomic.write_text(path, text)
         except ArenaError as error:
             if not path.exists():
                 raise atomic.storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
-    return read_settled(job_directory) or settled
+    settled = read_settled(job_directory)
+    return policy_batch if settled is None else settled
 
 
 # ``attempts/attempt_<n>.json``: one start of the program on a run, and the episodes finished before it.
@@ -306,8 +307,8 @@ INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptEntry:
-    """The rest of one unfinished job, for one attempt."""
+class JobState:
+    """The settled choices of one unfinished job and its finished episodes, when an attempt begins."""
 
     job: str
     finished: EpisodeRanges = ()  # episodes that must not run again
@@ -336,12 +337,21 @@ class Attempt:
     versions: Mapping[str, str]  # by package
     git_revision: str | None  # of the working directory; None outside a repository
     machine: Node  # host of rank 0
-    jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)  # unfinished jobs, in the plan's order
+    jobs: tuple[JobState, ...] = field(default_factory=tuple)  # unfinished jobs, in the plan's order
     retry_errors: bool = False  # episodes that ended in an error run again
     # Consecutive episodes with the same error before the job fails. 0 for no limit, and in files of earlier versions.
     max_equal_errors: int = 0
     run: str | None = None  # id of the run; None in files of earlier versions
     schema_version: int = SCHEMA_VERSION
+
+    @cached_property
+    def states(self) -> Mapping[str, JobState]:
+        """The states of the unfinished jobs, by name."""
+        return {state.job: state for state in self.jobs}
+
+    def state(self, job: str) -> JobState:
+        """Return the state of a job, one without any choices for a job that is not in the attempt."""
+        return self.states.get(job, JobState(job=job))
 
 
 def attempt_path(output_directory: Path, number: int) -> Path:
@@ -407,9 +417,8 @@ def policy_batches_in_effect(
             continue
         # The rank that builds a job reports the damage of its file, and guarantees less.
         with suppress(ConfigError):
-            settled = read_settled(output_directory / job)
-            if settled is not None:
-                batches[job] = settled.policy_batch
+            if (settled := read_settled(output_directory / job)) is not None:
+                batches[job] = settled
     return batches
 
 

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import TypeAlias
@@ -179,32 +180,25 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
 # chance. A recording without a line is adopted if it carries the commit line that its writer had prepared.
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedEpisodes:
-    """The planned episodes of a job, and the rule for reruns."""
-
-    name: str
-    seed: int
-    num_episodes: int | None  # None if unknown
-    config_hash: str  # hash of the run's resolved jobs
-    retry_errors: bool = False  # episodes that ended in an error run again
-    # Earlier attempts that retried errors: their number, and the episodes that they did not have to run.
-    retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
-
-    def retries(self, line: CommitLine) -> bool:
-        """Whether a finished episode runs again, because this or an unfinished earlier attempt retries errors."""
-        if line.outcome is not Outcome.ERROR:
-            return False
-        return self.retry_errors or any(
-            attempt > line.attempt and not contain(finished, line.episode_index)
-            for attempt, finished in self.retries_begun
+def runs_again(line: CommitLine, attempts: Sequence[ledger.Attempt], *, retry_errors: bool) -> bool:
+    """Whether a finished episode runs again, because this or an unfinished earlier attempt retries errors."""
+    return line.outcome is Outcome.ERROR and (
+        retry_errors
+        or any(
+            each.retry_errors and each.number > line.attempt and not contain(state.finished, line.episode_index)
+            for each in attempts
+            if (state := each.states.get(line.job)) is not None
         )
+    )
 
 
 @dataclass(kw_only=True)
 class Diagnosis:
     """The repairs that the files of a job need."""
 
+    job: ledger.PlanEntry  # with its number of episodes, as far as any file says
+    config_hash: str = ""  # hash of the run's resolved jobs
+    runs_again: Callable[[CommitLine], bool] = lambda _: False  # an episode that ended in an error
     finished: set[int] = field(default_factory=set)  # episodes that must not run again
     # Episodes whose commit lines are no longer true, or that are not planned.
     withdrawn: set[int] = field(default_factory=set)
@@ -219,19 +213,19 @@ class Diagnosis:
     has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
 
 
-def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
-    """Compare the commit lines of a job with its `read_recordings`; see `Diagnosis`."""
+def diagnose(diagnosis: Diagnosis, log: CommitLog, recordings: JobRecordings) -> None:
+    """Compare the commit lines of a job with its `read_recordings`, and note the repairs."""
     copies, unreadable = recordings
-    diagnosis = Diagnosis(unreadable=list(unreadable))
+    diagnosis.unreadable += unreadable
+    num_episodes = diagnosis.job.config.num_episodes
     lines = {line.episode_index: line for line in log.lines}
     for index in sorted(lines.keys() | copies.keys()):
         line, found = lines.get(index), copies.get(index, [])
-        if expected.num_episodes is None or index < expected.num_episodes:
-            _diagnose(expected, line, found, diagnosis, unequal=index in log.unequal_episodes)
+        if num_episodes is None or index < num_episodes:
+            _diagnose(diagnosis, line, found, unequal=index in log.unequal_episodes)
             continue
         diagnosis.withdrawn.update({index} & lines.keys())
         diagnosis.discarded += [(copy, "the plan has no such episode") for copy in found]
-    return diagnosis
 
 
 def dataset_named_by(line: CommitLine) -> str:
@@ -240,18 +234,11 @@ def dataset_named_by(line: CommitLine) -> str:
     return name if layout.is_dataset_of(line.job, name) else layout.dataset_file_name(line.job, line.rank, 1)
 
 
-def _diagnose(
-    expected: PlannedEpisodes,
-    line: CommitLine | None,
-    copies: Sequence[RecordedCopy],
-    diagnosis: Diagnosis,
-    *,
-    unequal: bool,
-) -> None:
+def _diagnose(diagnosis: Diagnosis, line: CommitLine | None, copies: Sequence[RecordedCopy], *, unequal: bool) -> None:
     """Decide about one planned episode."""
     # A line without a checksum was committed with recording off, so there is nothing to compare.
     if line is not None and line.checksum is None:
-        if not expected.retries(line):
+        if not diagnosis.runs_again(line):
             diagnosis.finished.add(line.episode_index)
         return
     flaws = [(copy, copy.damage or copy.contradiction) for copy in copies]
@@ -259,8 +246,8 @@ def _diagnose(
     intact = [copy for copy, flaw in flaws if flaw is None]
     is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
     # A carried line counts before the committed one: it is only adopted if that one is missing, unrecorded or an error.
-    adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)
-    counted = adopted or (line if line is not None and is_recorded and not expected.retries(line) else None)
+    adopted, reasons = _adoptable(diagnosis, line, intact, is_recorded=is_recorded)
+    counted = adopted or (line if line is not None and is_recorded and not diagnosis.runs_again(line) else None)
     diagnosis.adopted += filter(None, [adopted])
 
     # The recording of the line is gone. The line of an error stands without it, until a later line replaces it. Any
@@ -269,7 +256,7 @@ def _diagnose(
         is_doubtful = any(copy.contradiction is not None for copy in copies)
         if line.outcome is not Outcome.ERROR or (is_doubtful and adopted is None):
             diagnosis.withdrawn.add(line.episode_index)
-        elif adopted is None and not expected.retries(line):
+        elif adopted is None and not diagnosis.runs_again(line):
             diagnosis.lost.add(line.episode_index)
             diagnosis.finished.add(line.episode_index)
 
@@ -300,17 +287,17 @@ def _diagnose(
 
 
 def _adoptable(
-    expected: PlannedEpisodes, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
+    diagnosis: Diagnosis, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
 ) -> tuple[CommitLine | None, Mapping[Path, str]]:
     """Return the earliest adoptable line of an episode's recordings, and the reasons against the others by file."""
-    reasons: dict[Path, str] = {}
+    job, reasons = diagnosis.job, dict[Path, str]()
     candidates: list[CommitLine] = []
     if line is not None and line.outcome is not Outcome.ERROR and is_recorded:
         return None, reasons
     for copy in intact:
         if line is not None and copy.checksum == line.checksum:
             continue
-        said, wanted = copy.attributes, (expected.name, expected.seed, copy.episode_index)
+        said, wanted = copy.attributes, (job.name, job.config.seed, copy.episode_index)
         found = (said.get("job"), said.get("seed"), said.get("episode_index"))
         try:
             carried = parse_line(str(said.get(layout.COMMIT_ATTRIBUTE, "")))
@@ -318,7 +305,7 @@ def _adoptable(
             carried = None
         if found != wanted:
             reason = f"it is of another plan: its job, seed and index are {found}, not {wanted}"
-        elif recorded_config_hash(said.get("provenance")) != expected.config_hash:
+        elif recorded_config_hash(said.get("provenance")) != diagnosis.config_hash:
             reason = "it is of another plan: its configuration has another hash"
         elif carried is None:
             reason = "no line commits it, and it carries none"
@@ -326,7 +313,7 @@ def _adoptable(
             reason = "no line commits it, and the one that it carries is of another episode"
         elif line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
-        elif expected.retries(carried):
+        elif diagnosis.runs_again(carried):
             reason = "it ended in an error and runs again"
         else:
             candidates.append(carried)
@@ -336,9 +323,9 @@ def _adoptable(
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
-def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis, *, seed: int) -> list[str]:
+def repair_job(job_directory: Path, diagnosis: Diagnosis) -> list[str]:
     """Repair the files of a job, and return the repairs, one sentence each. A clean diagnosis writes nothing."""
-    aside = job_directory / layout.SET_ASIDE_DIRECTORY
+    job, seed, aside = diagnosis.job.name, diagnosis.job.config.seed, job_directory / layout.SET_ASIDE_DIRECTORY
     notes: list[str] = []
     # Withdrawn lines are removed before their recordings, and adopted episodes are committed after the discarded ones
     # have moved. Each step leaves a state that the next recovery can continue from.
@@ -505,7 +492,7 @@ class RecoveredJob:
     is_whole: bool = True  # every committed episode still counts
     last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
 
-    def left(self, needed: int | None = None) -> ledger.AttemptEntry | None:
+    def left(self, needed: int | None = None) -> ledger.JobState | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
         standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
         is_lacking = standing.planned is None and not self.is_whole
@@ -514,7 +501,7 @@ class RecoveredJob:
         # A job that has all needed episodes runs none of the others, but still owes its report.
         is_decided = needed is not None and standing.planned is not None and not standing.missing
         finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
-        return ledger.AttemptEntry(job=self.job.name, finished=finished)
+        return ledger.JobState(job=self.job.name, finished=finished)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,7 +511,7 @@ class Recovery:
     jobs: tuple[RecoveredJob, ...]  # in the plan's order
     notes: tuple[str, ...]  # findings and repairs, for the user
 
-    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.AttemptEntry, ...]:
+    def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.JobState, ...]:
         """Return the unfinished jobs. `needed` maps a job's name to its required number of episodes, None for all."""
         left = (job.left(needed(job.job.name)) for job in self.jobs if job.left() is not None)
         return tuple(entry for entry in left if entry is not None)
@@ -561,29 +548,19 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
     notes += [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
     begun, damaged = ledger.read_attempts(output_directory, plan.run_id)
     notes += damaged
-    retrying = [each for each in begun if each.retry_errors]
     jobs = []
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
-        begun_again = [(each.number, work.finished) for each in retrying for work in each.jobs if work.job == job.name]
-        expected = PlannedEpisodes(
-            name=job.name,
-            seed=job.config.seed,
-            num_episodes=job.config.num_episodes,
-            config_hash=plan.config_hash,
-            retry_errors=retry_errors,
-            retries_begun=tuple(begun_again),
-        )
-        directory = output_directory / job.name
-        recovered, done = _recover_job(directory, job, expected, attempt=attempt, run=plan.run_id)
+        retries = partial(runs_again, attempts=begun, retry_errors=retry_errors)
+        diagnosis = Diagnosis(job=job, config_hash=plan.config_hash, runs_again=retries)
+        recovered, done = _recover_job(output_directory / job.name, diagnosis, attempt=attempt, run=plan.run_id)
         jobs.append(recovered)
         notes += done
     return Recovery(jobs=tuple(jobs), notes=tuple(notes))
 
 
-def _recover_job(
-    directory: Path, job: ledger.PlanEntry, expected: PlannedEpisodes, *, attempt: int, run: str
-) -> tuple[RecoveredJob, list[str]]:
+def _recover_job(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: str) -> tuple[RecoveredJob, list[str]]:
     """Repair the files of a job, and return its state and the notes for the user."""
+    job = diagnosis.job
     if not job.is_to_run:
         return RecoveredJob(job=job), []
     # A directory or pipe may occupy the name of a file. It moves first; all else stays until after the diagnosis.
@@ -602,10 +579,10 @@ def _recover_job(
     notes = list(log.problems)
     torn = "its last line was torn when its process died; that episode was not committed"
     notes += [f"{path}: {torn}" for path in log.torn]
-    if expected.num_episodes is None:
+    if job.config.num_episodes is None:
         said = (report.num_episodes for report in reports if report.num_episodes is not None)
-        expected = replace(expected, num_episodes=next(said, None))
-    diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.lines))
+        diagnosis.job = replace(job, config=replace(job.config, num_episodes=next(said, None)))
+    diagnose(diagnosis, log, read_recordings(directory, job.name, log.lines))
     diagnosis.unreadable += unread
     diagnosis.has_stray_lines = bool(notes)
     notes = [*set_aside, *notes]
@@ -626,4 +603,4 @@ def _recover_job(
     if is_limited_by_steps and recovered.left() is not None:
         why = "it is limited by steps and did not come to its end"
         return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1, why=why)]
-    return recovered, [*notes, *repair_job(directory, job.name, diagnosis, seed=job.config.seed)]
+    return recovered, [*notes, *repair_job(directory, diagnosis)]

@@ -7,7 +7,7 @@ from typing import Any
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
 from isaaclab_arena.results.rows import JobEvidence
-from isaaclab_arena.storage.commits import CommitLine, CommitWriter
+from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import Attempt, PlanEntry, RunPlan, write_run_plan
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
@@ -32,7 +32,7 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
-    [episode] = JobEvidence(job=job, finished=[line], reports=()).episodes
+    [episode] = JobEvidence(job=job, log=CommitLog(lines=(line,)), reports=()).episodes
     return {each.name: each.value(episode) for each in EPISODES}
 
 

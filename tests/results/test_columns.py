@@ -23,6 +23,7 @@ from isaaclab_arena.results.merge import merge_results, records, stale_tables, s
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
+from isaaclab_arena.storage.commits import CommitLog
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.results.evidence import (
@@ -52,7 +53,7 @@ def test_a_table_has_each_column_once_and_each_spread_is_a_column(columns):
 
 @pytest.mark.parametrize("outcomes", ["", "sfteu"])
 def test_every_column_has_a_value_for_a_job_that_left_no_report(outcomes):
-    job = JobEvidence(job=planned(), finished=commit_lines(outcomes), reports=())
+    job = JobEvidence(job=planned(), log=CommitLog(lines=tuple(commit_lines(outcomes))), reports=())
     suite = SuiteEvidence(name="mine", jobs=[job])
     tables: list[tuple[Any, Any]] = [(JOBS, [job]), (SUITES, [suite]), (EPISODES, job.episodes)]
     for columns, rows in tables:
@@ -61,7 +62,7 @@ def test_every_column_has_a_value_for_a_job_that_left_no_report(outcomes):
 
 
 def test_a_column_of_a_table_of_ones_own_is_one_line():
-    evidence = [JobEvidence(job=planned(), finished=commit_lines("sf"), reports=())]
+    evidence = [JobEvidence(job=planned(), log=CommitLog(lines=tuple(commit_lines("sf"))), reports=())]
     steps = dataclasses.replace(JOBS[0], name="steps", kind="Int64", value=lambda job: sum(job.lengths), show=Show.PAGE)
     table = table_of([*JOBS, steps], evidence, swept={"sweep.seed": [3]})
     assert (table["steps"].tolist(), str(table["steps"].dtype), list(table.columns)[-1]) == (

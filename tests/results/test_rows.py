@@ -25,6 +25,7 @@ from isaaclab_arena.results.merge import merge_results, read, records, stale_tab
 from isaaclab_arena.results.rows import JobEvidence, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
+from isaaclab_arena.storage.commits import CommitLog
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.storage.reports import QueryPace, ServerUsage, StartUp
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
@@ -44,7 +45,7 @@ DONE = (report(),)
 
 
 def evidence(outcomes: str = "", *, reports=DONE, **job) -> JobEvidence:
-    return JobEvidence(job=planned(**job), finished=commit_lines(outcomes), reports=list(reports))
+    return JobEvidence(job=planned(**job), log=CommitLog(lines=tuple(commit_lines(outcomes))), reports=list(reports))
 
 
 def row_of(outcomes: str = "s", *reports, **job) -> dict[str, Any]:
@@ -121,7 +122,11 @@ def test_why_a_job_is_no_more_than_the_plan_stands_beside_it(reports, promise, b
 
 
 @pytest.mark.parametrize(
-    ("changes", "because"), [({"unequal": [0]}, "twice"), ({"same_conditions": False}, "versions")]
+    ("changes", "because"),
+    [
+        ({"log": dataclasses.replace(evidence("s").log, unequal_episodes=(0,))}, "twice"),
+        ({"same_conditions": False}, "versions"),
+    ],
 )
 def test_unequal_commits_and_other_versions_take_the_promise_of_equal_bits_away(changes, because):
     row = job_row(dataclasses.replace(evidence("s"), **changes))
@@ -251,7 +256,9 @@ def test_an_episode_beyond_a_decision_changes_no_interval(beyond):
     bar = Bar(name="bar", jobs=("lift",), max_episodes=2, at_least=0.5)
     counts = RateCounts(successes=2, trials=2)
     answer = Answer(question=bar, episodes=2, counts=counts, log_e_value=0.0, needed_log_e_value=1.0)
-    job = JobEvidence(job=planned(), finished=lines, reports=[report(metrics=(HEIGHT,))], answers=[answer])
+    job = JobEvidence(
+        job=planned(), log=CommitLog(lines=tuple(lines)), reports=[report(metrics=(HEIGHT,))], answers=[answer]
+    )
     assert job.needed == 2
     [height] = metrics_of(job)
     assert (len(height.values), height.interval) == (2, None)
@@ -353,7 +360,7 @@ def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what
         latency=Delays(steps=((3, 1),), control_dt=0.05),
     )
     ranks = [report(rank=0, query_s=(0.010, 0.020)), report(rank=1, query_s=(0.030,))]
-    cells = job_row(JobEvidence(job=job, finished=lines, reports=ranks))
+    cells = job_row(JobEvidence(job=job, log=CommitLog(lines=tuple(lines)), reports=ranks))
     assert (cells["latency"], cells["meanwhile"]) == ("3 control steps of 50 ms", "chunk")
     # The episodes have 10 and 11 control steps.
     assert (cells["stale_action_share"], cells["queries_per_s"]) == (pytest.approx(11 / 21), 2.0)
@@ -365,7 +372,7 @@ def test_a_job_with_late_answers_tells_what_was_assumed_what_it_came_to_and_what
 def waiting(outcomes: str, *reports) -> dict[str, object]:
     config = LatencyConfig(steps=(3, 3), meanwhile=Meanwhile.WAIT)
     job = dataclasses.replace(planned(), config=dataclasses.replace(planned().config, latency=config))
-    return job_row(JobEvidence(job=job, finished=commit_lines(outcomes), reports=reports))
+    return job_row(JobEvidence(job=job, log=CommitLog(lines=tuple(commit_lines(outcomes))), reports=reports))
 
 
 def test_while_the_world_waits_nothing_is_stale_and_queries_follow_from_the_lengths_of_episodes():

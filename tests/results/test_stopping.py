@@ -33,7 +33,7 @@ from isaaclab_arena.results.stopping import (
     needed_episodes,
     nothing_but_errors,
 )
-from isaaclab_arena.storage.commits import CommitLine
+from isaaclab_arena.storage.commits import CommitLine, CommitLog
 from isaaclab_arena.storage.ledger import write_attempt
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.growth import assert_grows_linearly
@@ -318,10 +318,10 @@ def test_a_job_of_nothing_but_errors_names_the_commonest():
     ],
 )
 def test_a_job_of_nothing_but_errors_has_failed_once_all_of_them_are_there(outcomes, job, status):
-    evidence = JobEvidence(job=planned(**job), finished=commit_lines(outcomes), reports=[report()])
+    evidence = JobEvidence(job=planned(**job), log=CommitLog(lines=tuple(commit_lines(outcomes))), reports=[report()])
     assert evidence.standing.status is status
     if status is JobResultStatus.FAILED:
-        assert job_row(evidence)["error"] == nothing_but_errors(evidence.finished)
+        assert job_row(evidence)["error"] == nothing_but_errors(evidence.log.lines)
         # An exception of a rank is named before the errors of episodes.
         raised = report(status=ReportedStatus.FAILED, error="ValueError: no", traceback_file="lift/traceback.txt")
         assert job_row(replace(evidence, reports=[raised]))["error"] == "ValueError: no"

@@ -179,8 +179,9 @@ class ClaimServer:
         # While this process commits, no other process may continue the run.
         self.lock = ledger.RunLock(output_directory).hold(alone=False)
         questions, max_equal_errors = request.questions, request.options.max_equal_errors
-        finished = {work.job: work.finished for work in attempt.jobs}
-        self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)
+        self._watch = planning.answer_watch(
+            output_directory, questions, attempt.number, attempt.states, max_equal_errors
+        )
         jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
         self._table = claims.ClaimTable(
             jobs, output_directory, attempt, None, rank=0, lease_s=float("inf"), is_over=is_over
@@ -542,9 +543,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         def must_stop() -> bool:
             return remote.failure is not None or interruption.stop_requested()
 
-        work = queues.claimed_work(
+        queue = queues.DynamicQueue(
             remote,
-            rank=life.rank,
             world_size=attempt.world_size,
             stop_requested=must_stop,
             is_over=lambda job: job in remote.jobs_over,
@@ -552,7 +552,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         )
         # Without the run's directory, the program that drives the run makes the datasets at the end.
         own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
-        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
+        publisher = heartbeat.StatusPublisher(directory, queue.first_status(life.rank, attempt.run_id))
         log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
         with publisher, remote.delivering(), log:
@@ -566,7 +566,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
                 **own_settings,
             )
             asks_questions = bool(request.questions)
-            return job_run.run_jobs(work, settings, publisher, must_stop, asks_questions=asks_questions)
+            return job_run.run_jobs(queue, settings, publisher, must_stop, asks_questions=asks_questions)
 
 
 # A directory for the files of one process, on a disk of its own.

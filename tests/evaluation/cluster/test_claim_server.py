@@ -30,7 +30,7 @@ from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, AttemptEntry
+from isaaclab_arena.storage.ledger import Attempt, JobState
 from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
@@ -47,7 +47,7 @@ ATTEMPT = Attempt(
     versions={},
     git_revision=None,
     machine=Node(host="here", cpu="", cores=1, platform=""),
-    jobs=(AttemptEntry(job="coins"),),
+    jobs=(JobState(job="coins"),),
 )
 NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
 ORDERS = RunOrders(run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, node_directory=None)

@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.cluster.claim_server import Life
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.storage.ledger import AttemptEntry
+from isaaclab_arena.storage.ledger import JobState
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ATTEMPT, ORDERS
 
@@ -107,7 +107,7 @@ def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
     ],
 )
 def test_a_rank_is_called_by_its_run_its_jobs_and_its_number(jobs, life, name):
-    attempt = replace(ATTEMPT, jobs=tuple(AttemptEntry(job=job) for job in jobs))
+    attempt = replace(ATTEMPT, jobs=tuple(JobState(job=job) for job in jobs))
     assert ray_engine.name_of_rank(replace(ORDERS, attempt=attempt), life) == name
     assert repr(ray_engine.RankActor(claim_server=None, rank=life.rank)) == f"rank {life.rank}"
 

@@ -197,7 +197,7 @@ def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]])
     for rank, share in enumerate(shares):
         ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
         runner = JobRunner(ranks)
-        reports.append(runner.run(resolved, episodes=FixedShare(share=tuple(share))))
+        reports.append(runner.run(FixedShare(job=resolved, share=tuple(share))))
         runner.close()
     lines = read_commits(directory / job.name, job.name).lines
     return reports, {line.episode_index: (line.checksum, line.length, line.episode_return) for line in lines}

@@ -10,7 +10,7 @@ from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, M
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
 from isaaclab_arena.interfaces.episode import of_ranges
-from isaaclab_arena.storage.ledger import AttemptEntry
+from isaaclab_arena.storage.ledger import JobState
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 
@@ -197,7 +197,7 @@ def test_a_claim_of_its_own_that_it_does_not_know_of_is_taken_over_by_a_rank_at_
 
 
 JOBS = (coin_job("coins", num_episodes=64), coin_job("steps", num_steps=100, index=1))
-DIVIDED = divided_jobs(JOBS, attempt(1, jobs=tuple(AttemptEntry(job=job.config.name) for job in JOBS)))
+DIVIDED = divided_jobs(JOBS, attempt(1, jobs=tuple(JobState(job=job.config.name) for job in JOBS)))
 CLAIM = Claim(job_index=0, piece=0)
 """Of the episodes 0 to 7."""
 

@@ -12,10 +12,10 @@ from isaaclab_arena.evaluation.claims import ClaimTable
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.planning import divided_jobs
-from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
+from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import AttemptEntry
+from isaaclab_arena.storage.ledger import JobState
 from isaaclab_arena.storage.reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, Notebook, ShrugPolicy
@@ -44,7 +44,7 @@ class World:
         self.beating = set(range(world_size))
         self.beats = Counter()
         self.looks = 0
-        work = tuple(AttemptEntry(job=job.config.name) for job in jobs) if work is None else work
+        work = tuple(JobState(job=job.config.name) for job in jobs) if work is None else work
         self.attempt = attempt(1, world_size=world_size, jobs=work)
         for rank in range(world_size):
             self.beat(rank)
@@ -121,40 +121,32 @@ def jobs_of(*lengths: int, **config):
     )
 
 
-def claimed(assigned) -> ClaimedEpisodes:
-    """Return the episodes of a job that a rank must have got."""
-    assert assigned is not None
-    assert isinstance(assigned.episodes, ClaimedEpisodes)
-    return assigned.episodes
+def task_of(queue: DynamicQueue) -> ClaimedEpisodes:
+    """Return the task that a rank must get."""
+    task = queue.next_job()
+    assert task is not None
+    return task
 
 
-def assigned_by(queue: DynamicQueue) -> AssignedJob:
-    """Return the job that a rank must get."""
-    assigned = queue.next_job()
-    assert assigned is not None
-    return assigned
+def claim_everything(queue: DynamicQueue) -> ClaimedEpisodes:
+    """Claim every piece of the first job that a rank gets, and return the task."""
+    task = task_of(queue)
+    assert list(task.take(range(task.job.config.num_episodes or 0)))
+    return task
 
 
-def claim_everything(queue: DynamicQueue) -> AssignedJob:
-    """Claim every piece of the first job that a rank gets, and return the job."""
-    assigned = assigned_by(queue)
-    assert list(assigned.episodes.take(range(assigned.job.config.num_episodes or 0)))
-    return assigned
-
-
-def run_job(runner: JobRunner, queue: DynamicQueue, assigned, observers=()) -> ReportedStatus:
-    episodes = claimed(assigned)
-    report = runner.run(assigned.job, [*observers, episodes], episodes=episodes)
-    queue.job_ended(assigned.job, failed=report.status is ReportedStatus.FAILED)
+def run_job(runner: JobRunner, queue: DynamicQueue, task: ClaimedEpisodes, observers=()) -> ReportedStatus:
+    report = runner.run(task, [*observers, *task.observers])
+    queue.job_ended(task, failed=report.status is ReportedStatus.FAILED)
     return report.status
 
 
 def run_to_the_end(world: World, rank: int, observers=()) -> list[str]:
     """Run whatever the rank can get, and return the jobs it worked on."""
     queue, runner, names = world.queue(rank), world.runner(rank), []
-    while (assigned := queue.next_job()) is not None:
-        names.append(assigned.job.config.name)
-        run_job(runner, queue, assigned, observers)
+    while (task := queue.next_job()) is not None:
+        names.append(task.job.config.name)
+        run_job(runner, queue, task, observers)
         world.pass_time()
     runner.close()
     world.beat(rank, state=RankState.FINISHED)
@@ -186,8 +178,8 @@ def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
     def race(rank: int) -> None:
         runner = world.runner(rank)
         start.wait()
-        while (assigned := queues[rank].next_job()) is not None:
-            run_job(runner, queues[rank], assigned)
+        while (task := queues[rank].next_job()) is not None:
+            run_job(runner, queues[rank], task)
 
     threads = [threading.Thread(target=race, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -201,7 +193,7 @@ def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
 
 
 def test_one_rank_runs_what_is_not_finished_longest_job_first(tmp_path):
-    work = tuple(AttemptEntry(job=name, finished=done) for name, done in (("job0", ((0, 3), (5, 9))), ("job2", ())))
+    work = tuple(JobState(job=name, finished=done) for name, done in (("job0", ((0, 3), (5, 9))), ("job2", ())))
     world = World(tmp_path, jobs_of(10, 10, 5), world_size=1, work=work)
     assert run_to_the_end(world, 0) == ["job2", "job0"]
     for name, indices in (("job0", [3, 4, 9]), ("job2", [0, 1, 2, 3, 4])):
@@ -215,7 +207,7 @@ def test_several_ranks_share_one_job(tmp_path):
     assert first is not None
     assert second is not None
     assert first.job is second.job
-    takes = [assigned.episodes.take(range(64)) for assigned in (first, second)]
+    takes = [task.take(range(64)) for task in (first, second)]
     shares = [[], []]
     for turn in range(64):
         shares[turn % 2] += islice(takes[turn % 2], 1)
@@ -233,15 +225,14 @@ def test_several_ranks_share_one_job(tmp_path):
     ],
 )
 def test_the_first_rank_leaves_slots_for_the_others(tmp_path, jobs, slots):
-    assert assigned_by(World(tmp_path, jobs, world_size=8).queue(0)).episodes.max_envs(64) == slots
+    assert task_of(World(tmp_path, jobs, world_size=8).queue(0)).max_envs(64) == slots
 
 
 def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):
     world = World(tmp_path, jobs_of(40))
     dying = world.queue(1)
-    assigned = assigned_by(dying)
-    episodes = claimed(assigned)
-    world.runner(1).run(assigned.job, [DiesAfter(7), episodes], episodes=episodes)
+    task = task_of(dying)
+    world.runner(1).run(task, [DiesAfter(7), *task.observers])
     world.die(1)
     run_to_the_end(world, 0)
     committed = world.committed_by("job0")
@@ -261,9 +252,9 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
         if len(waits) == 100:
             world.die(1) if dies else run_job(world.runner(1), other, held)
 
-    assigned = world.queue(0, pause=pause).next_job()
+    task = world.queue(0, pause=pause).next_job()
     assert (len(waits), max(waits) <= 1.0) == (100, True)
-    assert (assigned and list(assigned.episodes.take(range(5)))) == gets
+    assert (task and list(task.take(range(5)))) == gets
 
 
 def test_a_request_to_stop_ends_the_wait(tmp_path):
@@ -279,10 +270,10 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
     world = World(tmp_path, jobs_of(5))
     stopping = []
     interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
-    assigned = assigned_by(interrupted)
-    assert list(islice(assigned.episodes.take(range(5)), 2)) == [0, 1]
+    task = task_of(interrupted)
+    assert list(islice(task.take(range(5)), 2)) == [0, 1]
     stopping.append(True)
-    interrupted.job_ended(assigned.job, failed=False)
+    interrupted.job_ended(task, failed=False)
     world.beat(1, state=RankState.INTERRUPTED)
     run_to_the_end(world, 0)
     assert sorted(world.committed_by("job0")) == [0, 1, 2, 3, 4]
@@ -291,28 +282,27 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
 def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_path, caplog):
     world = World(tmp_path, jobs_of(12, num_envs=1))
     stopped = world.queue(1)
-    assigned = assigned_by(stopped)
-    episodes = claimed(assigned)
-    taking = episodes.take(range(12))
+    task = task_of(stopped)
+    taking = task.take(range(12))
     assert list(islice(taking, 3)) == [0, 1, 2]
-    assert episodes.still_holds(2)
+    assert task.still_holds(2)
     world.fall_silent(1)
     world.pass_time(1.0)
     run_to_the_end(world, 0)
     assert world.clock.now_s >= LEASE_S
-    assert not episodes.still_holds(2)
+    assert not task.still_holds(2)
     assert list(taking) == []
     assert caplog.text.count("others took over a part of job 'job0', and it leaves that to them") == 1
-    stopped.job_ended(assigned.job, failed=False)
+    stopped.job_ended(task, failed=False)
     assert stopped.next_job() is None
 
 
 def test_a_job_that_failed_is_not_tried_by_others_nor_waited_for(tmp_path):
     world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)))
     first, second = world.queue(0), world.queue(1)
-    assigned, other = assigned_by(first), assigned_by(second)
-    assert (assigned.job.config.name, other.job.config.name) == ("bad", "job0")
-    assert run_job(world.runner(0), first, assigned) is ReportedStatus.FAILED
+    task, other = task_of(first), task_of(second)
+    assert (task.job.config.name, other.job.config.name) == ("bad", "job0")
+    assert run_job(world.runner(0), first, task) is ReportedStatus.FAILED
     world.pass_time()
     run_job(world.runner(1), second, other)
     assert second.next_job() is None
@@ -325,8 +315,7 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
     assert dying is not None
     assert dying.num_episodes is None
     assert world.queue(0, stop_requested=lambda: world.clock.now_s > 3.0).next_job() is None
-    episodes = claimed(dying)
-    world.runner(1).run(dying.job, [DiesAfter(3), episodes], episodes=episodes)
+    world.runner(1).run(dying, [DiesAfter(3), *dying.observers])
     world.die(1)
     assert run_to_the_end(world, 0) == ["steps"]
     undisturbed = JobRunner(settings(tmp_path / "undisturbed")).run(world.jobs[0])
@@ -349,10 +338,9 @@ class Storyteller(ShrugPolicy):
 @pytest.mark.parametrize("finished_before", [(), ((0, 2),)])
 def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_stopped(tmp_path, finished_before):
     job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
-    world = World(tmp_path, (job,), work=(AttemptEntry(job="story", finished=finished_before),))
-    assigned = world.queue(1).next_job()
-    episodes = claimed(assigned)
-    world.runner(1).run(job, [DiesAfter(2), episodes], episodes=episodes)
+    world = World(tmp_path, (job,), work=(JobState(job="story", finished=finished_before),))
+    task = task_of(world.queue(1))
+    world.runner(1).run(task, [DiesAfter(2), *task.observers])
     world.die(1)
     assert run_to_the_end(world, 0) == ["story"]
     first = finished_before[0][1] if finished_before else 0
@@ -360,12 +348,12 @@ def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_
 
 
 def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
-    world = World(tmp_path, jobs_of(5), work=(AttemptEntry(job="job0", finished=((0, 5),)),))
+    world = World(tmp_path, jobs_of(5), work=(JobState(job="job0", finished=((0, 5),)),))
     queue = world.queue(0)
-    assigned = assigned_by(queue)
-    assert assigned.num_episodes is None, "another rank may finish the job"
-    assert list(assigned.episodes.take(range(5))) == []
-    assert run_job(world.runner(0), queue, assigned) is ReportedStatus.COMPLETED
+    task = task_of(queue)
+    assert task.num_episodes is None, "another rank may finish the job"
+    assert list(task.take(range(5))) == []
+    assert run_job(world.runner(0), queue, task) is ReportedStatus.COMPLETED
     assert world.queue(1).next_job() is None
 
 
@@ -373,8 +361,8 @@ def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_border
     world = World(tmp_path, jobs_of(11, num_rebuilds=3))
     notebook = Notebook()
     queue = world.queue(0)
-    assigned = assigned_by(queue)
-    assert run_job(world.runner(0), queue, assigned, [notebook]) is ReportedStatus.COMPLETED
+    task = task_of(queue)
+    assert run_job(world.runner(0), queue, task, [notebook]) is ReportedStatus.COMPLETED
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
     assert world.queue(1).next_job() is None
 
@@ -409,10 +397,10 @@ def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(
     queue = world.queue(0)
     claimed = set()
     for _ in range(1000):
-        assigned = queue.next_job()
-        assert assigned is not None
-        claimed.add(assigned.job.config.name)
-        queue.job_ended(assigned.job, failed=False)
+        task = queue.next_job()
+        assert task is not None
+        claimed.add(task.job.config.name)
+        queue.job_ended(task, failed=False)
         world.clock.now_s += 0.01
     assert len(claimed) == 1000
     assert queue.next_job() is None

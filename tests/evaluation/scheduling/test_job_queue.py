@@ -17,16 +17,16 @@ from isaaclab_arena.evaluation.claims import (
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
 from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
-from isaaclab_arena.storage.ledger import AttemptEntry
+from isaaclab_arena.storage.ledger import JobState
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 
 JOBS = tuple(coin_job(f"job{index}", index=index, num_episodes=10) for index in range(5))
-ALL = tuple(AttemptEntry(job=job.config.name) for job in JOBS)
+ALL = tuple(JobState(job=job.config.name) for job in JOBS)
 
 
-def taken(assigned):
-    return {each.job.config.name: list(each.episodes.take(range(10))) for each in assigned}
+def taken(tasks):
+    return {each.job.config.name: list(each.take(range(10))) for each in tasks}
 
 
 def of_rank(rank, work=ALL, *, world_size=2, split=False, jobs=JOBS):
@@ -35,7 +35,7 @@ def of_rank(rank, work=ALL, *, world_size=2, split=False, jobs=JOBS):
 
 
 def test_round_robin_goes_by_the_index_in_the_file_and_hands_out_what_is_not_finished():
-    left = (ALL[1], AttemptEntry(job="job2", finished=((0, 3), (5, 9))), ALL[4])
+    left = (ALL[1], JobState(job="job2", finished=((0, 3), (5, 9))), ALL[4])
     first = of_rank(0, left)
     assert taken(first) == {"job2": [3, 4, 9], "job4": list(range(10))}
     assert [each.num_episodes for each in first] == [3, 10]
@@ -44,7 +44,7 @@ def test_round_robin_goes_by_the_index_in_the_file_and_hands_out_what_is_not_fin
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_split_jobs_give_every_unfinished_episode_to_exactly_one_rank(world_size):
-    left = (AttemptEntry(job="job0", finished=((2, 4),)), *ALL[1:])
+    left = (JobState(job="job0", finished=((2, 4),)), *ALL[1:])
     everything = [taken(of_rank(rank, left, world_size=world_size, split=True)) for rank in range(world_size)]
     for work in left:
         given = sorted(index for shares in everything for index in shares.get(work.job, []))
@@ -55,7 +55,7 @@ def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_o
     unknown = replace(JOBS[0], config=replace(JOBS[0].config, num_episodes=None))
     shares = [of_rank(rank, ALL[:1], world_size=3, split=True, jobs=(unknown,)) for rank in range(3)]
     assert [[each.num_episodes for each in share] for share in shares] == [[0], [], []]
-    work = (AttemptEntry(job="job1", finished=((0, 10),)),)
+    work = (JobState(job="job1", finished=((0, 10),)),)
     assert [len(of_rank(rank, work, split=True)) for rank in range(2)] == [0, 1]
     skipped = replace(JOBS[0], config=replace(JOBS[0].config, status="completed"))
     assert of_rank(0, ALL[:1], jobs=(skipped,)) == []
@@ -64,9 +64,9 @@ def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_o
 def test_the_queue_ends_after_its_last_job():
     queue = FixedQueue(of_rank(0))
     names = []
-    while (assigned := queue.next_job()) is not None:
-        names.append(assigned.job.config.name)
-        queue.job_ended(assigned.job, failed=False)
+    while (task := queue.next_job()) is not None:
+        names.append(task.job.config.name)
+        queue.job_ended(task, failed=False)
     assert names == ["job0", "job2", "job4"]
 
 
@@ -75,8 +75,8 @@ ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
 
 def turns_of(rank, work=ALL, *, split=False, world_size=2):
     start = attempt(2, world_size=world_size, jobs=work)
-    assigned = jobs_of_rank(JOBS, start, rank=rank, split=split, questions=ASKED)
-    return [(each.job.config.name, list(each.episodes.take(range(10)))) for each in assigned]
+    tasks = jobs_of_rank(JOBS, start, rank=rank, split=split, questions=ASKED)
+    return [(each.job.config.name, list(each.take(range(10)))) for each in tasks]
 
 
 def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
@@ -99,7 +99,7 @@ def test_ranks_that_split_jobs_share_each_round():
 
 
 def test_a_compared_job_that_owes_only_its_report_gets_a_turn_without_episodes():
-    work = (AttemptEntry(job="job1", finished=((0, 10),)), AttemptEntry(job="job3", finished=((0, 7),)))
+    work = (JobState(job="job1", finished=((0, 10),)), JobState(job="job3", finished=((0, 7),)))
     assert turns_of(1, work) == [("job1", []), ("job3", [7]), ("job3", [8, 9])]
 
 
@@ -108,15 +108,15 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
     over = {"job3"}
     queue = FixedQueue(jobs_of_rank(JOBS, start, rank=0, split=False, questions=ASKED), over.__contains__)
     names = []
-    while (assigned := queue.next_job()) is not None:
-        names.append(assigned.job.config.name)
-        queue.job_ended(assigned.job, failed=names == ["job0", "job1", "job3", "job1"])
+    while (task := queue.next_job()) is not None:
+        names.append(task.job.config.name)
+        queue.job_ended(task, failed=names == ["job0", "job1", "job3", "job1"])
     assert names == ["job0", "job1", "job3", "job1", "job2", "job4"]
 
 
 def test_a_share_hands_out_nothing_once_its_job_is_over():
     answers = iter([False, False, True])
-    episodes = FixedShare(job_is_over=lambda: next(answers))
+    episodes = FixedShare(job=JOBS[0], is_over=lambda: next(answers))
     assert list(episodes.take(range(10))) == [0, 1]
 
 
@@ -127,13 +127,13 @@ def test_a_job_that_owes_only_its_report_is_asked_about_too():
         asked.append(job)
         return False
 
-    start = attempt(2, world_size=1, jobs=(AttemptEntry(job="job1", finished=((0, 10),)),))
-    (assigned,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=is_over)
-    assert (list(assigned.episodes.take(range(10))), asked) == ([], ["job1"])
+    start = attempt(2, world_size=1, jobs=(JobState(job="job1", finished=((0, 10),)),))
+    (task,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=is_over)
+    assert (list(task.take(range(10))), asked) == ([], ["job1"])
 
 
 def test_a_share_without_an_end_is_handed_out_lazily():
-    indices = FixedShare(finished=((0, 2),)).take(iter(range(10**9)))
+    indices = FixedShare(job=JOBS[0], finished=((0, 2),)).take(iter(range(10**9)))
     assert [next(indices), next(indices)] == [2, 3]
 
 

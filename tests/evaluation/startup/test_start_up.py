@@ -149,7 +149,7 @@ def test_saved_conditions_are_what_the_environment_is_reset_to(tmp_path):
 
 def test_saved_conditions_belong_to_their_episode_also_where_some_have_finished(tmp_path):
     job = saved(coin_job(num_episodes=8, num_envs=2))
-    JobRunner(settings(tmp_path)).run(job, episodes=FixedShare(finished=((0, 3), (5, 6))))
+    JobRunner(settings(tmp_path)).run(FixedShare(job=job, finished=((0, 3), (5, 6))))
     lines = (tmp_path / "coins" / "episode_results_rank0.jsonl").read_text().splitlines()
     lines = {line["episode_index"]: line["success"] for line in map(json.loads, lines)}
     assert lines == {index: bool(TOSSES[index]) for index in (3, 4, 6, 7)}
@@ -212,8 +212,8 @@ def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run(tmp_path):
             parts[-1] += [start.episode.episode_index for start in starts]
 
     job = coin_job(policy_class=Rebuilt, num_episodes=10, num_rebuilds=3)
-    share = FixedShare(finished=((0, 1), (5, 6)), share=((0, 2), (4, 9)))
-    assert JobRunner(settings(tmp_path)).run(job, episodes=share).status is ReportedStatus.COMPLETED
+    share = FixedShare(job=job, finished=((0, 1), (5, 6)), share=((0, 2), (4, 9)))
+    assert JobRunner(settings(tmp_path)).run(share).status is ReportedStatus.COMPLETED
     assert parts == [[1], [4, 6], [7, 8]]
 
 

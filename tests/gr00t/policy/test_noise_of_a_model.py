@@ -74,7 +74,7 @@ def played(directory: Path, package: type[Package], num_envs: int, shares: list,
     reports: list[JobReport] = []
     for rank, share in enumerate(shares):
         ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
-        reports.append(JobRunner(ranks).run(job, episodes=FixedShare(share=share)))
+        reports.append(JobRunner(ranks).run(FixedShare(job=job, share=share)))
     assert [report.error for report in reports] == [None] * len(shares)
     return reports, {line.episode_index: line.checksum for line in read_commits(directory / "limb", "limb").lines}
 

@@ -34,6 +34,7 @@ from isaaclab_arena.storage.episodes import EpisodeExaminer, OpenRecording, open
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
 from tests.security.test_recordings import LEADS, recording
+from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded, write_parts
 
 # Episodes read back without HDF5's library: the same as with it, and nothing passes that the library refuses.
@@ -362,7 +363,7 @@ def test_a_dataset_that_lost_episodes_is_on_the_disk_before_it_replaces_the_old_
     consolidate(write_parts(tmp_path, [0, 1]), dataset)
     noted = files_at_each_flush(monkeypatch, tmp_path)
     dropped = RecordedCopy(episode_index=0, path=dataset, checksum=None)
-    repair_job(tmp_path, "lift", Diagnosis(discarded=[(dropped, None)]), seed=0)
+    repair_job(tmp_path, Diagnosis(job=plan_entry("lift"), discarded=[(dropped, None)]))
     assert noted == [(temporary_path(dataset).name, {temporary_path(dataset).name, dataset.name})]
     assert hdf5.list_episodes(dataset) == [1]
 

@@ -17,10 +17,9 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
-    AttemptEntry,
+    JobState,
     RunLock,
     RunPlan,
-    SettledBatch,
     attempt_numbers,
     attempt_path,
     policy_batches_in_effect,
@@ -101,7 +100,7 @@ def test_a_value_that_a_job_cannot_have_is_named_with_its_place(tmp_path, key, v
 
 
 def test_attempts_come_back_in_order_and_are_never_written_over(tmp_path):
-    first = attempt(1, jobs=(AttemptEntry(job="lift", finished=((0, 3), (7, 8))), AttemptEntry(job="reach")))
+    first = attempt(1, jobs=(JobState(job="lift", finished=((0, 3), (7, 8))), JobState(job="reach")))
     write_attempt(tmp_path, attempt(10, retry_errors=True))
     write_attempt(tmp_path, first)
     with pytest.raises(StorageError, match="exists already"):
@@ -146,16 +145,16 @@ def test_an_attempt_of_another_run_does_not_count(tmp_path):
 
 def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):
     jobs = [planned("lift"), planned("reach"), planned("push")]
-    settle(tmp_path / "lift", SettledBatch(policy_batch=8))
-    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(AttemptEntry(job="lift"),))]) == {"lift": 8}
+    settle(tmp_path / "lift", 8)
+    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(JobState(job="lift"),))]) == {"lift": 8}
     said = [
         attempt(1),
-        attempt(2, jobs=(AttemptEntry(job="lift", policy_batch=4), AttemptEntry(job="reach", policy_batch=16))),
+        attempt(2, jobs=(JobState(job="lift", policy_batch=4), JobState(job="reach", policy_batch=16))),
     ]
     assert policy_batches_in_effect(tmp_path, jobs, [*said, attempt(3)]) == {"lift": 4, "reach": 16}
     (tmp_path / "push").mkdir()
     (tmp_path / "push" / "settled.json").write_text("{")
-    anew = attempt(3, jobs=(AttemptEntry(job="lift", is_rerun=True), AttemptEntry(job="reach", is_rerun=True)))
+    anew = attempt(3, jobs=(JobState(job="lift", is_rerun=True), JobState(job="reach", is_rerun=True)))
     assert policy_batches_in_effect(tmp_path, jobs, [*said, anew]) == {"lift": 8}
 
 
@@ -241,8 +240,8 @@ def test_what_the_first_rank_settles_counts_also_on_a_disk_without_links(tmp_pat
     if not has_links:
         monkeypatch.setattr(os, "link", refuse)
     assert read_settled(tmp_path) is None
-    assert settle(tmp_path, SettledBatch(policy_batch=8)).policy_batch == 8
-    assert settle(tmp_path, SettledBatch(policy_batch=16)).policy_batch == 8
+    assert settle(tmp_path, 8) == 8
+    assert settle(tmp_path, 16) == 8
     assert json.loads((tmp_path / "settled.json").read_text()) == {"policy_batch": 8, "schema_version": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["settled.json"]
 
