@@ -295,24 +295,9 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], o
 class _AsRecorded(RecordedActions[None]):
     """Plays the actions of each recording in its own episode."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._play(played={}, only=None, device=None)
-        self._starting: dict[int, np.ndarray] = {}
-
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take the actions of the episodes that begin."""
-        again = [cast(_Again, start.episode) for start in starts]
-        self._starting = {each.episode_index: each.recording.arrays[layout.ACTIONS] for each in again}
-        self._played = {index: index for index in self._starting}
-        super().start_episodes(env, starts)
-
-    def _read(self, env: Environment, index: int) -> np.ndarray:
+    def _sequence(self, env: Environment, episode: Episode) -> np.ndarray:
         del env
-        return self._starting[index].astype(np.float32)
-
-    def _missing(self, episode_index: int) -> str:
-        return f"there is no recording of {layout.demo_name(episode_index)}"
+        return cast(_Again, episode).recording.arrays[layout.ACTIONS].astype(np.float32)
 
 
 class ReplayJudge(Observer):
