@@ -473,13 +473,7 @@ def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib
         layer = layer.env
     # A method of an environment or a wrapper. True: the pictures of the next reset or step are wanted.
     if callable(getattr(type(layer), "draw_pictures", None)):
-
-        @contextlib.contextmanager
-        def telling(wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
-            layer.draw_pictures(wanted)
-            yield
-
-        return telling
+        return lambda wanted: contextlib.nullcontext(layer.draw_pictures(wanted))
     # A method of an environment around one of robosuite. It returns that one, the observables that are its pictures,
     # and maybe packages beside robosuite whose observables do not depend on pictures.
     if callable(getattr(type(layer), "robosuite_cameras", None)):
