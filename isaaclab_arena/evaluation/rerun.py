@@ -468,15 +468,12 @@ class FilmedEpisode:
     pose_difference: float = 0.0  # largest difference to the recorded poses [m, rad]
 
 
-Tell = Callable[[FilmedEpisode], None]
-
-
 def film_episodes(
     run: Path,
     episodes: Mapping[str, Sequence[int]],
     options: VideoOptions,
     settings: ReplaySettings,
-    tell: Tell,
+    tell: Callable[[FilmedEpisode], None],
     *,
     output_directory: Path | None = None,
 ) -> None:
@@ -529,7 +526,7 @@ class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
     lines: Mapping[int, CommitLine]
-    tell: Tell
+    tell: Callable[[FilmedEpisode], None]
     told: set[int] = field(default_factory=set)  # episodes with a result
     _replayed: dict[int, ReplayedEpisode] = field(default_factory=dict)
 
