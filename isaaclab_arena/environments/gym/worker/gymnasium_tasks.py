@@ -575,6 +575,7 @@ class LiberoTask(gymnasium.Env):
         self._settings = settings
         self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
         self._pictures = [f"{camera}_image" for camera in settings["cameras"]]
+        # LIBERO's own observables do not depend on pictures.
         self._cameras = RobosuiteCameras(task.env, self._pictures, trusted=["libero"])
         self._pictures_wanted = True
         self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
