@@ -26,7 +26,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.video import FilmThreads, VideoFile, caption_bar, line_chart, write_png
+from isaaclab_arena.recording.video import VideoFile, caption_bar, line_chart, write_png
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend, Window
 
@@ -181,18 +181,11 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
     endings: list[str] = []
     video = VideoFile(output, frames_per_second=1 / environment.control_dt, title=output.stem)
 
-    # A thread draws the pictures beside the loop.
-    threads = FilmThreads(1)
-    do = threads.for_a_film()
-
     def add() -> None:
-        threads.raise_failure()
-        [draw] = environment.film_later([0], [specs.VIEWPORT])
-        do(lambda: video.add(draw()[specs.VIEWPORT]))
+        video.add(environment.film([0], [specs.VIEWPORT])[specs.VIEWPORT][0])
 
     try:
-        with closing(threads):
-            rollout(environment, policy, [episode], [_EachStep(add, lambda _, end: endings.append(end))])
+        rollout(environment, policy, [episode], [_EachStep(add, lambda _, end: endings.append(end))])
         video.finish()
     except BaseException:
         video.discard()

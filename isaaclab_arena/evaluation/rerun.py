@@ -295,24 +295,9 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], o
 class _AsRecorded(RecordedActions[None]):
     """Plays the actions of each recording in its own episode."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._play(played={}, only=None, device=None)
-        self._starting: dict[int, np.ndarray] = {}
-
-    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take the actions of the episodes that begin."""
-        again = [cast(_Again, start.episode) for start in starts]
-        self._starting = {each.episode_index: each.recording.arrays[layout.ACTIONS] for each in again}
-        self._played = {index: index for index in self._starting}
-        super().start_episodes(env, starts)
-
-    def _read(self, env: Environment, index: int) -> np.ndarray:
+    def _sequence(self, env: Environment, episode: Episode) -> np.ndarray:
         del env
-        return self._starting[index].astype(np.float32)
-
-    def _missing(self, episode_index: int) -> str:
-        return f"there is no recording of {layout.demo_name(episode_index)}"
+        return cast(_Again, episode).recording.arrays[layout.ACTIONS].astype(np.float32)
 
 
 class ReplayJudge(Observer):
@@ -483,15 +468,12 @@ class FilmedEpisode:
     pose_difference: float = 0.0  # largest difference to the recorded poses [m, rad]
 
 
-Tell = Callable[[FilmedEpisode], None]
-
-
 def film_episodes(
     run: Path,
     episodes: Mapping[str, Sequence[int]],
     options: VideoOptions,
     settings: ReplaySettings,
-    tell: Tell,
+    tell: Callable[[FilmedEpisode], None],
     *,
     output_directory: Path | None = None,
 ) -> None:
@@ -544,7 +526,7 @@ class _Recorder(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
     lines: Mapping[int, CommitLine]
-    tell: Tell
+    tell: Callable[[FilmedEpisode], None]
     told: set[int] = field(default_factory=set)  # episodes with a result
     _replayed: dict[int, ReplayedEpisode] = field(default_factory=dict)
 

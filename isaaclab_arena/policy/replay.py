@@ -12,7 +12,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, StorageError, first_
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.episode import in_words
+from isaaclab_arena.interfaces.episode import Episode, in_words
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.episodes import (
@@ -54,61 +54,33 @@ OptionsT = TypeVar("OptionsT")
 
 
 class RecordedActions(PolicyBase[OptionsT]):
-    """Plays a recorded sequence of actions in each episode, in as many env slots as there are.
+    """Plays a sequence of actions in each episode, in as many env slots as there are; a subclass defines `_sequence`.
 
-    An episode ends with the step of its last recorded action, unless the environment ends it before. A subclass calls
-    `_play` and defines `_read`.
+    An episode ends with the step of its last action, unless the environment ends it before.
     """
 
     traits = PolicyTraits(reproducible=True, batch_invariant=True, pictures="none")
+    device: torch.device | None = None  # where actions wait, None for the environment's
 
-    def _play(self, *, played: Mapping[int, int], only: int | None, device: str | None) -> None:
-        # ``played``: index of the recorded sequence for each episode of the job. ``only``: the one played in every
-        # episode, None if each plays its own. ``device``: where actions wait, None for the environment's; ConfigError
-        # if torch cannot use it.
-        self._played, self._only = played, only
-        self._device = None if device is None else checked_device(device)
+    def __init__(self, config: OptionsT | None = None) -> None:
+        super().__init__(config)
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self._positions = torch.zeros(0, dtype=torch.int64)
 
     @abstractmethod
-    def _read(self, env: Environment, index: int) -> np.ndarray:
-        """Return a recorded sequence, (num_steps, action_dim); PolicyError or StorageError if it cannot be played."""
-
-    @abstractmethod
-    def _missing(self, episode_index: int) -> str:
-        """Return the message that there is nothing to play in an episode."""
-
-    @property
-    def first(self) -> int:
-        """The first sequence that is played."""
-        return next(iter(self._played.values())) if self._only is None else self._only
-
-    def num_episodes(self) -> int | None:
-        """Return the number of recorded sequences that are played, 1 if the same one is played in every episode."""
-        return len(self._played) if self._only is None else 1
-
-    def can_play(self, episode_index: int) -> bool:
-        """Return True if a recorded sequence is there for an episode of the job."""
-        return self._only is not None or episode_index in self._played
+    def _sequence(self, env: Environment, episode: Episode) -> np.ndarray:
+        """Return an episode's actions, (num_steps, action_dim); PolicyError if there are none that can be played."""
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin; PolicyError if some are missing or do not fit."""
         if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
-            device = self._device or env.device
+            device = self.device or env.device
             self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
             self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
             self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
         for start in starts:
-            wanted = start.episode.episode_index
-            if not self.can_play(wanted):
-                raise PolicyError(self._missing(wanted))
-            try:
-                actions = self._read(env, self._played[wanted] if self._only is None else self._only)
-            except StorageError as error:
-                raise PolicyError(str(error)) from error
-
+            actions = self._sequence(env, start.episode)
             # The longest sequence decides the width of the table of actions.
             missing = len(actions) - self._actions.shape[1]
             if missing > 0:
@@ -145,7 +117,44 @@ class RecordedActions(PolicyBase[OptionsT]):
         return (self._lengths > 0) & (self._positions >= self._lengths)
 
 
-class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
+class RecordedSet(RecordedActions[OptionsT]):
+    """Plays recorded sequences by their index; a subclass sets `played`, `only` and `device`, and defines `_read`."""
+
+    played: Mapping[int, int]  # index of the recorded sequence for each episode of the job
+    only: int | None  # the sequence that is played in every episode, None if each plays its own
+
+    @abstractmethod
+    def _read(self, env: Environment, index: int) -> np.ndarray:
+        """Return a recorded sequence, (num_steps, action_dim); PolicyError or StorageError if it cannot be played."""
+
+    @abstractmethod
+    def _missing(self, episode_index: int) -> str:
+        """Return the message that there is nothing to play in an episode."""
+
+    @property
+    def first(self) -> int:
+        """The first sequence that is played."""
+        return next(iter(self.played.values())) if self.only is None else self.only
+
+    def num_episodes(self) -> int | None:
+        """Return the number of recorded sequences that are played, 1 if the same one is played in every episode."""
+        return len(self.played) if self.only is None else 1
+
+    def can_play(self, episode_index: int) -> bool:
+        """Return True if a recorded sequence is there for an episode of the job."""
+        return self.only is not None or episode_index in self.played
+
+    def _sequence(self, env: Environment, episode: Episode) -> np.ndarray:
+        wanted = episode.episode_index
+        if not self.can_play(wanted):
+            raise PolicyError(self._missing(wanted))
+        try:
+            return self._read(env, self.played[wanted] if self.only is None else self.only)
+        except StorageError as error:
+            raise PolicyError(str(error)) from error
+
+
+class ReplayPolicy(RecordedSet[ReplayPolicyCfg]):
     """Plays the ``actions`` of a recording, in as many environments as there are."""
 
     # ConfigError: the recording or the device does not exist, or the recording lacks the requested episodes.
@@ -155,16 +164,16 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
         super().__init__(config)
         # The file of each recorded episode, by index.
         self._files = files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
-        played: dict[int, int] = {}
-        only = None if config.episode_name is None else demo_index(config.episode_name)
+        self.played = {}
+        self.only = None if config.episode_name is None else demo_index(config.episode_name)
         if config.episode_name is None:
-            played = played_episodes(config.episodes, files, source=config.replay_file_path, name=demo_name)
+            self.played = played_episodes(config.episodes, files, source=config.replay_file_path, name=demo_name)
         elif config.episodes is not None:
             raise ConfigError("is given too, and plays one in every episode; give one of them", key="episode_name")
-        elif only not in files:
+        elif self.only not in files:
             message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {demos_in_words(files)}"
             raise ConfigError(message, key="episode_name")
-        self._play(played=played, only=only, device=config.device)
+        self.device = checked_device(config.device)
 
     @classmethod
     def check_options(cls, config: ReplayPolicyCfg) -> None:
@@ -180,8 +189,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
                 f"the actions of {demo_name(index)} in {file} have shape {actions.shape}, not (num_steps, action_dim)"
             )
             raise ConfigError(message, key=_KEY)
-        if config.device is not None:
-            checked_device(config.device)
+        checked_device(config.device)
 
     @classmethod
     def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> Connections:
@@ -210,7 +218,7 @@ class ReplayPolicy(RecordedActions[ReplayPolicyCfg]):
             source=str(file),
             environment=environment,
             seed=seed if isinstance(seed, int) else None,
-            episodes=policy._played if policy._only is None else None,
+            episodes=policy.played if policy.only is None else None,
             holds=f"{len(policy._files)} episodes, {demos_in_words(policy._files)}",
             way_out=WAY_OUT,
         )
@@ -266,10 +274,10 @@ def played_episodes(
     return dict(enumerate(wanted))
 
 
-def checked_device(name: str) -> torch.device:
-    """Return a device that torch can use; ConfigError at the option ``device`` for any other."""
+def checked_device(name: str | None) -> torch.device | None:
+    """Return a device that torch can use, None for None; ConfigError at the option ``device`` for any other."""
     try:
-        return torch.zeros(0, device=name).device
+        return None if name is None else torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         message = f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's"
         raise ConfigError(message, key="device") from error

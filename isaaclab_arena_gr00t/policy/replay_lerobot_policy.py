@@ -17,7 +17,7 @@ from isaaclab_arena.lerobot import layout
 from isaaclab_arena.lerobot.reading import StoredDataset, groups_of, open_dataset, stored_features
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.policy.replay import WAY_OUT, RecordedActions, played_episodes
+from isaaclab_arena.policy.replay import WAY_OUT, RecordedSet, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
@@ -105,7 +105,7 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
 # A policy that replays the actions of a LeRobot dataset.
 
 
-class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
+class ReplayLerobotPolicy(RecordedSet[ReplayLerobotPolicyArgs]):
     """Replays the actions of a LeRobot dataset, in any number of env slots."""
 
     name: ClassVar[str] = "replay_lerobot"
@@ -132,12 +132,12 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         if config.max_steps is not None and config.max_steps < 1:
             problems.append(Problem(f"must be at least 1, got {config.max_steps}", key="max_steps"))
         refuse(problems)
-        played: dict[int, int] = {}
+        self.only, self.played = index, {}
         if index is None:
             source, name = str(self.dataset.root), "trajectory {}".format
-            played = played_episodes(config.episodes, self.dataset.episodes, source=source, name=name)
+            self.played = played_episodes(config.episodes, self.dataset.episodes, source=source, name=name)
         self._joints = read_joint_files(self.settings)
-        self._play(played=played, only=index, device=config.device)
+        self.device = checked_device(config.device)
 
     @classmethod
     def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
@@ -160,7 +160,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             policy = cls(config)
         dataset, only = policy.dataset, config.trajectory_index
         try:
-            wrong, doubts = dataset.held_against_tables(policy._played.values() if only is None else [only])
+            wrong, doubts = dataset.held_against_tables(policy.played.values() if only is None else [only])
             remembered = dataset.remembered()
         except StorageError as error:
             raise ConfigError(str(error), key="dataset_path") from error
@@ -169,14 +169,14 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
         # A replay fits an environment with the recording's seed and options.
         attributes = {
             number: remembered.get(number, {}).get("attributes", {})
-            for number in (policy.first, *policy._played.values())
+            for number in (policy.first, *policy.played.values())
         }
         seed = attributes[policy.first].get("placement_seed", attributes[policy.first].get("seed"))
         worlds = {json_line(remembered.get(number, {}).get("env_args", {})): number for number in attributes}
         if len(worlds) > 1:
             doubts.append(f"{dataset.root} has trajectories of {len(worlds)} environments, which are played in one")
         # The recording may have numbered its episodes differently.
-        recorded_as = {index: attributes[at].get("episode_index", at) for index, at in policy._played.items()}
+        recorded_as = {index: attributes[at].get("episode_index", at) for index, at in policy.played.items()}
         return Description(
             source=str(dataset.root),
             environment=remembered.get(policy.first, {}).get("env_args", {}),
@@ -184,7 +184,7 @@ class ReplayLerobotPolicy(RecordedActions[ReplayLerobotPolicyArgs]):
             episodes=recorded_as if only is None else None,
             holds=f"{len(dataset.episodes)} trajectories, {in_words(dataset.episodes)}",
             way_out=WAY_OUT,
-            unreadable={index: wrong[number] for index, number in policy._played.items() if number in wrong},
+            unreadable={index: wrong[number] for index, number in policy.played.items() if number in wrong},
             doubts=tuple(doubts),
         )
 

@@ -134,8 +134,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
         try:
             described = slots.description
-            if config.max_episode_length is None and described["max_episode_length"] is None:
-                raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
             control_dt = config.control_dt or self._control_dt(described["rates"])
             task_name, facts = self._known_as(config)
             has_pictures = described["renders"] or any(term["image"] for term in described["observation"].values())

@@ -166,7 +166,6 @@ class EnvWorker:
         self._most_ahead = self._options.steps_per_message - 1
         self._num_ahead = 0  # requested with the steps under way
         self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
-        self._replays = not self._is_here and (len(indices) > 1 or self._most_ahead > 0)
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
 
@@ -228,7 +227,7 @@ class EnvWorker:
             message, _ = self._started.receive(timeout_s)
         for name, values in self.numbers.items():
             values[:] = self.shared.arrays[name][:, 0]
-        if self._replays:
+        if not self._is_here:
             self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
         return dict(zip(starting, message["starts"], strict=True))
 
@@ -360,7 +359,7 @@ class EnvWorker:
                 self._played.pop(index, None)
                 if not self.held:  # An environment that raised may have left the process in any state.
                     self.close()
-            elif self._played:
+            elif not self._is_here:
                 self._played[index][1].append(self._asked[0])
 
     def _go_on(self, error: workers.WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:

@@ -42,6 +42,8 @@ class Domain:
         for camera in self.cameras:
             made, names = self._create_camera_sensors(camera)
             readings.update(zip(names, made, strict=True))
+        for reading in readings.values():
+            reading.__module__ = "libero.libero.envs.bddl_base_domain"
         return readings
 
     def _create_camera_sensors(self, camera):
@@ -53,6 +55,10 @@ class Domain:
 
         picture.__dict__["__modality__"] = "image"
         return [picture], [f"{camera}_image"]
+
+    def modify_observable(self, name, attribute, modifier):
+        assert attribute == "sensor"
+        self._observables[name].set_sensor(modifier)
 
     def reset(self):
         self.load()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import mmap
 import os
 import pathlib
 import platform
-import struct
 import sys
 import time
 import types
@@ -51,8 +51,6 @@ REST, MOVE, MOVE_AND_LOOK = range(3)
 REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 """Columns of the results of a step. Each entry of ``info`` has two from there on: its presence and its value."""
 
-_ALIGNMENT_BYTES = 64
-
 
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
@@ -62,49 +60,31 @@ class SharedArrays:
     ) -> None:
         # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
         # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
-        steps = num_slots, 1 + num_ahead
-        layout: dict[str, tuple[typing.Any, tuple[int, ...]]] = {
-            "<moving>": (np.int32, (1,)),
-            "<asked>": (np.uint8, (num_slots,)),
-            "<asked ahead>": (np.int32, (num_slots,)),
-            "<made ahead>": (np.int32, (num_slots,)),
-            "<actions>": (np.float32, (*steps, len(description["action_low"]))),
-            "<results>": (np.float64, (*steps, num_results(description))),
-        }
-        for name, term in description["observation"].items():
-            layout[name] = np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])
-        begins, num_bytes = {}, 0
-        for name, (dtype, shape) in layout.items():
-            begins[name] = num_bytes
-            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            num_bytes += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        steps, terms = (num_slots, 1 + num_ahead), description["observation"]
+        layout: list[tuple[typing.Any, tuple[int, ...]]] = [
+            (np.int32, (1,)),  # moving: the env slot that is reset or stepped, else `NO_SLOT`; the culprit of a death
+            (np.uint8, (num_slots,)),  # asked
+            (np.int32, (num_slots,)),  # asked_ahead: steps beyond the requested one
+            (np.int32, (num_slots,)),  # made_ahead: steps of those made so far
+            (np.float32, (*steps, len(description["action_low"]))),  # actions
+            (np.float64, (*steps, num_results(description))),  # results
+            *((np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])) for term in terms.values()),
+        ]
+        sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for dtype, shape in layout]
+        *begins, num_bytes = itertools.accumulate((-(-size // 64) * 64 for size in sizes), initial=0)
         # The first of the two readers makes the file large enough.
         if os.fstat(descriptor).st_size < num_bytes:
             os.ftruncate(descriptor, num_bytes)
-        self._memory = mmap.mmap(descriptor, num_bytes)
-        arrays = {name: np.ndarray(shape, dtype, self._memory, begins[name]) for name, (dtype, shape) in layout.items()}
-        self._first_result, self._num_steps = begins["<results>"], 1 + num_ahead
-        self._result = struct.Struct(f"={num_results(description)}d")
-        # Env slot that is being reset or stepped, else `NO_SLOT`: the culprit if the worker dies. (1,), int32.
-        self.moving: np.ndarray = arrays.pop("<moving>")
-        self.asked: np.ndarray = arrays.pop("<asked>")  # (num_slots,), uint8
-        self.asked_ahead: np.ndarray = arrays.pop("<asked ahead>")  # steps beyond the requested one, (num_slots,)
-        self.made_ahead: np.ndarray = arrays.pop("<made ahead>")  # steps of those made so far, (num_slots,)
-        self.actions: np.ndarray = arrays.pop("<actions>")  # (num_slots, num_steps, action_dim), float32
-        self.results: np.ndarray = arrays.pop("<results>")  # (num_slots, num_steps, num_results), float64
-        # Observations by term, each (num_slots, num_steps, *shape), uint8 for pictures, else float32.
-        self.arrays: dict[str, np.ndarray] = arrays
+        memory, places = mmap.mmap(descriptor, num_bytes), zip(layout, begins)  # noqa: B905  Python 3.9 has no strict
+        arrays = [np.ndarray(shape, dtype, memory, begin) for (dtype, shape), begin in places]
+        self.moving, self.asked, self.asked_ahead, self.made_ahead, self.actions, self.results, *shown = arrays
+        # Observations by term.
+        self.arrays: dict[str, np.ndarray] = dict(zip(terms, shown))  # noqa: B905  Python 3.9 has no strict
 
     def put(self, slot: int, observation: typing.Mapping[str, np.ndarray], number: int = 0) -> None:
         """Write an env slot's observation of a step or a reset; missing terms keep their values."""
         for name, value in observation.items():
             self.arrays[name][slot, number] = value
-
-    def put_results(self, slot: int, results: typing.Sequence[float], number: int = 0) -> None:
-        """Write the results of an env slot's step."""
-        # struct is ten times as fast as assigning a list to an array.
-        place = self._first_result + (slot * self._num_steps + number) * self._result.size
-        self._result.pack_into(self._memory, place, *results)
 
 
 def num_results(description: typing.Mapping[str, typing.Any]) -> int:
@@ -224,7 +204,7 @@ class Answers:
                 self._raised[slot] = self._told(error)
                 break
             self._shared.put(slot, observation, number)
-            self._shared.put_results(slot, results, number)
+            self._shared.results[slot, number] = results
             self._shared.made_ahead[slot] = number
             if results[TERMINATED] or results[TRUNCATED]:
                 break

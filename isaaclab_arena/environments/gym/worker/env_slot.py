@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import operator
 import random
 import sys
@@ -464,8 +465,6 @@ def _number(value: typing.Any, what: str) -> float:
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
-_CLOCK_TOLERANCE_S = 1e-9
-
 
 def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None:
     """Return the context of a reset or step that tells if its pictures are wanted; None if all are drawn."""
@@ -474,85 +473,19 @@ def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib
         layer = layer.env
     # A method of an environment or a wrapper. True: the pictures of the next reset or step are wanted.
     if callable(getattr(type(layer), "draw_pictures", None)):
-
-        @contextlib.contextmanager
-        def telling(wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  as the hook has it
-            layer.draw_pictures(wanted)
-            yield
-
-        return telling
+        return lambda wanted: contextlib.nullcontext(layer.draw_pictures(wanted))
     # A method of an environment around one of robosuite. It returns that one, the observables that are its pictures,
     # and maybe packages beside robosuite whose observables do not depend on pictures.
     if callable(getattr(type(layer), "robosuite_cameras", None)):
-        cameras = RobosuiteCameras(*layer.robosuite_cameras())
+        asked = layer.robosuite_cameras()
     elif _is_robosuite(layer) and kind_of(layer.observation_space) == "Dict":
         names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
-        cameras = RobosuiteCameras(layer.unwrapped, names)
+        asked = layer.unwrapped, names
     else:
         return None
+    # Imported at its first use, because it needs Gymnasium.
+    cameras = importlib.import_module(f"{__package__}.gymnasium_tasks").RobosuiteCameras(*asked)
     return cameras.drawing if cameras.names else None
-
-
-class RobosuiteCameras:
-    """The cameras of a robosuite environment, whose sensors draw only wanted pictures."""
-
-    def __init__(
-        self, environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
-    ) -> None:
-        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards.
-        # Switching an observable off would reset its clock and change later pictures. So observables stay on, and their
-        # sensors repeat the last picture.
-        allowed = {"robosuite", *trusted}
-        self._environment = environment
-        self._wanted = True
-        self._sensors: dict[str, typing.Any] = {}
-        self._is_drawn: dict[str, bool] = {}
-        self.names: list[str] = []
-        for name in names:
-            observables = environment._observables
-            if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
-                continue
-            # Nothing but the picture depends on its sensor, and each control step has to read it.
-            if all(each._sensor.__module__.partition(".")[0] in allowed for each in observables.values()):
-                off_s = observables[name]._sampling_timestep - environment.control_timestep
-                if abs(off_s) < _CLOCK_TOLERANCE_S:
-                    self.names.append(name)
-
-    @contextlib.contextmanager
-    def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  its only argument
-        """Set if the pictures of the block's reset or step are wanted; RuntimeError if a camera was read too early."""
-        # robosuite calls a new sensor once; that call needs no picture.
-        self._wanted = False
-        for name in self.names:
-            self._replace_sensor(name)
-        self._wanted = wanted
-        yield
-        for name in self.names if wanted else ():
-            is_ours = self._environment._observables[name]._sensor is self._sensors[name]
-            if is_ours and not self._is_drawn[name]:
-                raise RuntimeError(
-                    f"robosuite did not read '{name}' in this step; --eager_pictures draws every picture"
-                )
-
-    def _replace_sensor(self, name: str) -> None:
-        """Install the drawing sensor if it is missing: a reset may create new sensors."""
-        observable = self._environment._observables[name]
-        if observable._sensor is self._sensors.get(name):
-            return
-        sensor, last = observable._sensor, observable.obs
-
-        @functools.wraps(sensor)
-        def draw_if_wanted(cache: dict) -> typing.Any:
-            nonlocal last
-            if self._wanted:
-                last = sensor(cache)
-            self._is_drawn[name] = self._wanted
-            return last
-
-        self._sensors[name] = draw_if_wanted
-        self._environment.modify_observable(name, "sensor", draw_if_wanted)
-        # robosuite's last picture is kept in ``last``, so no picture is missing yet.
-        self._is_drawn[name] = True
 
 
 def _is_robosuite(layer: typing.Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib
@@ -242,6 +243,76 @@ def _robosuite() -> typing.Any:
     return robosuite
 
 
+class RobosuiteCameras:
+    """The cameras of a robosuite environment, whose sensors draw only wanted pictures."""
+
+    def __init__(
+        self, environment: typing.Any, names: typing.Sequence[str], trusted: typing.Sequence[str] = ()
+    ) -> None:
+        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards.
+        # Switching an observable off would reset its clock and change later pictures. So observables stay on, and their
+        # sensors repeat the last picture.
+        allowed = {"robosuite", *trusted}
+        self._environment, self._wanted = environment, True
+        self._sensors: dict[str, typing.Any] = {}
+        self._drawn: set[str] = set()
+        self.names: list[str] = []
+        for name in names:
+            observables = environment._observables
+            if name not in observables or name.replace("_image", "_depth") in observables.keys() - {name}:
+                continue
+            # Nothing but the picture depends on its sensor, and each control step has to read it.
+            if all(each._sensor.__module__.partition(".")[0] in allowed for each in observables.values()):
+                off_s = observables[name]._sampling_timestep - environment.control_timestep
+                if abs(off_s) < 1e-9:
+                    self.names.append(name)
+
+        # A hard reset makes new sensors, and reads each several times.
+        make = getattr(environment, "_create_camera_sensors", None)
+        if make is not None:
+
+            def make_on_demand(*args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
+                sensors, made = make(*args, **kwargs)
+                named = zip(made, sensors)  # noqa: B905  Python 3.9 has no strict
+                return [self._on_demand(*each) if each[0] in self.names else each[1] for each in named], made
+
+            environment._create_camera_sensors = make_on_demand
+
+    @contextlib.contextmanager
+    def drawing(self, wanted: bool) -> typing.Iterator[None]:  # noqa: FBT001  its only argument
+        """Set if the pictures of the block's reset or step are wanted; RuntimeError if a camera was read too early."""
+        # robosuite calls a new sensor once; that call needs no picture, and the last one is kept.
+        self._wanted = False
+        self._drawn.clear()
+        observables = self._environment._observables
+        for name in self.names:
+            sensor = observables[name]._sensor
+            if sensor is not self._sensors.get(name):
+                self._environment.modify_observable(name, "sensor", self._on_demand(name, sensor))
+                self._drawn.add(name)
+        self._wanted = wanted
+        yield
+        for name in self.names if wanted else ():
+            if name not in self._drawn and self._environment._observables[name]._sensor is self._sensors[name]:
+                raise RuntimeError(
+                    f"robosuite did not read '{name}' in this step; --eager_pictures draws every picture"
+                )
+
+    def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
+        last = self._environment._observables[name].obs
+
+        @functools.wraps(sensor)
+        def draw_if_wanted(cache: dict) -> typing.Any:
+            nonlocal last
+            if self._wanted:
+                last = sensor(cache)
+                self._drawn.add(name)
+            return last
+
+        self._sensors[name] = draw_if_wanted
+        return draw_if_wanted
+
+
 # Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
 
 MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
@@ -400,65 +471,6 @@ class ResetSequence:
         self._task.reset()
 
 
-# Draw LIBERO's pictures only if wanted, and turn them as a protocol says.
-
-
-class Cameras:
-    """The cameras of a robosuite 1.4 environment, whose sensors draw only wanted pictures."""
-
-    def __init__(
-        self, environment: typing.Any, names: typing.Sequence[str], *, size: int, shown_size: int | None
-    ) -> None:
-        # robosuite reads a camera at a physics step inside a control step, so a picture cannot be drawn afterwards. Its
-        # observables and their clocks stay, and only the sensors below them repeat the last picture. A reset creates
-        # and calls new sensors, so the creation of sensors is replaced.
-        # ``shown_size`` [pixels] is None for pictures that are not shrunk.
-        self.wanted = True
-        self.drawn: set[str] = set()
-        self._size = size
-        self._shown_size = shown_size
-        self._names = [f"{name}_image" for name in names]
-        if not names:
-            return
-        make = environment._create_camera_sensors
-
-        def make_on_demand(*args: typing.Any, **kwargs: typing.Any) -> tuple[list, list[str]]:
-            sensors, names = make(*args, **kwargs)
-            return [self._on_demand(names[number], sensor) for number, sensor in enumerate(sensors)], names
-
-        environment._create_camera_sensors = make_on_demand
-
-    def shown(self, observation: typing.Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the wanted pictures, turned by 180 degrees; RuntimeError if a camera was read too early."""
-        if not self.wanted or not self._names:
-            return {}
-        missing = [name for name in self._names if name not in self.drawn]
-        if missing:
-            raise RuntimeError(f"robosuite did not read '{missing[0]}' in this step; --eager_pictures draws every one")
-        shown = {name: np.ascontiguousarray(observation[name][::-1, ::-1]) for name in self._names}
-        if self._shown_size in (None, self._size):
-            return shown
-        # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
-        image, size = importlib.import_module("PIL.Image"), (self._shown_size, self._shown_size)
-        return {
-            name: np.asarray(image.fromarray(picture).resize(size, resample=image.BILINEAR))
-            for name, picture in shown.items()
-        }
-
-    def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
-        last = np.zeros((self._size, self._size, 3), np.uint8)
-
-        @functools.wraps(sensor)
-        def draw_if_wanted(cache: dict) -> typing.Any:
-            nonlocal last
-            if self.wanted:
-                last = sensor(cache)
-                self.drawn.add(name)
-            return last
-
-        return draw_if_wanted
-
-
 # Provide the tasks of LIBERO from a checkout, with episodes that start as a benchmark's protocol says.
 
 ROBOSUITE = "1.4."  # the versions of robosuite that LIBERO's code works with begin like this
@@ -562,9 +574,9 @@ class LiberoTask(gymnasium.Env):
         self._states = states
         self._settings = settings
         self._resets = ResetSequence(task, seeds_every_reset=settings["seeds_every_reset"])
-        cameras = settings["cameras"]
-        sizes = {"size": settings["camera_size"], "shown_size": settings["picture_size"]}
-        self._cameras = Cameras(task.env, cameras, **sizes)
+        self._pictures = [f"{camera}_image" for camera in settings["cameras"]]
+        # LIBERO's own observables do not depend on pictures.
+        self._cameras = RobosuiteCameras(task.env, self._pictures, trusted=["libero"])
         self._pictures_wanted = True
         self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
         shown = _states(task.env._get_observations())
@@ -572,7 +584,7 @@ class LiberoTask(gymnasium.Env):
         self.observation_space = spaces.Dict(
             {
                 **{name: spaces.Box(-np.inf, np.inf, value.shape) for name, value in shown.items()},
-                **{f"{camera}_image": spaces.Box(0, 255, (size, size, 3), np.uint8) for camera in cameras},
+                **{name: spaces.Box(0, 255, (size, size, 3), np.uint8) for name in self._pictures},
             }
         )
 
@@ -587,33 +599,39 @@ class LiberoTask(gymnasium.Env):
         waits = self._settings["wait_steps"]
         # The conditions hold libero.fixture_seed, libero.reset_index and libero.init_state. Only the last observation
         # of the reset is shown, so only its pictures are drawn.
-        self._draw_next(last=False)
-        self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
-        self._draw_next(last=waits == 0)
-        observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
+        wanted = self._pictures_wanted
+        with self._cameras.drawing(wanted=False):
+            self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
+        with self._cameras.drawing(wanted and waits == 0):
+            observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
         for number in range(waits):
-            self._draw_next(last=number == waits - 1)
-            observation = self.task.step(list(HOLD))[0]
-        shown = {**_states(observation), **self._cameras.shown(observation)}
-        return shown, {"success": bool(self.task.check_success())}
+            with self._cameras.drawing(wanted and number == waits - 1):
+                observation = self.task.step(list(HOLD))[0]
+        return self._shown(observation), {"success": bool(self.task.check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
-        self._draw_next(last=True)
         native = np.asarray(action, np.float64).copy()
         native[-1] = GRIPPERS[self._settings["gripper"]](native[-1])
-        observation, reward, _, _ = self.task.step(native)
-        shown = {**_states(observation), **self._cameras.shown(observation)}
-        return shown, float(reward), False, False, {"success": bool(self.task.check_success())}
+        with self._cameras.drawing(self._pictures_wanted):
+            observation, reward, _, _ = self.task.step(native)
+        return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
 
     def close(self) -> None:
         """Close the environment."""
         self.task.close()
 
-    def _draw_next(self, *, last: bool) -> None:
-        """Set if the next reading is drawn: only the ``last`` one of a reset or step is shown."""
-        self._cameras.wanted = last and self._pictures_wanted
-        self._cameras.drawn.clear()
+    def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
+        shown, size = _states(observation), self._settings["picture_size"]
+        for name in self._pictures if self._pictures_wanted else ():
+            # OpenGL's pictures begin at the bottom, and policies see them turned by 180 degrees.
+            shown[name] = np.ascontiguousarray(observation[name][::-1, ::-1])
+            if size not in (None, self._settings["camera_size"]):
+                # As openpi_client.image_tools.resize_with_pad; square pictures need no border.
+                image = importlib.import_module("PIL.Image")
+                smaller = image.fromarray(shown[name]).resize((size, size), resample=image.BILINEAR)
+                shown[name] = np.asarray(smaller)
+        return shown
 
 
 def _states(observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ import pytest
 
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
     GRIPPERS,
-    Cameras,
     InitStatesError,
     LiberoTask,
     ResetSequence,
@@ -76,41 +75,56 @@ def test_a_step_takes_the_gripper_as_the_policy_means_it_and_says_when_the_task_
 # LIBERO's cameras draw only what is wanted, at the moment at which robosuite reads them.
 
 
-def looked_at(*, period: int, shown_size: int | None = None) -> tuple[Domain, Cameras, list[np.ndarray]]:
-    np.random.seed(0)
-    domain = Domain(camera_names=["front"], camera_heights=6, camera_widths=6)
-    cameras = Cameras(domain, ["front"], size=6, shown_size=shown_size)
-    cameras.wanted = False
-    domain.reset()
-    domain.renders, pictures = 0, []
-    for number in range(1, 9):
-        cameras.wanted = number % period == 0
-        cameras.drawn.clear()
-        observation = domain.step([0.1 * number, 0, 0, 0, 0, 0, -1])[0]
-        pictures += cameras.shown(observation).values()
-    return domain, cameras, pictures
+def task_with_a_camera(tmp_path, **settings) -> LiberoTask:
+    (tmp_path / "task.bddl").touch()
+    task = ControlEnv(bddl_file_name=tmp_path / "task.bddl", camera_names=["front"], camera_heights=6, camera_widths=6)
+    return LiberoTask(task, STATES, {**SETTINGS, "cameras": ["front"], "wait_steps": 2, **settings})
 
 
-def test_pictures_that_nobody_wants_are_not_drawn_and_the_others_are_the_same():
-    every, cameras, all_pictures = looked_at(period=1)
-    some, _, pictures = looked_at(period=4)
-    assert (every.renders, some.renders) == (8, 2)
-    assert np.array_equal(pictures, [all_pictures[3], all_pictures[7]])
-    assert not np.array_equal(pictures[0], pictures[1])
-    cameras.wanted, every.renders = False, 0
-    every.reset()
-    assert every.renders == 0
+CONDITIONS = {"libero.fixture_seed": 7, "libero.reset_index": 1, "libero.init_state": 0}
 
 
-def test_pictures_are_turned_by_half_a_turn_and_shrunk_and_one_that_was_not_read_is_an_error():
-    domain, cameras, [*_, whole] = looked_at(period=1)
+def looked_at(tmp_path, *, period: int, **settings) -> tuple[Domain, list[np.ndarray]]:
+    """Return LIBERO's environment and the wanted pictures of a reset and of eight steps."""
+    task = task_with_a_camera(tmp_path, **settings)
+    domain = task.task.env
+    domain.renders = 0
+    shown = []
+    for number in range(9):
+        task.draw_pictures(number % period == 0)
+        action = np.array([0.1 * number, 0, 0, 0, 0, 0, -1], np.float32)
+        shown.append(task.step(action)[0] if number else task.reset(options={"conditions": CONDITIONS})[0])
+    pictures = [each["front_image"] for each in shown if "front_image" in each]
+    assert len(pictures) == len(range(0, 9, period))
+    return domain, pictures
+
+
+def test_pictures_that_nobody_wants_are_not_drawn_and_the_others_are_the_same(tmp_path):
+    every, all_pictures = looked_at(tmp_path, period=1)
+    some, pictures = looked_at(tmp_path, period=4)
+    # Only the last of the readings of a reset is drawn.
+    assert (every.renders, some.renders) == (9, 3)
+    assert np.array_equal(pictures, all_pictures[::4])
+    assert not np.array_equal(pictures[1], pictures[2])
+    task = task_with_a_camera(tmp_path)
+    task.draw_pictures(wanted=False)
+    task.task.env.renders = 0
+    task.reset(options={"conditions": CONDITIONS})
+    assert task.task.env.renders == 0
+
+
+def test_pictures_are_turned_by_half_a_turn_and_shrunk_and_one_that_was_not_read_is_an_error(tmp_path):
+    _, [*_, whole] = looked_at(tmp_path, period=1)
     assert whole[-1, -1].any()
     assert not whole[:-1].any()
-    _, _, [*_, small] = looked_at(period=1, shown_size=3)
+    _, [*_, small] = looked_at(tmp_path, period=1, picture_size=3)
     assert small.shape == (3, 3, 3)
-    cameras.drawn.clear()
+    task = task_with_a_camera(tmp_path)
+    task.reset(options={"conditions": CONDITIONS})
+    task.task.env._observables["front_image"]._time = -1.0
+    task.task.env._observables["front_image"]._sampled = True
     with pytest.raises(RuntimeError, match="'front_image'"):
-        cameras.shown(domain._get_observations())
+        task.step(np.zeros(7, np.float32))
 
 
 # Files of initial states are read without unpickling them, and hold an array of numbers or are refused.
