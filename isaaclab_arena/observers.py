@@ -1,8 +1,7 @@
 """The contract of observers, and the data that they receive."""
 
-from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.interfaces.environment import EpisodeStart, Observer, Step, Transition
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 
 __all__ = [
     "Episode",

@@ -3,8 +3,8 @@
 from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.environment import EpisodeStart
 from isaaclab_arena.interfaces.episode import Metric
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks
 from isaaclab_arena.interfaces.specs import Pictures

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, StateTree, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.specs import ArraySpec
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Observer, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
 

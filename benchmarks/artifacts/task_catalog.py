@@ -20,8 +20,8 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
+from isaaclab_arena.interfaces.environment import EpisodeStart
 from isaaclab_arena.interfaces.environment_builder import Variation
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.backends import MujocoBackend

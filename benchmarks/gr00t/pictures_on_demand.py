@@ -19,8 +19,7 @@ from benchmarks.harness.environments import Tally, build, episodes, make_policy
 from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
 from benchmarks.harness.runs import evaluate, one_job
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.environment import Environment, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 
 ENVIRONMENT = "pick_by_colour"

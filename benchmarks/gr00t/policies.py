@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.harness.policies import write_note
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 
 

@@ -33,8 +33,7 @@ from benchmarks.harness.environments import Tally, build, tally
 from benchmarks.harness.measure import Page, PageOptions, Timing, in_turn, markdown_table, median, ratios, run, timed
 from benchmarks.harness.runs import Watched, evaluate, job_results, one_job
 from benchmarks.harness.workers import cpu_s
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena_gr00t.config import (
     ClosedloopPolicyArgs,

@@ -8,9 +8,8 @@ import torch
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.statistics import wilson_interval

@@ -30,9 +30,8 @@ from benchmarks.harness.measure import (
     waited_for_core_s,
 )
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, VideoRecorder

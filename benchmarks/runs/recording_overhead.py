@@ -35,9 +35,8 @@ from benchmarks.harness.measure import (
 )
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.commits import read_commits

@@ -20,9 +20,8 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.events import MomentRing
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
-from isaaclab_arena.interfaces.observer import Observer
 
 TASKS = (
     *("reach", "lift_object", "pick_and_place", "push_to_goal", "push_cube", "stack", "pick_by_colour", "sort_two"),

@@ -26,9 +26,8 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import AXES
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.threads import default_num_threads

@@ -11,8 +11,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, run
 from benchmarks.harness.workers import children, memory_bytes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 
 TEXT = """\
 Each environment has one worker for each of {num_envs} env slots, acts at random, and has every picture of {steps}

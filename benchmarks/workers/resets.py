@@ -18,9 +18,8 @@ from benchmarks.harness.environments import Tally, build, episodes
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 
 CHUNK = 8

@@ -16,8 +16,7 @@ from benchmarks.workers.plain_loop import EPISODE_STEPS
 from isaaclab_arena.distributed.devices import choose_opengl
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 
 _PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
 

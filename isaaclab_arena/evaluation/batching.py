@@ -17,10 +17,9 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, first_line
 from isaaclab_arena.evaluation.process import generators_put_back
 from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action, checked_finished
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec, Pictures, StateTree

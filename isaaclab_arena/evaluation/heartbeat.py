@@ -23,9 +23,8 @@ from rich.text import Text
 
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
 from isaaclab_arena.errors import ArenaError, StorageError
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.logs import LongWork, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.atomic import read_whole

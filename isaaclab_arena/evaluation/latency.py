@@ -18,9 +18,8 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, f
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, PolicyWrapper
 from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_action
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, announced_pictures, shown_to

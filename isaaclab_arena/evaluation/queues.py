@@ -15,9 +15,8 @@ from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.evaluation.claims import Claim, ClaimState, ClaimTable, Measured, slots_to_use
 from isaaclab_arena.evaluation.job import Job, episode_of
 from isaaclab_arena.evaluation.options import Assignment
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.storage.ledger import Attempt
 
 # Hand out a rank's episodes of a job, one at a time as env slots become free.

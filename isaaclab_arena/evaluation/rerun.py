@@ -20,9 +20,8 @@ from isaaclab_arena.evaluation import process, running_episodes, validation
 from isaaclab_arena.evaluation.job import ContentReader, provenance_on
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.content import UNKNOWN
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome, conditions_from_json, split_evenly
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.policy.replay import RecordedActions
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations

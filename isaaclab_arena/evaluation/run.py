@@ -41,7 +41,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
 from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
-from isaaclab_arena.storage import ledger, recovery, reports
+from isaaclab_arena.storage import layout, ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -401,8 +401,10 @@ def consolidate_what_ranks_left(
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for name in (entry.job for entry in attempt.jobs):
         directory = output_directory / name
+        if not (is_all or any(ledger.episode_files(directory)) or any(directory.glob(layout.JOB_BEGUN_PATTERN))):
+            continue
         try:
-            notes, loss = recovery.consolidate_leftovers(directory, name, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, name)
         except DiskUnusableError:
             raise
         except StorageError as error:

@@ -446,8 +446,10 @@ def begin_attempt(
     left = {entry.job for entry in entries}
     to_run = [job for job in request.jobs if job.config.name in left]
     settled = planning.settle_backends(to_run, machinery, known=known, watch=guard)
-    asked = partial(planning.policy_as_served, options=options, output_directory=path)
-    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
+    latencies: dict[str, Delays] = {}
+    if any(job.config.latency is not None for job in to_run):
+        asked = partial(planning.policy_as_served, options=options, output_directory=path)
+        latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
     planning.refuse_slow_backends(to_run, {entry.job: settled.get(entry.job) for entry in entries}, machinery)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.

@@ -2,18 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args, get_origin
 
 import torch
 
-from isaaclab_arena.errors import Problem
-from isaaclab_arena.interfaces import offers, policy_options
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces import policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.episode import Metric
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ChunkTraits, Continuation
 
 
@@ -83,7 +82,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        offers.settle_policy_class(cls, PolicyBase)
+        settle_policy_class(cls)
 
     # Before anything is simulated. ``config`` is an instance of ``config_class``. Each method raises `ConfigError` with
     # every problem, whose ``key`` names the option at fault.
@@ -248,3 +247,68 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def stated_model(self) -> str | None:
         """Return the model that the policy's server states, ``unknown`` if it states none, None without a server."""
         return UNKNOWN if self.is_remote else None
+
+
+# The abilities of a policy class. Nothing else asks where a class defines a method.
+
+# A base's statements about its ``get_action`` do not hold for another one, and must not bypass it.
+_OF_GET_ACTION = ("traits", "pictures_to_see", "act_in_some", "planned", "chunks", "connections")
+# These abilities need several methods.
+_TOGETHER = (("chunks", "look", "chunk_traits"), ("network", "asking"), ("slots_per_call", "fill_calls_up_to"))
+
+
+def settle_policy_class(policy_class: Any) -> None:
+    """Settle a class that derives from `PolicyBase`: its config class, withdrawn methods, offers and traits."""
+    for name in {each.name for each in fields(PolicyTraits)} - {"pictures", "remote"}:
+        value = policy_class.__dict__.get(name, MISSING)
+        # A class may also call something of its own ``metrics``.
+        is_own = not isinstance(value, tuple) or not any(isinstance(each, Metric) for each in value)
+        if value is not MISSING and not (name == "metrics" and is_own):
+            what = f"{policy_class.__name__}.{name}"
+            raise ConfigError(f"{what} has no effect; say traits = PolicyTraits({name}=...) instead")
+
+    # ``MyCfg`` of a class that derives from ``PolicyBase[MyCfg]``, also through others.
+    parameter = _parameter(policy_class)
+    parameter = get_origin(parameter) or parameter
+    is_class = isinstance(parameter, type) and parameter not in (type(None), Any)
+    if is_class and "config_class" not in policy_class.__dict__:
+        policy_class.config_class = parameter
+
+    # A method that a class sets to None gets the default back: it is not offered.
+    for name in [name for name, value in vars(policy_class).items() if value is None]:
+        if callable(getattr(PolicyBase, name, None)):
+            setattr(policy_class, name, vars(PolicyBase)[name])
+
+    # The attributes of `PolicyBase` that the class has of its own, as far as they hold for its ``get_action``.
+    # ``network`` is a name that policies use for their own attributes, so the base has no method of that name.
+    names = [*(name for name in vars(PolicyBase) if not name.startswith("_")), "network", "asking"]
+    below = [vars(each) for each in policy_class.__mro__[: policy_class.__mro__.index(PolicyBase)]]
+    depth = {name: next((number for number, each in enumerate(below) if name in each), len(below)) for name in names}
+    offers = {name for name in names if depth[name] < len(below)}
+    offers -= {name for name in offers if below[depth[name]][name] is vars(PolicyBase).get(name)}
+    offers -= {name for name in _OF_GET_ACTION if depth[name] > depth["get_action"]}
+    for together in _TOGETHER:
+        offers -= set() if offers.issuperset(together) else set(together)
+    policy_class.offers = frozenset(offers)
+
+    traits = policy_class.traits
+    if "traits" not in offers and traits.pictures != "all":
+        # A base's statement about pictures holds for its own `get_action`.
+        traits = replace(traits, pictures="all")
+    if not traits.remote and any(each.traits.remote for each in policy_class.__bases__ if issubclass(each, PolicyBase)):
+        traits = replace(traits, remote=True)
+    if traits is not policy_class.traits:
+        policy_class.traits = traits
+
+
+def _parameter(policy_class: type) -> Any:
+    # Only the class's own bases count: it inherits the value of others anyway.
+    for each in policy_class.__dict__.get("__orig_bases__", ()):
+        origin, arguments = get_origin(each), get_args(each)
+        if origin is PolicyBase:
+            return arguments[0]
+        if isinstance(origin, type) and issubclass(origin, PolicyBase):
+            inner, parameters = _parameter(origin), getattr(origin, "__parameters__", ())
+            if inner in parameters:
+                return arguments[parameters.index(inner)]
+    return None

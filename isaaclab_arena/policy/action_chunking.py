@@ -15,8 +15,7 @@ from torch.nn.functional import pad
 
 from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 
 OptionsT = TypeVar("OptionsT")

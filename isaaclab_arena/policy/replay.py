@@ -11,9 +11,8 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.episode import in_words
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.episodes import (
     find_recordings,

@@ -21,8 +21,7 @@ from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec

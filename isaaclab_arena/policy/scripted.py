@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.sim import math as sim_math
 from isaaclab_arena.sim.backend import Backend, Simulated

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
 

@@ -19,9 +19,8 @@ from av.video.stream import VideoStream
 from PIL import Image, ImageDraw, ImageFont
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.storage import layout

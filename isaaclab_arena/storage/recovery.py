@@ -1,6 +1,5 @@
 """The recovery of a run's directory after a crash: its diagnosis, its repairs, and the rest of the work."""
 
-import errno
 import logging
 import os
 import re
@@ -38,7 +37,6 @@ from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_stand
 
 _LOG = logging.getLogger(__name__)
 _LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
@@ -54,15 +52,12 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
     make_dataset([(episode_index, dataset)], atomic.free_name(directory, name))
 
 
-def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
+def consolidate_leftovers(job_directory: Path, job: str) -> tuple[list[str], str | None]:
     """Copy committed episodes that still have files of their own into the datasets that their lines name."""
     # Return notes for the user, and the finished episodes that lost their recording with the remedy, None without any.
     #
-    # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
-    # no rank has made a dataset, so every episode of the job is checked.
+    # All ranks of the run must have ended. The files come from ranks that died while others finished the job.
     files = list(episode_files(job_directory))
-    if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
-        return [], None
     lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
@@ -94,18 +89,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
-    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
-
-
-def remove_if_empty(directory: Path) -> None:
-    """Remove a directory if it exists and is empty."""
-    with atomic.storage_errors("remove", directory):
-        try:
-            directory.rmdir()
-        except OSError as error:
-            # Another rank may have removed it, or written into it, since the check.
-            if error.errno not in _NOTHING_TO_DO:
-                raise
+    atomic.remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +376,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> l
     directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
         atomic.move_aside(path, directory)
-    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
+    atomic.remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
@@ -428,7 +412,7 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
         yield f"removed {what}: it is recorded elsewhere too" if reason is None else f"set aside {what}: {reason}"
     if len(discarded) > most_notes:
         yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
-    remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
+    atomic.remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
 
 
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:

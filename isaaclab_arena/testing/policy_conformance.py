@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options

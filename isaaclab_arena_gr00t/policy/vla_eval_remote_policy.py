@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import Problem, refuse
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text

@@ -10,9 +10,8 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment, Floo
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Observer, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
 

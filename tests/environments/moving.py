@@ -3,8 +3,7 @@
 import torch
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
-from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import EpisodeStart, Step
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import episode
 

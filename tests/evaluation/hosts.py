@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.evaluation.serving import HostedPolicy, HostSession, PolicyHost
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.evaluation.jobs import coin_job
 

@@ -7,8 +7,8 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import EpisodeStart
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.storage.dataset import consolidate

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.environment import Step, Transition
 from isaaclab_arena.interfaces.specs import SideBySide
 from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations, StepRing
 from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment

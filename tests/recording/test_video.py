@@ -15,9 +15,8 @@ from PIL import Image
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import (

@@ -12,9 +12,9 @@ from isaaclab_arena.environments.events import MOMENT_FIELDS, Facts, FloorFacts,
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import FloorActions, FloorSenses, ObservationTerm
 from isaaclab_arena.environments.mdp.things import ArticulatedAsset, SceneObject
+from isaaclab_arena.interfaces.environment import set_aside
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, Metric
-from isaaclab_arena.interfaces.offers import set_aside
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import ContactSensor, FloorRobot, ScenePart
 

@@ -13,9 +13,8 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer, Transition
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.environments.building import (

@@ -12,9 +12,8 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from tests.environments.gym.gym_fakes import ID

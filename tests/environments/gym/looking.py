@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 

@@ -9,8 +9,8 @@ import torch
 from isaaclab_arena.environments.gym.builder import MetaWorldConfig
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import Observer
 from isaaclab_arena.interfaces.episode import Episode, Outcome
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions

@@ -11,8 +11,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching import FixedBatchPolicy, WideView, batch_of, on_fixed_batch, padded
 from isaaclab_arena.evaluation.latency import QUERIES_PER_S, STALE_SHARE, LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.building import build

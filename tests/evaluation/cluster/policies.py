@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 

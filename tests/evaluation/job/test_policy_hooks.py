@@ -16,9 +16,8 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.catalog import function_policy_class

@@ -19,8 +19,8 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.policy_client import PolicyServer, ServedNetwork, ServerOrders, refuse_unshareable
 from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import Observer
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
@@ -242,7 +242,7 @@ def refused(
         policy_server=config,
     )
     try:
-        refuse_unshareable(policy_class, job, options=options)
+        refuse_unshareable(policy_class, job, config, options=options)
     except ConfigError as error:
         return [f"{problem.key}: {problem.message}" for problem in error.problems]
     return []

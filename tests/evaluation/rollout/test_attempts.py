@@ -13,10 +13,9 @@ from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Observation, Observer, Step, Transition
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.scripted import ScriptedPolicy

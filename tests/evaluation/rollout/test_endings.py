@@ -13,10 +13,9 @@ from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RolloutLimits, RunningEpisodes, ending_of
-from isaaclab_arena.interfaces.environment import Observation, Step
+from isaaclab_arena.interfaces.environment import EpisodeStart, Observation, Observer, Step
 from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.specs import ArraySpec
 from tests.environments.building import build, hold_still, start
 from tests.fakes import Notebook

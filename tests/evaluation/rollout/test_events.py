@@ -24,9 +24,8 @@ from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, SHARE_OF_THE
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy

@@ -9,8 +9,7 @@ from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureErr
 from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.rollout import EnvGroup, Readers, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Stopwatch
-from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures

@@ -11,10 +11,9 @@ import torch
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, Observer
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.evaluation.rollout.test_rollout import episodes, toss
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy

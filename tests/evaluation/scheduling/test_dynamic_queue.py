@@ -13,7 +13,7 @@ from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.queues import AssignedJob, ClaimedEpisodes, DynamicQueue
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.environment import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import AttemptEntry
 from isaaclab_arena.storage.reports import ReportedStatus

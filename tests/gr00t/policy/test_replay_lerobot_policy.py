@@ -12,8 +12,8 @@ from pyarrow import parquet
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.environment import EpisodeStart
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.data.layout import DatasetVersion

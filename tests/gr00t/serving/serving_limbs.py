@@ -12,10 +12,9 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.serving import HostedPolicy, PolicyHost
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.serving.served_job import ServedJob, mapping_of

@@ -12,9 +12,8 @@ from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.lerobot_network import Description, LeRobotNetwork, LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
