@@ -7,8 +7,7 @@ import torch
 
 from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries, Network, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import Entries, Network, NetworkElsewhere, PolicyBase, PolicyCfg, PolicyTraits
 
 
 class NetworkPolicy(PolicyBase[PolicyCfg]):

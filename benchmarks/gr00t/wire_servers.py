@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from isaaclab_arena.evaluation.policy_server import Serving
-from isaaclab_arena.interfaces.policy_traits import Entries
+from isaaclab_arena.interfaces.policy import Entries
 from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
 from isaaclab_arena_gr00t.remote.protocols import OBSERVATION
 from isaaclab_arena_gr00t.remote.vla_eval import ACTION, HELLO, PROTOCOL_VERSION, Message, VlaEvalCodec

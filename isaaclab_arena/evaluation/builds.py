@@ -23,8 +23,7 @@ from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer, Transition
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import announced_pictures
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.recording.recorder import RemoteCommit
 from isaaclab_arena.sim.threads import KERNELS, KernelTimes

@@ -32,16 +32,10 @@ from isaaclab_arena.evaluation.queues import EVERYTHING, EpisodeQueue, RankWork,
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
-from isaaclab_arena.interfaces.environment import (
-    Environment,
-    EpisodeStart,
-    Observation,
-    Observer,
-    Transition,
-    WatchedStart,
-)
+from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric, split_evenly
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.specs import Observation
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy

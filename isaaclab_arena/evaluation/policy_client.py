@@ -23,8 +23,7 @@ from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig
 from isaaclab_arena.distributed.context import variables_of_child
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Entries
+from isaaclab_arena.interfaces.policy import Entries, PolicyBase
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.reports import ServerUsage

@@ -24,7 +24,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLo
 from isaaclab_arena.evaluation import batching, policy_client
 from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, SoFar
 from isaaclab_arena.evaluation.process import Settings, put_back
-from isaaclab_arena.interfaces.policy_traits import Entries, Network
+from isaaclab_arena.interfaces.policy import Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.reports import ServerUsage

@@ -14,8 +14,7 @@ from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Step
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SOLVED_AT_START, EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import refuse_misread
+from isaaclab_arena.interfaces.policy import PolicyBase, refuse_misread
 from isaaclab_arena.interfaces.specs import CAMERAS, CAMERAS_OFF, ArraySpec, Pictures, SideBySide
 from isaaclab_arena.nested import leaves, with_leaves
 

@@ -15,8 +15,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.running_episodes import agreed_instruction, checked_action
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step, WatchedStart
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, shown_to
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, refuse_misread, shown_to
 from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 from isaaclab_arena.nested import with_leaves
 

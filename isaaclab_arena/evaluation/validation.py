@@ -29,12 +29,7 @@ from isaaclab_arena.errors import (
 from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
-from isaaclab_arena.interfaces.environment_builder import (
-    EnvironmentBuilder,
-    Variation,
-    completed,
-    spelled,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options

@@ -15,8 +15,7 @@ from isaaclab_arena import workers
 from isaaclab_arena.checkpoints import read_small_file
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem, refuse
-from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries
+from isaaclab_arena.interfaces.policy import Entries, PolicyCfg
 from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import given_path
 

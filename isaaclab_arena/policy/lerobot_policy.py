@@ -16,8 +16,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
-from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, NetworkElsewhere, PolicyTraits
 from isaaclab_arena.interfaces.specs import (
     CAMERAS,
     CAMERAS_OFF,

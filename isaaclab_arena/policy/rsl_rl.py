@@ -22,8 +22,7 @@ from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
-from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
+from isaaclab_arena.interfaces.policy import Entries, NetworkElsewhere, PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
 
 # Choose a network's observations and their order.

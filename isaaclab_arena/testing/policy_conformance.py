@@ -13,9 +13,8 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, shown_to
 from isaaclab_arena.interfaces.policy_options import declared_options
-from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import CAMERAS, Pictures
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.testing.environment_conformance import (

@@ -15,7 +15,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, PolicyTraits
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.specs import pictures_of
 from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
 from isaaclab_arena_gr00t import config as gr00t_config

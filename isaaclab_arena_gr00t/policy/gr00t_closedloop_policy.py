@@ -19,7 +19,7 @@ from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Entries, NetworkElsewhere
+from isaaclab_arena.interfaces.policy import ChunkTraits, Entries, NetworkElsewhere
 from isaaclab_arena_gr00t import config as gr00t_config
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.observations import wired

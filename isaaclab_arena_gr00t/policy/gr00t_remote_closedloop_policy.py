@@ -9,7 +9,7 @@ import numpy as np
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection

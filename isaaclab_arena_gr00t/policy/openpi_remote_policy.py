@@ -8,8 +8,7 @@ import numpy as np
 
 from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyCfg, PolicyTraits
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, misfits, mistaken_options
 from isaaclab_arena_gr00t.remote.openpi import OpenpiCodec
 from isaaclab_arena_gr00t.remote.protocols import ServerOptions

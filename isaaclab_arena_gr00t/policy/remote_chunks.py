@@ -14,7 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import CAMERAS, in_colours, no_camera, picture_layout
 from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t.observations import answered, in_float32, resized_with_padding

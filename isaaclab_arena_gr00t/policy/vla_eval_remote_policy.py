@@ -10,8 +10,7 @@ import torch
 
 from isaaclab_arena.errors import Problem, refuse
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyCfg, PolicyTraits
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.policy.remote_chunks import RemoteChunks, addressed, misfits, mistaken_options
 from isaaclab_arena_gr00t.remote import vla_eval

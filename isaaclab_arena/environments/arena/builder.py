@@ -30,11 +30,7 @@ from isaaclab_arena.environments.variations.catalogue import Distractors, catalo
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment_builder import (
-    EnvironmentBuilder,
-    EnvironmentSummary,
-    Variation,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentSummary, Variation
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend

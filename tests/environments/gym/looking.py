@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 
 PERIOD = 3
 

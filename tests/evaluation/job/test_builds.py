@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.environment import Transition
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.sim.threads import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp

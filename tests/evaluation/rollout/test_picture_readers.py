@@ -10,8 +10,7 @@ from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.rollout import EnvGroup, Readers, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, EpisodeStart, Observation, Observer
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
