@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.registry import Registry
+from isaaclab_arena.registry import Registry, constants
 
 # The suites of tasks that papers report as one number, by the names of their environments.
 
@@ -81,15 +81,13 @@ ENVIRONMENTS = Registry(
     lookalikes={r"[\w./:-]+-v\d+": "gym:{}", r"[a-z]+(-[a-z]+)*-v3": "metaworld:{}"},
 )
 
+_LIBERO = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
 SUITES = Registry(
     "suite",
     {
-        **{
-            name: f"isaaclab_arena.environments.libero:{name.upper()}"
-            for name in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
-        },
-        "metaworld_mt10": "isaaclab_arena.environments.catalog:METAWORLD_MT10",
-        "metaworld_mt50": "isaaclab_arena.environments.catalog:METAWORLD_MT50",
+        **constants("isaaclab_arena.environments.libero", *_LIBERO),
+        **constants(__name__, "metaworld_mt10", "metaworld_mt50"),
     },
     entry_point_group="isaaclab_arena.suites",
     schemes={
@@ -112,7 +110,7 @@ _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", 
 
 OBJECTS = Registry(
     "object",
-    {name: f"isaaclab_arena.environments.catalog:{name.upper()}" for name in _OBJECTS},
+    constants(__name__, *_OBJECTS),
     entry_point_group="isaaclab_arena.objects",
 )
 
