@@ -25,15 +25,12 @@ __all__ = [
     "make",
 ]
 
-_HOMES = {
-    **dict.fromkeys(
-        ("ArenaError", "ConfigError", "PolicyLostError", "Problem", "StorageError"), "isaaclab_arena.errors"
-    ),
-    **dict.fromkeys(("Comparison", "JobResults", "Results", "compare", "load_results"), "isaaclab_arena.api"),
-    "evaluate": "isaaclab_arena.api.evaluating",
-    "make": "isaaclab_arena.evaluation.gym_ids",
-}
-"""Public name to the module that defines it, which is imported when the name is first used."""
-
-
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "errors": "ArenaError ConfigError PolicyLostError Problem StorageError",
+        "api": "Comparison JobResults Results compare load_results",
+        "api.evaluating": "evaluate",
+        "evaluation.gym_ids": "make",
+    },
+)

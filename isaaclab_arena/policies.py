@@ -5,9 +5,9 @@ from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyBase, PolicyCfg, PolicyTraits
-from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks
-from isaaclab_arena.interfaces.specs import Pictures
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import AnswersChunks, AsksNetwork, PlaysChunks, PolicyTraits
+from isaaclab_arena.interfaces.specs import ChunkTraits, Continuation, Pictures
 from isaaclab_arena.policy.action_chunking import ActionChunkScheduler
 from isaaclab_arena.policy.catalog import POLICIES, register_policy, resolve_policy_class
 

@@ -13,16 +13,23 @@ from isaaclab_arena.errors import MAX_NAME_CHARACTERS, ConfigError, did_you_mean
 
 
 def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package; `homes` maps its names to their defining modules."""
+    """Return `__getattr__` and `__dir__` of a package, whose names are imported when they are first used."""
+    # `homes` maps modules below this package to the names that they define.
+    modules = {name: f"isaaclab_arena.{home}" for home, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(homes[name]), name)
+        value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return load, lambda: sorted({*vars(sys.modules[package]), *modules})
+
+
+def constants(module: str, *names: str) -> dict[str, str]:
+    """Return entries of a `Registry` for constants of a module: a name in lower case for each."""
+    return {name: f"{module}:{name.upper()}" for name in names}
 
 
 class Registry:

@@ -8,8 +8,8 @@ import torch
 from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import Entries, Network, NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import Entries, Network, NetworkElsewhere
 
 
 class NetworkPolicy(PolicyBase[PolicyCfg]):

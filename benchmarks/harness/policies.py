@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import CAMERAS
 
 NOTE = "ARENA_BENCHMARK_NOTE"

@@ -23,7 +23,6 @@ from isaaclab_arena.distributed.devices import selectable_gpu_count, set_up_torc
 from isaaclab_arena.distributed.ranks import initialise, ranks_of_one
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, problems_at
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions, refuse_unknown
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request
@@ -153,7 +152,7 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
     # Values may be path objects, and ``resume=True`` means the run in ``output_dir``.
     options_class, given = RunOptions, asked.given
     if asked.jobs_file is not None:
-        options_class, given = EvalOptions, {**given, "eval_jobs_config": asked.jobs_file}
+        options_class, given = eval_runner.EvalOptions, {**given, "eval_jobs_config": asked.jobs_file}
     known = {option.name for option in fields(options_class)}
     refuse_unknown([f"--{name}" for name in given if name not in known], options_class)
     plain = {
@@ -183,8 +182,8 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
 
 def request_of(asked: Asked, options: RunOptions, *, world_size: int) -> RunRequest:
     """Return the checked request; see `jobs_request` and `job_request`."""
-    if isinstance(options, EvalOptions):
-        return jobs_request(options, (), as_arguments(options))
+    if isinstance(options, eval_runner.EvalOptions):
+        return eval_runner.jobs_request(options, (), as_arguments(options))
     given = asked.only_here
     is_lent = isinstance(given, LentPolicy)
     if options.resume is not None and is_lent and "unknown" in given.content.stated.values():

@@ -21,9 +21,10 @@ from isaaclab_arena.environments.robots.lookup import Finding, findings, known_e
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces import observer, specs
+from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video import VideoFile, caption_bar, line_chart, write_png
@@ -194,7 +195,7 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
 
 
 @dataclass(eq=False)
-class _EachStep(observer.Observer):
+class _EachStep(Observer):
     """Shows the start of an episode and each of its steps, and tells its end in words."""
 
     sees_pictures = False
@@ -203,12 +204,12 @@ class _EachStep(observer.Observer):
     tell: Callable[[int, str], None]
 
     def on_episode_start(
-        self, environment: Environment, starts: Sequence[observer.EpisodeStart], observation: Observation
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         del environment, starts, observation
         self.show()
 
-    def on_step(self, environment: Environment, transition: observer.Transition) -> None:
+    def on_step(self, environment: Environment, transition: Transition) -> None:
         del environment, transition
         self.show()
 

@@ -43,9 +43,9 @@ __all__ = [
     "Variation",
 ]
 
-_HOMES = {
-    name: f"isaaclab_arena.{home}"
-    for home, names in {
+__getattr__, __dir__ = attach(
+    __name__,
+    {
         "config.expansion.suites": "Suite SuiteTask",
         "environments.catalog": "EMBODIMENTS ENVIRONMENTS OBJECTS SUITES",
         "environments.gym.vector_env": "EnvironmentVectorEnv",
@@ -54,9 +54,5 @@ _HOMES = {
         "interfaces.environment_builder": "Background EnvironmentBuilder EnvironmentWrapper Sampler Variation",
         "interfaces.episode": "Episode EpisodeEvents Metric",
         "interfaces.specs": "ArraySpec",
-    }.items()
-    for name in names.split()
-}
-"""Public name to the module that defines it, which is imported when the name is first used."""
-
-__getattr__, __dir__ = attach(__name__, _HOMES)
+    },
+)

@@ -1,11 +1,11 @@
 """The names of environments, suites of them, embodiments and objects; and the objects, which are data alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.registry import Registry
+from isaaclab_arena.registry import Registry, constants
 
 # The suites of tasks that papers report as one number, by the names of their environments.
 
@@ -81,15 +81,13 @@ ENVIRONMENTS = Registry(
     lookalikes={r"[\w./:-]+-v\d+": "gym:{}", r"[a-z]+(-[a-z]+)*-v3": "metaworld:{}"},
 )
 
+_LIBERO = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
 SUITES = Registry(
     "suite",
     {
-        **{
-            name: f"isaaclab_arena.environments.libero:{name.upper()}"
-            for name in ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
-        },
-        "metaworld_mt10": "isaaclab_arena.environments.catalog:METAWORLD_MT10",
-        "metaworld_mt50": "isaaclab_arena.environments.catalog:METAWORLD_MT50",
+        **constants("isaaclab_arena.environments.libero", *_LIBERO),
+        **constants(__name__, "metaworld_mt10", "metaworld_mt50"),
     },
     entry_point_group="isaaclab_arena.suites",
     schemes={
@@ -112,7 +110,7 @@ _OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", 
 
 OBJECTS = Registry(
     "object",
-    {name: f"isaaclab_arena.environments.catalog:{name.upper()}" for name in _OBJECTS},
+    constants(__name__, *_OBJECTS),
     entry_point_group="isaaclab_arena.objects",
 )
 
@@ -120,7 +118,7 @@ OBJECTS = Registry(
 # Objects that can be grasped and moved, and the properties that decide which tasks can use them.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ObjectAsset:
     """A rigid object; its file holds one body ``body`` on a free joint ``free``, centred on its origin."""
 
@@ -130,6 +128,7 @@ class ObjectAsset:
     half_height: float  # from its centre to the surface it rests on [m]
     grasp_width: float  # widest distance between the fingers for a grasp from above [m]
     footprint_radius: float  # of the circle around it, seen from above [m]
+    _: KW_ONLY
     round: bool  # True: it looks the same from all sides, so any yaw of the gripper fits
     oblong: bool = False  # True: only a grasp along its own y axis fits, its width along x being larger
     top: float | None = None  # from its centre to its highest point [m]; None: half_height
@@ -148,28 +147,15 @@ class ObjectAsset:
         }
 
 
-def _object(
-    name: str, words: str, half_height: float, grasp_width: float, footprint_radius: float, **more: Any
-) -> ObjectAsset:
-    """Return an object of this package, whose file has its name."""
-    return ObjectAsset(
-        name=name,
-        words=words,
-        asset=f"objects/{name}.xml",
-        half_height=half_height,
-        grasp_width=grasp_width,
-        footprint_radius=footprint_radius,
-        **{"round": False, **more},
-    )
-
-
-# Name and words, then half height, width between the fingers, and radius from above [m].
-CUBE = _object("cube", "red cube", 0.025, 0.05, 0.0354)
-CYLINDER = _object("cylinder", "green cylinder", 0.035, 0.048, 0.024, round=True)
-CAN = _object("can", "blue can", 0.05, 0.0624, 0.0312, round=True)
-BLUE_CUBE = _object("blue_cube", "blue cube", 0.025, 0.05, 0.0354)
-BOTTLE = _object("bottle", "violet bottle", 0.08, 0.029, 0.03, inner_radius=0.03, round=True)
-MUG = _object("mug", "pink mug", 0.045, 0.064, 0.06, oblong=True)
-CRACKER_BOX = _object("cracker_box", "yellow cracker box", 0.10, 0.06, 0.0808, oblong=True)
-PLATE = _object("plate", "white plate", 0.009, 0.18, 0.09, round=True)
-BIN = _object("bin", "blue bin", 0.0, 0.196, 0.1386, top=0.07)
+# Name, words and file, then half height, width between the fingers, and radius from above [m].
+CUBE = ObjectAsset("cube", "red cube", "objects/cube.xml", 0.025, 0.05, 0.0354, round=False)
+CYLINDER = ObjectAsset("cylinder", "green cylinder", "objects/cylinder.xml", 0.035, 0.048, 0.024, round=True)
+CAN = ObjectAsset("can", "blue can", "objects/can.xml", 0.05, 0.0624, 0.0312, round=True)
+BLUE_CUBE = ObjectAsset("blue_cube", "blue cube", "objects/blue_cube.xml", 0.025, 0.05, 0.0354, round=False)
+BOTTLE = ObjectAsset("bottle", "violet bottle", "objects/bottle.xml", 0.08, 0.029, 0.03, inner_radius=0.03, round=True)
+MUG = ObjectAsset("mug", "pink mug", "objects/mug.xml", 0.045, 0.064, 0.06, round=False, oblong=True)
+CRACKER_BOX = ObjectAsset(
+    "cracker_box", "yellow cracker box", "objects/cracker_box.xml", 0.10, 0.06, 0.0808, round=False, oblong=True
+)
+PLATE = ObjectAsset("plate", "white plate", "objects/plate.xml", 0.009, 0.18, 0.09, round=True)
+BIN = ObjectAsset("bin", "blue bin", "objects/bin.xml", 0.0, 0.196, 0.1386, round=False, top=0.07)

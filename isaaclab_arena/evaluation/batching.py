@@ -21,8 +21,8 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Continuation, PolicyTraits, announced_pictures, shown_to
+from isaaclab_arena.interfaces.policy import Continuation, PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec, Pictures, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.testing import environment_conformance as conformance

@@ -25,8 +25,8 @@ from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_i
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.policy.catalog import LentPolicy
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, content_hash, node, provenance_of, versions
 from isaaclab_arena.storage.json_values import json_line

@@ -26,21 +26,21 @@ from isaaclab_arena.evaluation.builds import BuiltGroups, GroupBuilder, RankSett
 from isaaclab_arena.evaluation.heartbeat import RankState, StatusPublisher
 from isaaclab_arena.evaluation.job import Job, provenance_on, with_length
 from isaaclab_arena.evaluation.latency import QueryTimes, late_groups
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.planning import AnswerWatch, RunRequest
 from isaaclab_arena.evaluation.process import Watchdog, put_back
 from isaaclab_arena.evaluation.queues import DynamicQueue, FixedQueue, FixedShare, Task
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Phase, RolloutLimits, RolloutResult, Stopwatch
 from isaaclab_arena.evaluation.validation import environment_args
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric, split_evenly
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.specs import Observation
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
-from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL

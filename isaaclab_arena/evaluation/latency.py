@@ -21,9 +21,9 @@ from isaaclab_arena.evaluation.running_episodes import action_tensor, checked_ac
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, announced_pictures, shown_to
+from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, HoldAction
 from isaaclab_arena.policy.action_chunking import ChunkPlayer
 from isaaclab_arena.storage.reports import MAX_QUERY_TIMES, QueryPace

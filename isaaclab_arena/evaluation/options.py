@@ -209,7 +209,8 @@ class RunOptions(
     def check(self) -> None:
         """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""
         # For every check: the option, whether it is wrong, and the message.
-        is_new, known = self.resume is None, did_you_mean(self.assignment, Assignment)
+        is_new, is_known = self.resume is None, self.assignment in set(Assignment)
+        known = "" if is_known else did_you_mean(self.assignment, Assignment)
         mistakes = [
             ("num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"),
             ("fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"),
@@ -226,7 +227,7 @@ class RunOptions(
                 self.presets is not None and is_no_solver_here(self.presets),
                 f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment",
             ),
-            ("assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"),
+            ("assignment", not is_known, f"there is no '{self.assignment}'{known}"),
             ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
             (
                 "rerun",

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig
 from isaaclab_arena.distributed.context import variables_of_child
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem
@@ -145,11 +145,10 @@ class SoFar:
 DEVICE_OPTION = "policy_device"
 
 
-def refuse_unshareable(policy_class: type[PolicyBase], job: JobConfig, *, options: Collection[str] | None) -> None:
+def refuse_unshareable(
+    policy_class: type[PolicyBase], job: JobConfig, server: PolicyServerConfig, *, options: Collection[str] | None
+) -> None:
     """Raise `ConfigError` with every reason why a job's policy cannot be in its policy server."""
-    server = job.policy_server  # without one nothing is refused
-    if server is None:
-        return
     problems = []
     if server.max_batch < job.num_envs:
         message = f"{job.num_envs} env slots of a rank do not fit into {server.max_batch}; give {job.num_envs} or more"

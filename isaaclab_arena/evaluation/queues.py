@@ -19,7 +19,6 @@ from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRanges, EpisodeRecord, contain, count_episodes, of_ranges
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.storage.ledger import Attempt
 
 # A rank's work on a job: its episodes, handed out one at a time as env slots become free.
@@ -460,7 +459,7 @@ class _HeldPiece:
 def queue_of_rank(
     request: planning.RunRequest,
     attempt: Attempt,
-    answers: AnswerWatch,
+    answers: planning.AnswerWatch,
     *,
     output_directory: Path,
     rank: int,

@@ -18,13 +18,13 @@ import torch
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError, first_line
 from isaaclab_arena.evaluation import running_episodes
 from isaaclab_arena.evaluation.running_episodes import Phase, PolicyAnswer, RolloutLimits, RunningEpisodes, Stopwatch
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.environment_builder import Background, background_of
 from isaaclab_arena.interfaces.episode import SOLVED_AT_START, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, refuse_misread, seen_by
-from isaaclab_arena.interfaces.specs import CAMERAS
+from isaaclab_arena.interfaces.specs import CAMERAS, Observation
 from isaaclab_arena.nested import with_leaves
 
 # Start episodes: their conditions, instruction and env slot, and the control steps made in the meantime.

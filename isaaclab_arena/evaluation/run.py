@@ -27,21 +27,12 @@ from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import (
-    condition_sets,
-    heartbeat,
-    job_run,
-    planning,
-    process,
-    queues,
-    run_start,
-    validation,
-)
+from isaaclab_arena.evaluation import condition_sets, heartbeat, job_run, planning, process, queues, run_start
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
-from isaaclab_arena.evaluation.process import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
-from isaaclab_arena.storage import ledger, recovery, reports
+from isaaclab_arena.storage import layout, ledger, recovery, reports
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -67,7 +58,7 @@ class ActiveRun:
     plan: ledger.RunPlan
     attempt: ledger.Attempt
     watch: heartbeat.RankWatch
-    interruption: Interruption
+    interruption: process.Interruption
     progress: AbstractContextManager[None]  # shows it; entered once this rank is ready for its first episode
     until_tables: ExitStack  # closes after the tables are written
 
@@ -96,7 +87,7 @@ class RunHost(ABC):
     shows_results: bool = True  # on stdout
     writes_report: bool = False  # unless an option forbids it
     # Listens for signals that ask to stop, from the plan to the tables.
-    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
+    listen: Callable[[], AbstractContextManager[process.Interruption]] = process.watch_for_interruption
 
     @abstractmethod
     def play(self, active: ActiveRun) -> Played:
@@ -289,7 +280,7 @@ def request_for(jobs_file: JobsFile, options: RunOptions, **others: Any) -> plan
     """Return the request for a run of a job file's jobs, see `RunRequest`; `ConfigError` with every problem."""
     # `others`: `policy` of `resolve_jobs`, and fields of `RunRequest`.
     jobs_file = limited(jobs_file, options.limit)
-    jobs = validation.resolve_jobs(
+    jobs = resolve_jobs(
         jobs_file.readable_jobs,
         file=jobs_file.path,
         known=jobs_file.problems,
@@ -403,8 +394,10 @@ def consolidate_what_ranks_left(
     # `is_all`: the ranks are on other nodes and never make datasets. A full disk raises `DiskUnusableError`.
     for name in attempt.states:
         directory = output_directory / name
+        if not (is_all or any(ledger.episode_files(directory)) or any(directory.glob(layout.JOB_BEGUN_PATTERN))):
+            continue
         try:
-            notes, loss = recovery.consolidate_leftovers(directory, name, is_all=is_all)
+            notes, loss = recovery.consolidate_leftovers(directory, name)
         except DiskUnusableError:
             raise
         except StorageError as error:

@@ -29,12 +29,7 @@ from isaaclab_arena.errors import (
 from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
-from isaaclab_arena.interfaces.environment_builder import (
-    EnvironmentBuilder,
-    Variation,
-    completed,
-    spelled,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import conditions_from_json
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
@@ -405,22 +400,23 @@ class _Resolver:
         options = dict(job.policy_config_dict)
 
         # A class with its own `from_dict` checks its options itself, and an object has them.
-        if lent is not None or "from_dict" in policy_class.offers:
-            policy_client.refuse_unshareable(policy_class, job, options=None)
+        declared = None
+        if lent is None and "from_dict" not in policy_class.offers:
+            with problems_at(below="policy_type"):
+                declared = declared_options(policy_class)
+        known = None if declared is None else declared.names
+        if job.policy_server is not None:
+            policy_client.refuse_unshareable(policy_class, job, job.policy_server, options=known)
+        if declared is None:
             found = {"policy_class": policy_class, "policy_options": options, "policy_placement": {}, "lent": lent}
             return found, asked.offers, []
 
         # The options: the job's, the command line's, and those of this process because of its device.
         owner = f"policy '{job.policy_type}'"
-        with problems_at(below="policy_type"):
-            declared = declared_options(policy_class)
-        known = declared.names
-        policy_client.refuse_unshareable(policy_class, job, options=known)
         placement: dict[str, Any] = {}
         if known is not None:
-            options |= {key: value for key, value in self.overrides.items() if key in known}
-            if "num_envs" in known:
-                options["num_envs"] = num_envs
+            own = {**self.overrides, "num_envs": num_envs}
+            options |= {key: value for key, value in own.items() if key in known}
             placement = self._placement(policy_class, declared, options, is_served=job.policy_server is not None)
         whole, checked = {**options, **placement}, list[Problem]()
         config, unread = _read_sound(partial(declared.read, owner=owner), whole)

@@ -26,7 +26,6 @@ from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_bytes
-from isaaclab_arena.storage.layout import poster_file
 
 # Draw captions into images, scale images, and write them as PNG or as a small poster.
 
@@ -347,7 +346,7 @@ class EpisodeVideo:
         self._write_latest(f": {record.outcome or 'not measured'}")
         for camera, file in self.files.items():
             # The poster is written first: a finished video always has one.
-            write_poster(poster_file(file.path), self._latest[camera])
+            write_poster(layout.poster_file(file.path), self._latest[camera])
             file.finish()
         if sheet is not None:
             frames = *self._samples.first_and_middle(), self._latest[next(iter(self.files))]

@@ -31,20 +31,12 @@ __all__ = [
     "write_episode",
 ]
 
-_HOMES = {
-    "Interval": "isaaclab_arena.results.statistics",
-    "MergedResults": "isaaclab_arena.results.merge",
-    "RecordedEpisode": "isaaclab_arena.storage.episode_file",
-    "Tables": "isaaclab_arena.results.merge",
-    "list_episodes": "isaaclab_arena.storage.episodes",
-    "merge_results": "isaaclab_arena.results.merge",
-    "read": "isaaclab_arena.results.merge",
-    "read_attributes": "isaaclab_arena.storage.episodes",
-    "read_episode": "isaaclab_arena.storage.episodes",
-    "verify_episodes": "isaaclab_arena.storage.episodes",
-    "wilson_interval": "isaaclab_arena.results.statistics",
-    "write_episode": "isaaclab_arena.storage.episodes",
-}
-"""Public name to the module that defines it, which is imported when the name is first used."""
-
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "results.merge": "MergedResults Tables merge_results read",
+        "results.statistics": "Interval wilson_interval",
+        "storage.episode_file": "RecordedEpisode",
+        "storage.episodes": "list_episodes read_attributes read_episode verify_episodes write_episode",
+    },
+)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import mujoco
 import numpy as np
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, first_line
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, first_line
 from isaaclab_arena.paths import not_a_plain_file
 
 # Find the files that an MJCF file makes MuJoCo open, which must all lie below one directory.
@@ -59,6 +59,20 @@ def files_of(mjcf: Path) -> dict[Path, Path]:
         ways = _named_files(list(dict.fromkeys(found.values())))
         found.update({path: path.resolve() for path in ways if path.is_file()})
     return found
+
+
+def part_files(what: str, asset: str) -> dict[str, Path]:
+    """Return an MJCF file and its references by role and relative path; empty for a file of this package."""
+    mjcf = (ASSETS / asset).resolve()
+    if mjcf.is_relative_to(ASSETS):
+        return {}
+    try:
+        files = sorted(set(files_of(mjcf).values()))
+    except OSError as error:
+        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+    directory = mjcf.parent
+    names = [file.relative_to(directory).as_posix() if file.is_relative_to(directory) else str(file) for file in files]
+    return {f"{what} {name}": file for name, file in zip(names, files, strict=True)}
 
 
 def content_key(mjcf: Path) -> ContentKey:

@@ -207,3 +207,14 @@ def names_aside(directory: Path, name: str) -> Iterator[Path]:
 def free_name(directory: Path, name: str) -> Path:
     """Return the first free one of `names_aside`."""
     return next(path for path in names_aside(directory, name) if not os.path.lexists(path))
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory if it exists and is empty."""
+    with storage_errors("remove", directory):
+        try:
+            directory.rmdir()
+        except OSError as error:
+            # Another rank may have removed it, or written into it, since the check.
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise

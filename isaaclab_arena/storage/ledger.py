@@ -18,9 +18,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage import atomic, json_values, layout
-from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
-from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ PROBE_PATTERN = ".seen_by_all.*.tmp"
 """Names of the files by which ranks find out whether they share a directory; one stays if rank 0 dies meanwhile."""
 
 _LEFT_BEFORE_BEGINNING = re.compile(
-    rf"{re.escape(LOCK_FILE)}|{translate(PROBE_PATTERN)}|\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp"
+    rf"{re.escape(layout.LOCK_FILE)}|{translate(PROBE_PATTERN)}|\.{re.escape(layout.RUN_PLAN_FILE)}\..+\.tmp"
 )
 
 
@@ -46,7 +44,7 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         if path.exists() and not path.is_dir():
             raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
         if not holds_no_run(path):
-            way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
+            way_out = "go on with that run by --resume, or " if (path / layout.RUN_PLAN_FILE).is_file() else ""
             message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
             raise ConfigError(Problem(message, key="--output_dir"))
 
@@ -58,7 +56,7 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         raise ConfigError(Problem(f"'{path}' cannot be written", key=option))
     if output_dir is not None:
         return path
-    with storage_errors("make a directory in", path):
+    with atomic.storage_errors("make a directory in", path):
         return make_dated_directory(path)
 
 
@@ -78,8 +76,8 @@ def holds_no_run(path: Path) -> bool:
 def clear_unbegun(path: Path) -> None:
     """Remove the files of a run that died before its plan was written. The caller holds the run's lock exclusively."""
     for entry in path.iterdir():
-        if entry.name != LOCK_FILE and _LEFT_BEFORE_BEGINNING.fullmatch(entry.name):
-            with storage_errors("remove", entry):
+        if entry.name != layout.LOCK_FILE and _LEFT_BEFORE_BEGINNING.fullmatch(entry.name):
+            with atomic.storage_errors("remove", entry):
                 entry.unlink(missing_ok=True)
 
 
@@ -93,8 +91,8 @@ class RunLock(AbstractContextManager["RunLock"]):
     """The lock of one existing output directory, held by this process."""
 
     def __init__(self, output_directory: Path) -> None:
-        self._path = output_directory / LOCK_FILE
-        with storage_errors("make", self._path):
+        self._path = output_directory / layout.LOCK_FILE
+        with atomic.storage_errors("make", self._path):
             # Child processes must not keep the lock after this process has ended, hence O_CLOEXEC. A child that
             # inherits the descriptor on purpose holds the lock as long as it runs.
             self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,6 +1,5 @@
 """The recovery of a run's directory after a crash: its diagnosis, its repairs, and the rest of the work."""
 
-import errno
 import logging
 import os
 import re
@@ -22,14 +21,7 @@ from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, contradiction, parse_line, read_commits
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
-from isaaclab_arena.storage.episodes import (
-    EpisodeExaminer,
-    in_words,
-    list_episodes,
-    read_attributes,
-    read_checksums,
-)
-from isaaclab_arena.storage.ledger import datasets, episode_files
+from isaaclab_arena.storage.episodes import EpisodeExaminer, in_words, list_episodes, read_attributes, read_checksums
 from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_standing, read_job_reports
 
 # Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
@@ -39,7 +31,6 @@ from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_stand
 
 _LOG = logging.getLogger(__name__)
 _LINES_AND_REPORTS = (layout.COMMIT_FILE_PATTERN, layout.JOB_REPORT_PATTERN, layout.JOB_BEGUN_PATTERN)
-_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
@@ -55,15 +46,12 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
     make_dataset([(episode_index, dataset)], atomic.free_name(directory, name))
 
 
-def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False) -> tuple[list[str], str | None]:
+def consolidate_leftovers(job_directory: Path, job: str) -> tuple[list[str], str | None]:
     """Copy committed episodes that still have files of their own into the datasets that their lines name."""
     # Return notes for the user, and the finished episodes that lost their recording with the remedy, None without any.
     #
-    # All ranks of the run must have ended. The files come from ranks that died while others finished the job. `is_all`:
-    # no rank has made a dataset, so every episode of the job is checked.
-    files = list(episode_files(job_directory))
-    if not (files or is_all or any(job_directory.glob(layout.JOB_BEGUN_PATTERN))):
-        return [], None
+    # All ranks of the run must have ended. The files come from ranks that died while others finished the job.
+    files = list(ledger.episode_files(job_directory))
     lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
@@ -77,7 +65,7 @@ def consolidate_leftovers(job_directory: Path, job: str, *, is_all: bool = False
                     continue
         notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
     notes += consolidate_parts(job_directory, job, parts)
-    recorded = {index for path in datasets(job_directory, job) for index in list_episodes(path)}
+    recorded = {index for path in ledger.datasets(job_directory, job) for index in list_episodes(path)}
     # An error stands without its recording; see `Diagnosis.lost`.
     counted = {
         index for index, line in lines.items() if line.checksum is not None and line.outcome is not Outcome.ERROR
@@ -95,18 +83,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} recorded episodes into {name}"
-    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
-
-
-def remove_if_empty(directory: Path) -> None:
-    """Remove a directory if it exists and is empty."""
-    with atomic.storage_errors("remove", directory):
-        try:
-            directory.rmdir()
-        except OSError as error:
-            # Another rank may have removed it, or written into it, since the check.
-            if error.errno not in _NOTHING_TO_DO:
-                raise
+    atomic.remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +115,12 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
     by_index, examiner = {line.episode_index: line for line in lines}, EpisodeExaminer()
     try:
         held: list[tuple[Path, list[int]]] = []
-        for path in datasets(job_directory, job):
+        for path in ledger.datasets(job_directory, job):
             try:
                 held.append((path, list_episodes(path)))
             except DamagedFileError as error:
                 unreadable.append((path, str(error)))
-        parts = [(path, [index]) for path, index in episode_files(job_directory)]
+        parts = [(path, [index]) for path, index in ledger.episode_files(job_directory)]
         for path, indices in chain(held, told(parts, "checking", f"job '{job}'")):
             try:
                 examined = examiner.examine(path, indices)
@@ -370,16 +347,16 @@ def repair_job(job_directory: Path, diagnosis: Diagnosis) -> list[str]:
 
 def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> list[str]:
     """Move all files of a job to ``set_aside/attempt_<attempt>``, so that it can start over. Return the repairs."""
-    parts = [path for path, _ in episode_files(job_directory)]
+    parts = [path for path, _ in ledger.episode_files(job_directory)]
     # Commit lines and reports move last, because they mark the job as begun.
     lines = sorted(path for pattern in _LINES_AND_REPORTS for path in job_directory.glob(pattern))
-    files = [*parts, *datasets(job_directory, job), *lines, *job_directory.glob(layout.SERVED_MODEL_FILE)]
+    files = [*parts, *ledger.datasets(job_directory, job), *lines, *job_directory.glob(layout.SERVED_MODEL_FILE)]
     if not files:
         return []
     directory = job_directory / layout.SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
         atomic.move_aside(path, directory)
-    remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
+    atomic.remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
@@ -415,7 +392,7 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
         yield f"removed {what}: it is recorded elsewhere too" if reason is None else f"set aside {what}: {reason}"
     if len(discarded) > most_notes:
         yield f"set aside {len(discarded) - most_notes} more recordings of episodes"
-    remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
+    atomic.remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
 
 
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:
@@ -468,7 +445,7 @@ def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
     found = {}
     for job in sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")}):
         directory = output_directory / job
-        files = [*datasets(directory, job), *(path for path, _ in episode_files(directory))]
+        files = [*ledger.datasets(directory, job), *(path for path, _ in ledger.episode_files(directory))]
         first = next(((path, index) for path in files for index in list_episodes(path)[:1]), None)
         said = None if first is None else recorded_config_hash(read_attributes(*first).get("provenance"))
         if said is not None:
@@ -567,7 +544,7 @@ def _recover_job(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: st
     set_aside = []
     patterns = (*_LINES_AND_REPORTS, layout.SETTLED_FILE, layout.SERVED_MODEL_FILE)
     named = [path for pattern in patterns for path in sorted(directory.glob(pattern))]
-    for path in [*named, *datasets(directory, job.name), *(path for path, _ in episode_files(directory))]:
+    for path in [*named, *ledger.datasets(directory, job.name), *(path for path, _ in ledger.episode_files(directory))]:
         try:
             atomic.check_plain(path)
         except DamagedFileError as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isaaclab_arena.registry import Registry, attach
+from isaaclab_arena.registry import Registry, attach, constants
 
 if TYPE_CHECKING:
     from isaaclab_arena.distributed.context import is_a_rank
@@ -15,13 +15,9 @@ __all__ = [
     "selectable_gpu_count",
 ]
 
-_HOMES = {
-    "is_a_rank": "isaaclab_arena.distributed.context",
-    "selectable_gpu_count": "isaaclab_arena.distributed.devices",
-}
-"""Public name to the module that defines it, which is imported when the name is first used."""
-
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__getattr__, __dir__ = attach(
+    __name__, {"distributed.context": "is_a_rank", "distributed.devices": "selectable_gpu_count"}
+)
 
 _TASK_FILES = Path(__file__).parent / "tasks"
 
@@ -34,10 +30,7 @@ TRACK_MOTION = _TASK_FILES / "track_motion.yaml"
 
 TASKS = Registry(
     "training task",
-    {
-        name: f"isaaclab_arena.training:{name.upper()}"
-        for name in ("cartpole", "reach", "push_cube", "velocity_go1", "walk_humanoid", "track_motion")
-    },
+    constants(__name__, "cartpole", "reach", "push_cube", "velocity_go1", "walk_humanoid", "track_motion"),
     entry_point_group="isaaclab_arena.training_tasks",
 )
 """Name to the task's file or, in other packages, to a mapping with the content of such a file."""

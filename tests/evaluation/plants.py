@@ -3,8 +3,7 @@
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, HoldAction, Step
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, PolicyTraits
+from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 POLE = 1.2

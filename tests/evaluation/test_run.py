@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.run import how_to_go_on, resuming_command, typed_command
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_attempts

@@ -26,8 +26,7 @@ from isaaclab_arena.evaluation.serving import (
 )
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec, Pictures
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from tests.evaluation.hosts import CountingPolicy, CountingTogetherPolicy, hosting, played, showing

@@ -9,8 +9,8 @@ import torch
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.connections import Connections, entries, set_entries
 from isaaclab_arena.interfaces.episode import Metric
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits, refuse_misread, seen_by
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import refuse_misread, seen_by
 from isaaclab_arena.interfaces.specs import Pictures, in_colours, picture_layout
 from isaaclab_arena.policy import policy_base
 from tests.fakes import ShrugPolicy

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits, announced_pictures
+from isaaclab_arena.interfaces.policy import PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy_traits import announced_pictures
 from isaaclab_arena.policy.catalog import ObjectPolicy, function_policy_class
 from isaaclab_arena.policy.replay import ReplayPolicy
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy

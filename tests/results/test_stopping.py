@@ -14,8 +14,8 @@ from scipy.special import beta
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.planning import AnswerWatch
 from isaaclab_arena.interfaces.episode import POLICY_LOST
-from isaaclab_arena.results.commit_watch import AnswerWatch
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.testing.one_rule import rule, rules
 from tests.testing.point import SeenPoint

@@ -25,21 +25,17 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES, ActionModeName
 from isaaclab_arena.environments.mdp.task import FloorTask, Task
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment
-from isaaclab_arena.environments.robots.lookup import find_embodiment, part_files
+from isaaclab_arena.environments.robots.lookup import find_embodiment
 from isaaclab_arena.environments.variations.catalogue import Distractors, catalogue, surface_textures
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.interfaces.environment_builder import (
-    EnvironmentBuilder,
-    EnvironmentSummary,
-    Variation,
-)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentSummary, Variation
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
-from isaaclab_arena.sim.scene import CameraPose, ScenePart, compose_scene
+from isaaclab_arena.sim.scene import CameraPose, ScenePart, compose_scene, part_files
 
 _SAMPLES = 16  # drawn starts in which a robot has to reach all things
 _POSITION = ".position"

@@ -17,11 +17,11 @@ import torch
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
 from isaaclab_arena.environments.robots.embodiment import TABLE, Embodiment, described_embodiment, read_description
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
-from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, files_of, stamps
+from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, stamps
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,20 +81,6 @@ def _failing(embodiment: Embodiment, key: ContentKey, name: str) -> tuple[str, .
         if not each.fails:
             _LOG.warning("embodiment %s: %s: %s", name, each.key, each.message)
     return tuple(f"{name}: {each.key}: {each.message}" for each in found if each.fails)
-
-
-def part_files(what: str, asset: str) -> dict[str, Path]:
-    """Return an MJCF file and its references by role and relative path; empty for a file of this package."""
-    mjcf = (ASSETS / asset).resolve()
-    if mjcf.is_relative_to(ASSETS):
-        return {}
-    try:
-        files = sorted(set(files_of(mjcf).values()))
-    except OSError as error:
-        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
-    directory = mjcf.parent
-    names = [file.relative_to(directory).as_posix() if file.is_relative_to(directory) else str(file) for file in files]
-    return {f"{what} {name}": file for name, file in zip(names, files, strict=True)}
 
 
 # Measure a robot's motions, and compare them with its description.

@@ -14,8 +14,7 @@ from isaaclab_arena.evaluation.batching import (
     unlike_itself,
 )
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import ChunkTraits, PolicyTraits
+from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage.reports import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of

@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.sim.threads import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp
@@ -99,6 +99,10 @@ class SlowToDraw(CoinEnvironment):
     """Counts how often what draws its pictures is loaded."""
 
     num_loads = 0
+
+    def __init__(self, config: CoinConfig, num_envs: int) -> None:
+        super().__init__(config, num_envs)
+        self.observation_spec = {**self.observation_spec, "camera_obs": {}}
 
     def load_renderer(self) -> None:
         self.num_loads += 1

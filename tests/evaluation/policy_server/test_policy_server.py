@@ -242,7 +242,7 @@ def refused(
         policy_server=config,
     )
     try:
-        refuse_unshareable(policy_class, job, options=options)
+        refuse_unshareable(policy_class, job, config, options=options)
     except ConfigError as error:
         return [f"{problem.key}: {problem.message}" for problem in error.problems]
     return []

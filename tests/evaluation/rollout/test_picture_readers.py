@@ -11,8 +11,7 @@ from isaaclab_arena.evaluation.rollout import EnvGroup, Readers, next_starts, pi
 from isaaclab_arena.evaluation.running_episodes import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes

@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyTraits
 from tests.evaluation.rollout.test_rollout import episodes, toss
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment

@@ -15,8 +15,7 @@ from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollo
 from isaaclab_arena.evaluation.running_episodes import checked_answer, unsound_slots
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import CAMERAS_OFF, ArraySpec, SideBySide
 from tests.environments.gym.gym_running import IN_WORKERS, run
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy

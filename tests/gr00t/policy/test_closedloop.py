@@ -17,8 +17,7 @@ from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.policy_traits import Continuation
+from isaaclab_arena.interfaces.policy import Continuation, PolicyBase
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
 from tests.fakes_environment import ActionLog, episodes

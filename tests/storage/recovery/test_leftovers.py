@@ -13,8 +13,8 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
+from isaaclab_arena.storage.atomic import remove_if_empty
 from isaaclab_arena.storage.ledger import TRANSITIONS, write_run_plan
-from isaaclab_arena.storage.recovery import remove_if_empty
 from tests.end_to_end.launching import ROOT, environment
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import ForkServer
