@@ -1,8 +1,10 @@
-"""Logging of a process, its standard streams, and reports of long work."""
+"""Logging of a process, its standard streams, reports of long work, and the times of kernels in the lines of Warp."""
 
 import logging
 import os
+import re
 import sys
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterator
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from isaaclab_arena.errors import StorageError
 
@@ -186,3 +188,55 @@ def told(
         yield item
     if listener is not None:
         listener(LongWork(doing, len(items), len(items)))
+
+
+# Measure the time that this process has spent on Warp's kernels, without importing Warp.
+
+_MODULE_LOADED = re.compile(
+    r"\s*Module .+ load on device '.+' took (?P<ms>\d+(\.\d+)?) ms +\((?P<how>compiled|cached)\)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTimes:
+    """Time spent on kernels [s]."""
+
+    compile_s: float = 0.0  # modules compiled here, loading included
+    load_s: float = 0.0  # modules found in the cache
+    wait_s: float = 0.0  # waiting for other processes of this machine to compile or load
+
+    @property
+    def total_s(self) -> float:
+        """Sum of all times [s]."""
+        return self.compile_s + self.load_s + self.wait_s
+
+    def __add__(self, other: Self) -> "KernelTimes":
+        return KernelTimes(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def since(self, earlier: Self) -> "KernelTimes":
+        """Return the times since ``earlier``."""
+        return KernelTimes(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
+
+
+class KernelLedger:
+    """Sums the times that threads report."""
+
+    _lock = threading.Lock()
+    times = KernelTimes()  # the sum
+
+    def add(self, times: KernelTimes) -> None:
+        """Add times to the sum."""
+        with self._lock:
+            self.times += times
+
+
+KERNELS = KernelLedger()  # the times of this process so far
+
+
+def module_times(message: str) -> KernelTimes:
+    """Return the time of a module in a line of Warp's log; zero times for any other line."""
+    found = _MODULE_LOADED.match(message)
+    if found is None:
+        return KernelTimes()
+    seconds = float(found["ms"]) / 1e3
+    return KernelTimes(compile_s=seconds) if found["how"] == "compiled" else KernelTimes(load_s=seconds)

@@ -18,7 +18,7 @@ from benchmarks.gpu.results import EpisodesRow, Evaluation, GpuOptions, measure_
 from benchmarks.gr00t.checkpoint import save_random_checkpoint, write_policy_yaml
 from benchmarks.harness.measure import in_turn, run
 from benchmarks.harness.runs import evaluate, job_results, one_job
-from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.distributed.devices import default_num_threads
 
 
 @dataclass(frozen=True, kw_only=True)

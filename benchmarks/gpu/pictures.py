@@ -21,9 +21,9 @@ from benchmarks.gpu.throughput import (
 )
 from benchmarks.harness.environments import CPU
 from benchmarks.harness.measure import run
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.sim.threads import default_num_threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,10 @@ from benchmarks.gpu.results import GpuOptions, PhysicsRow, measure_all, unknown_
 from benchmarks.harness.environments import CPU, build
 from benchmarks.harness.measure import in_turn, run
 from benchmarks.harness.workers import module
-from isaaclab_arena.distributed.devices import on_cpu
+from isaaclab_arena.distributed.devices import default_num_threads, on_cpu
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.backends import MujocoBackend
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 

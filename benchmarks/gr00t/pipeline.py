@@ -15,7 +15,7 @@ from benchmarks import ROOT
 from benchmarks.gr00t.checkpoint import write_policy_yaml
 from benchmarks.gr00t.policy import GR00T, JobSize, Run, run_job
 from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, median, ratios, run, spread
-from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.distributed.devices import default_num_threads
 
 
 @dataclass(frozen=True, kw_only=True)

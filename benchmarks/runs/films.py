@@ -29,6 +29,7 @@ from benchmarks.harness.measure import (
     timed,
     waited_for_core_s,
 )
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
@@ -37,7 +38,6 @@ from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import FilmThreads, VideoFile, VideoRecorder
 from isaaclab_arena.sim.backend import VisibleWorld
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.sim.warp_cameras import Camera, RayTracer
 
 ENVIRONMENT = "lift_object"

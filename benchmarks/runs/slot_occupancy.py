@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from benchmarks.harness.coins import CoinOptions, Coins
 from benchmarks.harness.environments import build, make_policy, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.sim.threads import default_num_threads
 
 TASKS = ("reach", "lift_object", "pick_and_place", "open_drawer", "push_to_goal", "stack", "sort_two")
 

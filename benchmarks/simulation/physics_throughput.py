@@ -16,7 +16,7 @@ from mujoco.batch import Batch
 
 from benchmarks.harness.environments import build
 from benchmarks.harness.measure import Table, Timing, in_turn, median, ratios, run, timed
-from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.distributed.devices import default_num_threads
 
 BACKEND = "backend"
 VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)

@@ -22,6 +22,7 @@ from PIL import Image, ImageDraw
 from benchmarks import RESULTS
 from benchmarks.harness.environments import build, make_policy, success_rate
 from benchmarks.harness.measure import Page, PageOptions, markdown_table, run
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import AXES
@@ -31,7 +32,6 @@ from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.backend import VisibleWorld
-from isaaclab_arena.sim.threads import default_num_threads
 
 NUM_MOMENTS = 40
 _MOMENTS_PER_SHEET = 20

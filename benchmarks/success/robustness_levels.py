@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.artifacts.task_catalog import level_value
 from benchmarks.harness.environments import build, make_policy, success_rate, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.sim.threads import default_num_threads
 
 TASKS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("lift_object", {"object": "cube"}),

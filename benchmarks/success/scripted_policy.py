@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.harness.environments import build, make_policy, tally
 from benchmarks.harness.measure import Page, PageOptions, Table, run
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.sim.threads import default_num_threads
 
 Tasks = tuple[tuple[str, Mapping[str, Any]], ...]
 

@@ -19,10 +19,9 @@ import torch.distributed
 from benchmarks.harness.workers import serve
 from benchmarks.training.processes import LearningStopwatch
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices import set_up_torch
+from isaaclab_arena.distributed.devices import default_num_threads, set_up_torch
 from isaaclab_arena.distributed.ranks import Neighbours, between_neighbours, initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import learner as learner_module
 from isaaclab_arena.training.checkpoints import networks_of
 from isaaclab_arena.training.config import TrainingConfig, read_train_options, training_config

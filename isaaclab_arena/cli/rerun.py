@@ -13,7 +13,7 @@ from pydantic import Field
 
 from isaaclab_arena.cli.main import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
-from isaaclab_arena.distributed.devices import check_device_exists, visible_gpu_count
+from isaaclab_arena.distributed.devices import check_device_exists, default_num_threads, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.evaluation.process import signals_handled
 from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
@@ -22,7 +22,6 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import STATE
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import layout, ledger, reports
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes

@@ -424,3 +424,10 @@ def on_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[tor
     torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in order], out=staged)
     there = dict(zip(order, staged.to(device, non_blocking=True).split(sizes), strict=True))
     return [there[number].view(tensor.dtype).reshape(tensor.shape) for number, tensor in enumerate(tensors)]
+
+
+def default_num_threads(local_world_size: int = 1) -> int:
+    """Return this rank's share of the usable cores, at least 1; ``local_world_size`` ranks share the machine."""
+    # A container or `taskset` may limit the cores of this process.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // max(1, local_world_size))

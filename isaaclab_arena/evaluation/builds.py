@@ -27,8 +27,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures
 from isaaclab_arena.interfaces.specs import CAMERAS
+from isaaclab_arena.logs import KERNELS, KernelTimes
 from isaaclab_arena.recording.recorder import RemoteCommit
-from isaaclab_arena.sim.threads import KERNELS, KernelTimes
 from isaaclab_arena.storage.atomic import FileThereError, write_text
 from isaaclab_arena.storage.contents import changes
 from isaaclab_arena.storage.json_values import json_text, read_versioned

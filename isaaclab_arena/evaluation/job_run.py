@@ -19,6 +19,7 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig, compared_groups
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import ConfigError, DamagedFileError, DiskUnusableError, JobTimeoutError
 from isaaclab_arena.evaluation.batching import PolicyWrapper
@@ -41,7 +42,6 @@ from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.episode_file import Compression

@@ -16,7 +16,7 @@ import torch
 
 from isaaclab_arena.config.schema import Delays
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, machine_identity
-from isaaclab_arena.distributed.devices import visible_gpu_count
+from isaaclab_arena.distributed.devices import default_num_threads, visible_gpu_count
 from isaaclab_arena.distributed.launch import leave_for_launcher
 from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
@@ -24,7 +24,6 @@ from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.paths import now
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import atomic, layout, ledger, recovery, reports
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents, changes, versions

@@ -15,7 +15,7 @@ import torch
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
-from isaaclab_arena.distributed.devices import set_up_torch
+from isaaclab_arena.distributed.devices import default_num_threads, set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import builds, job_run, process, queues, rerun, validation
@@ -26,7 +26,6 @@ from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_fro
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage import contents, layout, ledger, recovery
 from isaaclab_arena.storage.atomic import read_whole, write_text
 from isaaclab_arena.storage.commits import CommitLine, read_commits

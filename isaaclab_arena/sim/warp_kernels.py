@@ -21,8 +21,8 @@ import warp
 
 from isaaclab_arena.distributed.devices import gpu_address, visible_gpu_count
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.logs import KERNELS, KernelTimes, module_times
 from isaaclab_arena.sim.backend import Capture, capture_on
-from isaaclab_arena.sim.threads import KERNELS, KernelTimes, module_times
 
 _LOG = logging.getLogger(__name__)
 _TURN = threading.RLock()

@@ -17,12 +17,11 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.distributed import context as this_process
-from isaaclab_arena.distributed.devices import set_up_torch
+from isaaclab_arena.distributed.devices import default_num_threads, set_up_torch
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.process import program
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.training import config as settings
 from isaaclab_arena.training.config import TrainOptions  # the command table finds it here
 

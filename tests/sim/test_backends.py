@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.evaluation.process import callbacks, set_callbacks
 from isaaclab_arena.sim.backend import Backend, StartState, changed
 from isaaclab_arena.sim.backends import BackendChoice, MujocoBackend, faster_backend, make_backend, physics_step_s
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
-from isaaclab_arena.sim.threads import callbacks, default_num_threads, set_callbacks
 from tests.sim.arm_and_cube import JOINTS, PARTS, everyone, only, start_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")

@@ -6,11 +6,11 @@ from typing import Any, Literal
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.evaluation.validation import recorded_environment_job
 from isaaclab_arena.paths import expanded
-from isaaclab_arena.sim.threads import default_num_threads
 
 ROBOMIMIC_ID = "isaaclab_arena/environment-v0"
 """The id in files that were written for robomimic, which have to stay readable."""

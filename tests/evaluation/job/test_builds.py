@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.policy import PolicyTraits
-from isaaclab_arena.sim.threads import KernelTimes
+from isaaclab_arena.logs import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job, settings

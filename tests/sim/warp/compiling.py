@@ -10,7 +10,7 @@ from pathlib import Path
 
 import warp
 
-from isaaclab_arena.sim.threads import KERNELS
+from isaaclab_arena.logs import KERNELS
 from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
 

@@ -15,7 +15,7 @@ import torch
 import warp
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.threads import KernelLedger, KernelTimes, module_times
+from isaaclab_arena.logs import KernelLedger, KernelTimes, module_times
 from isaaclab_arena.sim.warp_kernels import (
     Launcher,
     check_driver,
