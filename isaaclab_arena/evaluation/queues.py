@@ -466,11 +466,10 @@ class RankWork:
 
 def claimed_work(
     claims: Claims,
-    *,
     rank: int,
     world_size: int,
     stop_requested: Callable[[], bool],
-    is_over: Callable[[str], bool],
+    is_over: Callable[[str], bool],  # see `DynamicQueue`
     rest_s: float = 0.5,
 ) -> RankWork:
     """Return the work of a rank that claims it as it goes; see `DynamicQueue`."""
@@ -504,13 +503,14 @@ def work_of_rank(
             planning.divided_jobs(request.jobs, attempt, request.questions),
             output_directory,
             attempt,
-            heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+            heartbeat.RankWatch(
+                output_directory, world_size=attempt.world_size, run_id=attempt.run_id, blind_after_s=5.0
+            ),
             rank=rank,
             lease_s=options.lease_s,
             is_over=answers.is_over,
         )
-        is_over, size = answers.checked_is_over, attempt.world_size
-        work = claimed_work(table, rank=rank, world_size=size, stop_requested=stop_requested, is_over=is_over)
+        work = claimed_work(table, rank, attempt.world_size, stop_requested, answers.checked_is_over)
     else:
         split = options.mode is Assignment.SPLIT
         assigned = jobs_of_rank(

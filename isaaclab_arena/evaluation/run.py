@@ -132,10 +132,8 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        missing_after_s = float("inf") if is_elsewhere else 20.0
-        watch = heartbeat.RankWatch(
-            directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
-        )
+        judged: dict[str, Any] = {"missing_after_s": float("inf"), "blind_after_s": 5.0} if is_elsewhere else {}
+        watch = heartbeat.RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, **judged)
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
             live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")
@@ -187,12 +185,9 @@ class RankHost(RunHost):
         publisher = active.until_tables.enter_context(
             heartbeat.StatusPublisher(directory, work.first_status(rank, attempt.run_id))
         )
-        settings = job_run.settings_of_rank(
-            request, attempt, context, directory, config_hash=active.plan.config_hash, policy_servers=servers
-        )
+        own: dict[str, Any] = {"config_hash": active.plan.config_hash, "policy_servers": servers}
         with active.progress:
-            asks = bool(request.questions)
-            state = job_run.run_jobs(work, settings, publisher, stop_requested, asks_questions=asks)
+            state = job_run.run_jobs(work, request, attempt, context, directory, publisher, stop_requested, **own)
             failed = state is heartbeat.RankState.FAILED
             merges = self._wait_to_merge(active, publisher, failed=failed)
             if failed and self.is_whole_program:
@@ -415,10 +410,7 @@ def consolidate_what_ranks_left(
         written, _ = reports.read_job_reports(directory, name, attempt.run)
         if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
-        _LOG.error("job '%s' has failed: %s", name, loss)
-        device = attempt.devices[rank]
-        report = reports.failed_report(name, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
-        reports.write_job_report(directory, report)
+        reports.write_failed_report(directory, name, loss, attempt, rank)
 
 
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.

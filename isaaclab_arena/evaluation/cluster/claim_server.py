@@ -18,19 +18,16 @@ from typing import Any, TypeAlias
 import torch
 from pydantic import validate_call
 
+from isaaclab_arena import garbage, logs, paths, registry
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, run_start, running_episodes
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, queues, run_start, running_episodes
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
-from isaaclab_arena.logs import log_file, set_up_console_logging
-from isaaclab_arena.paths import now
-from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line
 
@@ -100,10 +97,10 @@ def request_of(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it, after a chdir to the directory of the command."""
     if needs.working_directory is not None:
         if not Path(needs.working_directory).is_dir():
-            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
+            raise ConfigError(f"has no directory {needs.working_directory}; {WAY_OUT}")
         os.chdir(needs.working_directory)
     program, *arguments = needs.command_line
-    return imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
+    return registry.imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
 
 
 def checked_request(needs: NodeNeeds) -> planning.RunRequest:
@@ -112,10 +109,9 @@ def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     _refuse_others("versions", needs.versions, contents.versions(), absent="absent")
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
-        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    _refuse_others(
-        "files", needs.contents, run_start.named_contents(contents_of_jobs(request.jobs)), absent="not there"
-    )
+        raise ConfigError(f"reads other jobs from {request.source_file}; {WAY_OUT}")
+    here = run_start.named_contents(contents_of_jobs(request.jobs))
+    _refuse_others("files", needs.contents, here, absent="not there")
     return request
 
 
@@ -125,7 +121,7 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
         for name, _ in contents.changes(there, here)
     ]
     if told:
-        raise ConfigError(Problem(f"has other {what}: {'; '.join(told)}; {WAY_OUT}"))
+        raise ConfigError(f"has other {what}: {'; '.join(told)}; {WAY_OUT}")
     if unknown := sorted(name for name, content in [*there.items(), *here.items()] if content == UNKNOWN):
         names = "; ".join(dict.fromkeys(unknown))
         _LOG.warning("node %s may have other %s: unknown, so not compared: %s", socket.gethostname(), what, names)
@@ -147,8 +143,7 @@ def problem_of_node(needs: str) -> str | None:
 _LOG = logging.getLogger(__name__)
 
 EXCHANGES_PER_S = 200.0
-"""Deliveries of all ranks together, at most, and as many questions for work. An actor of Ray answers some 1,350 calls a
-second."""
+"""Most deliveries of all ranks together, and most questions for work. An actor of Ray answers 1,350 calls a second."""
 
 _FILMS = f"{layout.VIDEOS_DIRECTORY}/*", layout.CONTACT_SHEET_FILE
 FILES_OF_JOB = layout.SETTLED_FILE, layout.JOB_BEGUN_PATTERN, *_FILMS, "traceback_*.txt", layout.JOB_REPORT_PATTERN
@@ -174,7 +169,6 @@ class ClaimServer:
 
     # One claim table serves all ranks, and writes the same files as ranks that share a directory.
     def __init__(self, request: planning.RunRequest, attempt: ledger.Attempt, output_directory: Path) -> None:
-        self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = ledger.RunLock(output_directory).hold(alone=False)
@@ -182,9 +176,7 @@ class ClaimServer:
         finished = {work.job: work.finished for work in attempt.jobs}
         self._watch = planning.answer_watch(output_directory, questions, attempt.number, finished, max_equal_errors)
         jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
-        self._table = claims.ClaimTable(
-            jobs, output_directory, attempt, None, rank=0, lease_s=float("inf"), is_over=is_over
-        )
+        self._table = claims.ClaimTable(jobs, output_directory, attempt, None, rank=0, is_over=is_over)
         self._names = [divided.job.config.name for divided in jobs.values()]
         self._suspects = claims.Suspects(jobs)
         self._lives: dict[int, int] = {}
@@ -203,17 +195,12 @@ class ClaimServer:
             answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
         return answer
 
-    def claim(
-        self,
-        life: Life,
-        built_environment: str | None = None,  # key of the rank's environment
-        job_index: int | None = None,  # None for the next job
-        piece: int | None = None,  # of `job_index`
-    ) -> _ClaimAnswer:
+    def claim(self, life: Life, built: str | None = None, job_index: int | None = None, piece: int = 0) -> _ClaimAnswer:
         """Give a rank a piece, and report the state of the claims on its job, else on the job in question."""
+        # `built`: key of the rank's environment. `job_index` None: the next job.
         claim, settled = None, None
-        if job_index is None or piece is None:
-            claim = self._table.claim_next(built_environment, rank=life.rank)
+        if job_index is None:
+            claim = self._table.claim_next(built, rank=life.rank)
         elif piece not in self._suspects.pieces(job_index):
             # A suspect runs alone, not in env slots that become free.
             claim = self._table.claim(job_index, piece, rank=life.rank)
@@ -304,17 +291,13 @@ class ClaimServer:
             num_machines = len({*self._machines.values()})
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         # Commit an episode over which ranks died as an error, without a recording, or fail the job.
-        here = {"rank": rank, "attempt": self._attempt.number}
         for each in blamed:
             job, index = self._table.jobs[each.job_index].job, each.episode_index
             name, deaths = job.config.name, "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
             if index is None:
                 error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
-                _LOG.error("job '%s' has failed: %s", name, error)
-                run, device = self._attempt.run, self._attempt.devices[rank]
                 self._table.give_up(each.job_index)
-                report = reports.failed_report(name, error, device=device, run=run, **here)
-                reports.write_job_report(self._output_directory / name, report)
+                reports.write_failed_report(self._output_directory / name, name, error, self._table.attempt, rank)
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
@@ -328,8 +311,8 @@ class ClaimServer:
                 conditions=episode.saved_conditions or {},
                 language_instruction=job.config.language_instruction or "",
             )
-            line = commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
-            self.commit(life, line_text(line))
+            place: dict[str, Any] = {"episode_in_env": 0, "rank": rank, "attempt": self._table.attempt.number}
+            self.commit(life, line_text(commit_line(record, timestamp=paths.now(local=True), wall_s=0.0, **place)))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
@@ -348,11 +331,7 @@ _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() 
 
 # A rank: its claims and commits, which it reaches through the claim server, and its jobs.
 
-Ask: TypeAlias = Callable[[Sequence[Call]], Any]
-"""Makes calls of the claim server in order, and returns the last answer as plain JSON; see `ClaimServer.ask`."""
-
-_MAX_BYTES = 16_000_000
-_MAX_CALLS = 2_000
+_MAX_BYTES, _MAX_CALLS = 16_000_000, 2_000
 
 
 @dataclass(eq=False)
@@ -364,14 +343,14 @@ class RemoteLedger:
     orders: RunOrders
     life: Life
     jobs: Mapping[int, planning.DividedJob]  # by index
-    ask: Ask
+    ask: Callable[[Sequence[Call]], Any]  # makes calls, and returns the last answer as JSON; see `ClaimServer.ask`
     directory: Path  # of this rank's files
     _: KW_ONLY
     is_own: bool  # False: the run's directory, so neither episodes nor files are delivered
-    stop: Callable[[int], None] = lambda _: None  # called with the signal that stops the run
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
-    jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
+    stop_signal: int | None = field(default=None, init=False)  # that stops the run
+    jobs_over: Sequence[str] = field(default=(), init=False)  # names of jobs that need no further episode
     _said: claims.ClaimState = field(default_factory=claims.ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
     # Results: calls that are to be made, each with the file of its content.
@@ -397,6 +376,14 @@ class RemoteLedger:
         if self.failure is not None:
             raise self.failure
 
+    def stop_requested(self) -> bool:
+        """Whether this rank is to end: the run stops, or the claim server cannot be reached."""
+        return self.failure is not None or self.stop_signal is not None
+
+    def is_over(self, job: str) -> bool:
+        """Whether a job needs no further episode."""
+        return job in self.jobs_over
+
     def claim_next(self, built_environment: str | None) -> claims.Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
         return self._hear(built_environment)
@@ -417,9 +404,8 @@ class RemoteLedger:
     def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
-        directory = claims.claims_directory(self.directory, self.orders.attempt)
-        is_taken = not self.is_own and (directory / claims.claim_name(claim, generations_on=1)).exists()
-        return self.failure is None and not is_taken
+        is_seen = self.failure is None and not self.is_own
+        return not claims.is_taken_over(self.directory, self.orders.attempt, claim) if is_seen else self.failure is None
 
     def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""
@@ -459,14 +445,11 @@ class RemoteLedger:
             # Each delivery is a heartbeat.
             if self.is_own:
                 calls += self._keep(heartbeat.status_path(self.directory, self.life.rank))
-            stop_signal, jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
+            self.stop_signal, self.jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
 
             # The claim server has everything by now, so it can be removed here.
             for path in sent:
                 path.unlink(missing_ok=True)
-            self.jobs_over = frozenset(jobs_over)
-            if stop_signal is not None:
-                self.stop(stop_signal)
 
     def _written(self) -> Iterator[tuple[Call, Path | None]]:
         """Yield everything written until now as calls, each with the file that this rank needs no more after it."""
@@ -494,7 +477,7 @@ class RemoteLedger:
             return [("keep", (str(path.relative_to(self.directory)), offset), content)]
         return []
 
-    def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> claims.Claim | None:
+    def _hear(self, built: str | None, job_index: int | None = None, piece: int = 0) -> claims.Claim | None:
         told = self.ask([("claim", (built, job_index, piece), None)])
         claim, self._said, settled = json_values.adapter(_ClaimAnswer).validate_python(told)
         self._said_at = self.clock()
@@ -503,73 +486,6 @@ class RemoteLedger:
             name = self.jobs[claim.job_index].job.config.name
             atomic.write_text(self.directory / name / layout.SETTLED_FILE, settled, overwrite=True)
         return claim
-
-
-def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
-    """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
-    set_up_console_logging(life.rank)
-    needs, attempt = orders.needs, orders.attempt
-    # A node that cannot take part refuses the rank, which may then start on another node.
-    try:
-        request = checked_request(needs)
-        options = request.options
-        # The device is the GPU that the cluster assigned to this process, or the CPU.
-        alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
-        if needs.gpus and options.device is None and alone.device.type != "cuda":
-            message = (
-                "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
-            )
-            raise ConfigError(Problem(message, key="--gpus_per_rank"))
-        context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
-        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
-    except ArenaError as error:
-        raise RefusedError(str(error)) from error
-    set_up_torch(options.torch_threads, deterministic=options.deterministic)
-    join_freed_memory_at_once()
-    if context.device.type == "cuda":
-        torch.cuda.set_device(context.device)
-
-    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
-    home, is_seen = Path(orders.output_directory), False
-    if orders.node_directory is None:
-        with suppress(ArenaError, OSError):
-            is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
-    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
-    with nullcontext(home) if is_seen else own as directory:
-        interruption, jobs = process.Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
-        remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
-
-        def must_stop() -> bool:
-            return remote.failure is not None or interruption.stop_requested()
-
-        work = queues.claimed_work(
-            remote,
-            rank=life.rank,
-            world_size=attempt.world_size,
-            stop_requested=must_stop,
-            is_over=lambda job: job in remote.jobs_over,
-            rest_s=interval_s(attempt.world_size),
-        )
-        # Without the run's directory, the program that drives the run makes the datasets at the end.
-        own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
-        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
-        log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
-        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with publisher, remote.delivering(), log:
-            settings = job_run.settings_of_rank(
-                request,
-                attempt,
-                context,
-                directory,
-                config_hash=orders.config_hash,
-                num_threads=max(1, int(needs.cpus)),
-                **own_settings,
-            )
-            asks_questions = bool(request.questions)
-            return job_run.run_jobs(work, settings, publisher, must_stop, asks_questions=asks_questions)
-
-
-# A directory for the files of one process, on a disk of its own.
 
 
 @contextmanager
@@ -589,3 +505,45 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
         own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)
     with own as name:
         yield Path(name)
+
+
+def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]) -> str:
+    """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
+    logs.set_up_console_logging(life.rank)
+    needs, attempt = orders.needs, orders.attempt
+    # A node that cannot take part refuses the rank, which may then start on another node.
+    try:
+        request = checked_request(needs)
+        options = request.options
+        # The device is the GPU that the cluster assigned to this process, or the CPU.
+        alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
+        if needs.gpus and options.device is None and alone.device.type != "cuda":
+            none = "the cluster has given this rank a GPU, but CUDA finds none"
+            raise ConfigError(f"{none}; check the driver, or say --device cpu", key="--gpus_per_rank")
+        context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+    except ArenaError as error:
+        raise RefusedError(str(error)) from error
+    set_up_torch(options.torch_threads, deterministic=options.deterministic)
+    garbage.join_freed_memory_at_once()
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+
+    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
+    home, is_seen = Path(orders.output_directory), False
+    if orders.node_directory is None:
+        with suppress(ArenaError, OSError):
+            is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
+    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
+    with nullcontext(home) if is_seen else own as directory:
+        jobs = planning.divided_jobs(request.jobs, attempt, request.questions)
+        remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen)
+        stop, rest_s = remote.stop_requested, interval_s(attempt.world_size)
+        work = queues.claimed_work(remote, life.rank, attempt.world_size, stop, remote.is_over, rest_s)
+        facts: dict[str, Any] = {"config_hash": orders.config_hash, "remote_commit": None if is_seen else remote.commit}
+        facts["num_threads"] = options.num_threads or max(1, int(needs.cpus))
+        publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
+        log = logs.log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
+        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
+        with publisher, remote.delivering(), log:
+            return job_run.run_jobs(work, request, attempt, context, directory, publisher, stop, **facts)
