@@ -132,9 +132,8 @@ def problem_of_node(needs: str) -> str | None:
     try:
         checked_request(json_values.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
-        told = str(error)
-        way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
-        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
+        told = str(error) if WAY_OUT in str(error) else f"{error}; {WAY_OUT}"
+        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}"
     return None
 
 
@@ -380,10 +379,6 @@ class RemoteLedger:
         """Whether this rank is to end: the run stops, or the claim server cannot be reached."""
         return self.failure is not None or self.stop_signal is not None
 
-    def is_over(self, job: str) -> bool:
-        """Whether a job needs no further episode."""
-        return job in self.jobs_over
-
     def claim_next(self, built_environment: str | None) -> claims.Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
         return self._hear(built_environment)
@@ -538,8 +533,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]
     with nullcontext(home) if is_seen else own as directory:
         jobs = planning.divided_jobs(request.jobs, attempt, request.questions)
         remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen)
-        stop, rest_s = remote.stop_requested, interval_s(attempt.world_size)
-        work = queues.claimed_work(remote, life.rank, attempt.world_size, stop, remote.is_over, rest_s)
+        size, stop, rest_s = attempt.world_size, remote.stop_requested, interval_s(attempt.world_size)
+        work = queues.claimed_work(remote, life.rank, size, stop, lambda job: job in remote.jobs_over, rest_s)
         facts: dict[str, Any] = {"config_hash": orders.config_hash, "remote_commit": None if is_seen else remote.commit}
         facts["num_threads"] = options.num_threads or max(1, int(needs.cpus))
         publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))

@@ -216,19 +216,18 @@ class RayEngine:
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""
         self._orders = orders
-        actor = _remote(**CLAIM_SERVER_OPTIONS)(ClaimServerActor)
-        here = ray.get_runtime_context().get_node_id()
-        named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
-        self._claim_server = named.remote(json_line(orders))
+        here, name = _on(ray.get_runtime_context().get_node_id()), f"arena/{orders.run}/claim_server"
+        actor = _remote(**CLAIM_SERVER_OPTIONS, name=name, scheduling_strategy=here)(ClaimServerActor)
+        self._claim_server = actor.remote(json_line(orders))
         again = f"go on with the same command and --resume {orders.output_directory}"
         self.ask = partial(answer_of, self._claim_server, way_out=f"; all that it committed is kept: {again}")
 
     def start_rank(self, life: Life, *, avoid: Collection[str] = ()) -> None:
         """Start a rank as soon as the cluster has the resources, on none of the nodes to avoid."""
         orders = self._orders
-        rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
+        own = {"num_cpus": orders.needs.cpus, "num_gpus": orders.needs.gpus, "name": name_of_rank(orders, life), **ONCE}
         elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(avoid))})"}} if avoid else {}
-        actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._claim_server, life.rank)
+        actor = _remote(**own, **elsewhere)(RankActor).remote(self._claim_server, life.rank)
         self._ranks[actor.run.remote(json_line(orders), json_line(life))] = life, actor
 
     def waiting(self) -> Collection[Life]:
@@ -441,9 +440,8 @@ def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) ->
     refuse([Problem(f"'{server.shared}': {way_out}", file=file, job=job, key=key) for job, server in shared if server])
     # Connect before the run has a directory, so that a missing cluster leaves none.
     with connected(options) as cluster:
-        cluster.check_nodes(
-            needs := claim_server.needs_of(request, options, working_directory=cluster.working_directory)
-        )
+        needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
+        cluster.check_nodes(needs)
         num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
         host = ClusterHost(
             ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks)),

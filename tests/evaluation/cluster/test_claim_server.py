@@ -234,12 +234,11 @@ def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, h
     ranks = [Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2)]
     for rank in ranks:
         rank.claim()
-        assert not rank.ledger.is_over("coins")
+        assert not rank.ledger.jobs_over
         # Each plays one of two episodes in a row.
         line = line_of(rank.life.rank, rank.life.rank)
         rank.commit(replace(line, outcome=Outcome.ERROR, success=None, error="no renderer"))
         rank.ledger.deliver()
-    assert ranks[1].ledger.is_over("coins")
     assert list(ranks[1].ledger.jobs_over) == ["coins"]
     assert ranks[0].ledger.claim_next(None) is None
 
