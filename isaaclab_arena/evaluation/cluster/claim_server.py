@@ -41,8 +41,7 @@ class NodeNeeds:
     """The requirements of a node that runs ranks."""
 
     command_line: tuple[str, ...]  # the module whose ``asked_for`` reads it, and its arguments
-    # Directory of the command; None if the cluster copies the working directory to each node.
-    working_directory: str | None
+    working_directory: str | None  # of the command; None if the cluster copies it to each node
     jobs_hash: str  # of the resolved jobs
     contents: dict[str, str]  # name -> hash or version of each content that jobs evaluate
     versions: Mapping[str, str]  # package -> version
@@ -106,16 +105,15 @@ def request_of(needs: NodeNeeds) -> planning.RunRequest:
 def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
-    _refuse_others("versions", needs.versions, contents.versions(), absent="absent")
+    _refuse_others("versions", needs.versions, contents.versions(), "absent")
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
         raise ConfigError(f"reads other jobs from {request.source_file}; {WAY_OUT}")
-    here = run_start.named_contents(contents_of_jobs(request.jobs))
-    _refuse_others("files", needs.contents, here, absent="not there")
+    _refuse_others("files", needs.contents, run_start.named_contents(contents_of_jobs(request.jobs)), "not there")
     return request
 
 
-def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], *, absent: str) -> None:
+def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], absent: str) -> None:
     told = [
         f"{name} is {contents.shown(here.get(name, absent))} instead of {contents.shown(there.get(name, absent))}"
         for name, _ in contents.changes(there, here)
@@ -147,7 +145,6 @@ EXCHANGES_PER_S = 200.0
 _FILMS = f"{layout.VIDEOS_DIRECTORY}/*", layout.CONTACT_SHEET_FILE
 FILES_OF_JOB = layout.SETTLED_FILE, layout.JOB_BEGUN_PATTERN, *_FILMS, "traceback_*.txt", layout.JOB_REPORT_PATTERN
 """The files of a job that a rank delivers besides episodes. The report comes last, because it promises the rest."""
-
 
 Call: TypeAlias = tuple[str, Sequence[Any], bytes | None]
 """A method of `ClaimServer`, its arguments without the life of the asking rank, and its ``content``, if it has any."""
@@ -226,9 +223,8 @@ class ClaimServer:
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
-        if (life, name) not in self._commits:
-            self._commits[life, name] = CommitWriter(self._output_directory / name, life.rank)
-        commits = self._commits[life, name]
+        commits = self._commits.get((life, name)) or CommitWriter(self._output_directory / name, life.rank)
+        self._commits[life, name] = commits
         commits.commit(line, text, None if content is None else lambda path: atomic.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
@@ -300,16 +296,10 @@ class ClaimServer:
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
-            episode = episode_of(job, index)
-            record = EpisodeRecord(
-                **vars(running_episodes.failed(running_episodes.RANKS_LOST, error)),
-                episode=episode,
-                env_id=0,
-                length=0,
-                episode_return=0.0,
-                conditions=episode.saved_conditions or {},
-                language_instruction=job.config.language_instruction or "",
-            )
+            episode, ending = episode_of(job, index), running_episodes.failed(running_episodes.RANKS_LOST, error)
+            start, words = episode.saved_conditions or {}, job.config.language_instruction or ""
+            unplayed: dict[str, Any] = {"env_id": 0, "length": 0, "episode_return": 0.0, **vars(ending)}
+            record = EpisodeRecord(episode=episode, conditions=start, language_instruction=words, **unplayed)
             place: dict[str, Any] = {"episode_in_env": 0, "rank": rank, "attempt": self._table.attempt.number}
             self.commit(life, line_text(commit_line(record, timestamp=paths.now(local=True), wall_s=0.0, **place)))
         self._suspects.playing.pop(rank, None)
@@ -435,8 +425,7 @@ class RemoteLedger:
                 size += len(call[2] or b"")
                 if size >= _MAX_BYTES or len(calls) >= _MAX_CALLS:
                     break
-            else:
-                is_done = True
+            is_done = size < _MAX_BYTES and len(calls) < _MAX_CALLS
             # Each delivery is a heartbeat.
             if self.is_own:
                 calls += self._keep(heartbeat.status_path(self.directory, self.life.rank))
@@ -538,7 +527,6 @@ def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]
         facts: dict[str, Any] = {"config_hash": orders.config_hash, "remote_commit": None if is_seen else remote.commit}
         facts["num_threads"] = options.num_threads or max(1, int(needs.cpus))
         publisher = heartbeat.StatusPublisher(directory, work.first_status(life.rank, attempt.run_id))
-        log = logs.log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with publisher, remote.delivering(), log:
+        with publisher, remote.delivering(), logs.log_file(directory / "logs" / f"rank{life.rank}.log", life.rank):
             return job_run.run_jobs(work, request, attempt, context, directory, publisher, stop, **facts)

@@ -37,12 +37,11 @@ from isaaclab_arena.tracking.trackers import check_trackers
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
-CANNOT_IMPORT = "failed to import on the worker"
-"""Part of Ray's error if a node's interpreter cannot load the code that is sent there."""
+CANNOT_IMPORT = "failed to import on the worker"  # in Ray's error if a node cannot load the code that is sent there
 _EXCEPTION = re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE)
 
+# Ray would run an episode twice, but the commits of a run allow it once.
 ONCE = {"max_restarts": 0, "max_task_retries": 0}
-"""Ray would run an episode twice, but the commits of a run allow it once."""
 
 CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 """The head would remember each of many thousand calls of the claim server, for its dashboard."""
@@ -111,23 +110,18 @@ def why(error: exceptions.RayError) -> str:
 # Run the processes of a run as actors of a Ray cluster.
 
 _LOG = logging.getLogger(__name__)
-_NODE_ID = "ray.io/node-id"
-"""The label with which Ray provides every node."""
-_KNOCK_TIMEOUT_S = 5.0
+_NODE_ID = "ray.io/node-id"  # the label with which Ray provides every node
+_KNOCK_TIMEOUT_S, _TRIES_OF_A_CHECK, _MAX_JOBS_CHARACTERS = 5.0, 3, 120
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The opening of HTTP/2, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
 
-_MAX_JOBS_CHARACTERS = 120
-_TRIES_OF_A_CHECK = 3
-
 _TO_JOIN = "copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
 _NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
 
 _on = partial(NodeAffinitySchedulingStrategy, soft=False)
-_remote: Any = ray.remote
-"""Its types know neither options given by name nor the methods that it adds."""
+_remote: Any = ray.remote  # its types know neither options given by name nor the methods that it adds
 
 
 @contextmanager
@@ -372,21 +366,19 @@ class RankSupervisor:
         """Note the final state of a rank that has ended, or its error."""
         # Only if the process died its running episodes are suspected.
         rank, is_dead = life.rank, isinstance(outcome, RankDiedError)
-        end = life, str(outcome) if is_dead else ""
-        num_pieces, was_fruitful, lives_explained = self.cluster.ask([("end", end, None)])
+        num_pieces, was_fruitful, explained = self.cluster.ask([("end", (life, str(outcome) if is_dead else ""), None)])
         del self._lives[life]
-        costs = int(not was_fruitful)
+        costs = int(not was_fruitful and not isinstance(outcome, RefusedError))
         # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
         match outcome:
             case RankDiedError() | DistributedError():
                 how, told = "died" if is_dead else "ended", "rank %d has %s: %s; %d pieces are open to others again"
                 _LOG.error(told, rank, how, outcome, num_pieces)
-                self._restarts = max(0, self._restarts - lives_explained)
+                self._restarts = max(0, self._restarts - explained)
             case RefusedError(host=host, node=node):
                 if node not in self._refused:
                     self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
                     _LOG.error("%s", self._refused[node])
-                costs = 0
             case Exception() if self.failure is not None:
                 _LOG.debug("rank %d has failed too: %s", rank, outcome)
                 return
@@ -428,13 +420,10 @@ class RankSupervisor:
 
 def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
-    # `ConfigError`: contradictory options, no cluster, or a node that lacks something. `DistributedError`: no rank can
-    # start.
+    # `ConfigError`: contradictory options, no cluster, or a node lacks something. `DistributedError`: no rank starts.
     check_trackers(request.options.tracking, key="tracking")
-    way_out = (
-        "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself, or "
-        "run this job under torchrun, without --cluster"
-    )
+    way_out = "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself"
+    way_out += ", or run this job under torchrun, without --cluster"
     file, key = request.source_file, "policy_server.shared"
     shared = [(job.config.name, job.config.policy_server) for job in request.jobs]
     refuse([Problem(f"'{server.shared}': {way_out}", file=file, job=job, key=key) for job, server in shared if server])
@@ -443,14 +432,8 @@ def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) ->
         needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
         cluster.check_nodes(needs)
         num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
-        host = ClusterHost(
-            ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks)),
-            devices_to_come=[device] * num_ranks,
-            is_whole_program=True,
-            writes_report=True,
-            cluster=cluster,
-            needs=needs,
-        )
+        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
+        host = ClusterHost(ranks, devices_to_come=[device] * num_ranks, cluster=cluster, needs=needs)
         return run.run(request, host).exit_code
 
 
@@ -460,16 +443,15 @@ class ClusterHost(run.RunHost):
 
     cluster: RayEngine
     needs: NodeNeeds
+    is_whole_program: bool = True
+    writes_report: bool = True
 
     def play(self, active: run.ActiveRun) -> run.Played:
         """Run the ranks to their end; there is no other rank to wait for."""
-        directory, options = active.output_directory, self.cluster.options
+        directory, cluster, options = active.output_directory, self.cluster, self.cluster.options
         if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
-            _LOG.warning(
-                "%s is in Ray's copy of the working directory, which Ray removes some time after the run; name "
-                "another one by --output_dir, or copy this one",
-                directory,
-            )
+            where = f"{directory} is in Ray's copy of the working directory, which Ray removes some time after the run"
+            _LOG.warning("%s; name another one by --output_dir, or copy this one", where)
         orders = RunOrders(
             run=f"{directory.name}-{active.attempt.run_id[:6]}",
             needs=self.needs,
@@ -478,10 +460,8 @@ class ClusterHost(run.RunHost):
             attempt=active.attempt,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        supervisor = RankSupervisor(
-            self.cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast
-        )
+        ranks = RankSupervisor(cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast)
         with active.progress:
-            self.cluster.start_claim_server(orders)
-            supervisor.work(options.start_timeout_s)
-        return run.Played(merges=True, failed=supervisor.failure is not None, all_ended=True)
+            cluster.start_claim_server(orders)
+            ranks.work(options.start_timeout_s)
+        return run.Played(merges=True, failed=ranks.failure is not None, all_ended=True)
