@@ -132,8 +132,10 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
         # Rank 0 shows the progress of all ranks, until the last one has ended, and sends their results to the trackers.
-        judged: dict[str, Any] = {"missing_after_s": float("inf"), "blind_after_s": 5.0} if is_elsewhere else {}
-        watch = heartbeat.RankWatch(directory, world_size=attempt.world_size, run_id=attempt.run_id, **judged)
+        missing_after_s = float("inf") if is_elsewhere else 20.0
+        watch = heartbeat.RankWatch(
+            directory, world_size=attempt.world_size, run_id=attempt.run_id, missing_after_s=missing_after_s
+        )
         if context.is_rank_zero and options.tracking:
             # It loads pandas, which takes half a second.
             live_tracking = registry.imported("isaaclab_arena.tracking.watched_run:live_tracking")

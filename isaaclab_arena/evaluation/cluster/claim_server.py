@@ -483,8 +483,7 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
             owner = re.fullmatch(rf"{begin}[0-9]+_{machine}_([0-9]+)_([0-9]+)_.*", path.name)
             is_mine = owner is not None and path.lstat().st_uid == os.getuid()
             if owner and is_mine and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
-                # It follows no link.
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)  # it follows no link
         prefix = f"{begin}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
         own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)
     with own as name:

@@ -275,8 +275,7 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
     while len(jobs) > _MAX_JOBS_CHARACTERS and shown > 1:
         shown -= 1
         jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
-    again = f", life {life.number + 1}" if life.number else ""
-    return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
+    return f"arena/{orders.run}/{jobs}/rank {life.rank}" + (f", life {life.number + 1}" if life.number else "")
 
 
 def _able_nodes(needs: NodeNeeds) -> dict[str, dict[str, Any]]:
@@ -449,18 +448,20 @@ class ClusterHost(run.RunHost):
     def play(self, active: run.ActiveRun) -> run.Played:
         """Run the ranks to their end; there is no other rank to wait for."""
         directory, cluster, options = active.output_directory, self.cluster, self.cluster.options
+        size, run_id = active.attempt.world_size, active.attempt.run_id
         if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             where = f"{directory} is in Ray's copy of the working directory, which Ray removes some time after the run"
             _LOG.warning("%s; name another one by --output_dir, or copy this one", where)
         orders = RunOrders(
-            run=f"{directory.name}-{active.attempt.run_id[:6]}",
+            run=f"{directory.name}-{run_id[:6]}",
             needs=self.needs,
             config_hash=active.plan.config_hash,
             output_directory=str(directory),
             attempt=active.attempt,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        ranks = RankSupervisor(cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast)
+        watch = heartbeat.RankWatch(directory, world_size=size, run_id=run_id, blind_after_s=5.0)
+        ranks = RankSupervisor(cluster, orders, watch.look, active.interruption, fail_fast=options.fail_fast)
         with active.progress:
             cluster.start_claim_server(orders)
             ranks.work(options.start_timeout_s)
