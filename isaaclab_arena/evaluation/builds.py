@@ -210,8 +210,7 @@ class RankSettings:
     policy_servers: Mapping[PolicyServerConfig, ServerAddress] = field(default_factory=dict)  # shared by jobs
     # By compared job: the names of the jobs with which it is interleaved, its own included.
     interleaved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    consolidates: bool = True  # put recorded episodes into datasets; False leaves that to another process
-    # Gives episodes to another process, which commits them; None to commit here.
+    # Gives episodes to another process, which commits them and makes the datasets; None to do so here.
     remote_commit: RemoteCommit | None = None
 
 

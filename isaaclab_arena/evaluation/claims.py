@@ -52,9 +52,15 @@ def claims_directory(output_directory: Path, attempt: ledger.Attempt) -> Path:
     return output_directory / layout.CLAIMS_DIRECTORY / f"attempt_{attempt.number}"
 
 
-def claim_name(claim: Claim, *, generations_on: int = 0) -> str:
-    """Return the file name of a claim, or of a later one on the same piece."""
-    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation + generations_on}"
+def claim_name(claim: Claim) -> str:
+    """Return the file name of a claim."""
+    return f"j{claim.job_index:06d}_p{claim.piece:05d}.g{claim.generation}"
+
+
+def is_taken_over(output_directory: Path, attempt: ledger.Attempt, claim: Claim) -> bool:
+    """Whether there is a later claim on the piece."""
+    later = claim_name(replace(claim, generation=claim.generation + 1))
+    return (claims_directory(output_directory, attempt) / later).exists()
 
 
 # Choose the next job of a free rank. Pure functions, which ranks and the simulation of a run use.
@@ -301,10 +307,10 @@ class ClaimTable:
     jobs: Mapping[int, planning.DividedJob]  # by index
     output_directory: Path  # on a disk that all ranks share
     attempt: ledger.Attempt
-    watch: heartbeat.RankWatch | None  # used by this table only
+    watch: heartbeat.RankWatch | None  # used by this table only, and blind after a pause
     _: KW_ONLY
     rank: int
-    lease_s: float  # longest silence of a rank
+    lease_s: float = float("inf")  # longest silence of a rank
     is_over: Callable[[str], bool] = lambda _: False  # job name -> it needs no further episode
     clock: Callable[[], float] = time.monotonic  # monotonic [s], the one of `watch`
     _claimed: dict[tuple[int, int], _Claimed] = field(default_factory=dict, init=False)
@@ -313,7 +319,6 @@ class ClaimTable:
     _names: set[str] = field(default_factory=set, init=False)
     _order: list[OpenWork] | None = field(default=None, init=False)
     _refreshed_at: float | None = field(default=None, init=False)
-    _watching_since: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._directory = claims_directory(self.output_directory, self.attempt)
@@ -330,22 +335,17 @@ class ClaimTable:
         since = None if self._refreshed_at is None else at - self._refreshed_at
         if since is not None and since < 1.0 and not now:
             return
-        # After a pause of more than 5 s, silence counts from here, because nothing was seen in between.
-        if since is None or since > 5.0:
-            self._watching_since = at
         self._refreshed_at = at
         self._order = None
         if self.watch is None:
             return
         self._read_names(at)
 
-        # Mark the claims whose owners have lost them; a rank is not silent for longer than this table has watched it.
-        # Only the files of claims under way are read, each once.
+        # Mark the claims whose owners have lost them. Only the files of claims under way are read, each once.
         lost = {
             report.rank
             for report in self.watch.look()
-            if report.fate is not heartbeat.RankFate.WORKING
-            or min(report.silent_s, at - self._watching_since) >= self.lease_s
+            if report.fate is not heartbeat.RankFate.WORKING or report.silent_s >= self.lease_s
         }
         for (job_index, piece), claimed in self._claimed.items():
             if claimed.is_held or claimed.is_given_back:
@@ -429,7 +429,7 @@ class ClaimTable:
 
     def holds(self, claim: Claim) -> bool:
         """Whether no other rank has taken the piece over."""
-        return not (self._directory / claim_name(claim, generations_on=1)).exists()
+        return not is_taken_over(self.output_directory, self.attempt, claim)
 
     def finish(self, claim: Claim, measured: Measured) -> None:
         """Mark a piece as finished, unless it was taken over; then its new owner does."""

@@ -73,8 +73,8 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         options.check_cluster()
         elsewhere = None
         if options.cluster is not None:
-            # Only a run on a cluster loads its driver.
-            from isaaclab_arena.evaluation.cluster import execute_on_cluster  # noqa: PLC0415
+            # An extra, and slow to load.
+            from isaaclab_arena.evaluation.cluster.ray_engine import execute_on_cluster  # noqa: PLC0415
 
             elsewhere = partial(execute_on_cluster, options=options)
         return run.run_command_line(

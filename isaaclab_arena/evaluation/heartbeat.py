@@ -144,7 +144,7 @@ class RankReport:
     fate: RankFate
     status: RankStatus | None  # latest, None if it has never written one
     alive: bool  # its process exists; a finished rank may still wait for the others
-    silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock
+    silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock; see `RankWatch.blind_after_s`
 
 
 _DEAD_AFTER_S = 60.0
@@ -161,13 +161,19 @@ class RankWatch:
     world_size: int
     run_id: str  # of this start of the program
     missing_after_s: float = 20.0  # for a rank that has never written a status
+    # After a longer pause between two looks, reported silence counts from here: nothing was seen in between.
+    blind_after_s: float = float("inf")
     clock: Callable[[], float] = time.monotonic
     machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
     last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time
+    _looked_at: float = field(default=float("-inf"), init=False)
+    _watching_since: float = field(default=float("-inf"), init=False)
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        reports = []
+        reports, looked_at, self._looked_at = [], self._looked_at, self.clock()
+        if self._looked_at - looked_at > self.blind_after_s:
+            self._watching_since = self._looked_at
         for rank in range(self.world_size):
             status = read_rank_status(self.output_directory, rank, run_id=self.run_id)
 
@@ -192,6 +198,7 @@ class RankWatch:
                 fate = RankFate(status.state)
             else:
                 fate = RankFate.WORKING if alive else RankFate.DEAD
+            silent_s = min(silent_s, at_s - self._watching_since)
             reports.append(RankReport(rank=rank, fate=fate, status=status, alive=alive, silent_s=silent_s))
         return tuple(reports)
 
@@ -244,7 +251,7 @@ class StatusPublisher(Observer):
     sees_pictures = False
 
     def __init__(self, output_directory: Path, status: RankStatus, *, interval_s: float = 1.0) -> None:
-        self._output_directory = output_directory
+        self.output_directory = output_directory
         self._status = status
         self._interval_s = interval_s
         self._env_steps = status.env_steps
@@ -265,7 +272,7 @@ class StatusPublisher(Observer):
 
     def __enter__(self) -> Self:
         # `StorageError` if the first status cannot be written. Later errors are logged.
-        path = status_path(self._output_directory, self._status.rank)
+        path = status_path(self.output_directory, self._status.rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
@@ -383,7 +390,7 @@ class StatusPublisher(Observer):
                     beat=self._status.beat + 1,
                     updated_at=now(),
                 )
-            write_rank_status(self._output_directory, self._status)
+            write_rank_status(self.output_directory, self._status)
 
 
 # Show the progress of all ranks: a live table on a terminal, else log lines, and the run's page.

@@ -534,7 +534,7 @@ class JobRunner:
             begin_s, loss, (recorder, videos) = time.perf_counter(), None, writers
             try:
                 with nullcontext() if videos is None else closing(videos):
-                    if recorder is not None and self.settings.consolidates:
+                    if recorder is not None and self.settings.remote_commit is None:
                         loss = recorder.consolidate().loss
                 # The undamaged episodes are in the dataset by now.
                 if loss is not None:
@@ -570,41 +570,30 @@ class JobRunner:
 # Run the jobs that a rank takes from its queue, and publish their progress.
 
 
-def settings_of_rank(
+def run_jobs(
+    queue: FixedQueue | DynamicQueue,
     request: RunRequest,
     attempt: Attempt,
     context: DistributedContext,
-    output_directory: Path,  # of this rank's files
-    *,
-    config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
-    num_threads: int | None = None,  # of the physics, None for this rank's share of the cores
-    **own: Any,  # settings of this rank, see `RankSettings`
-) -> RankSettings:
-    """Return the settings that all jobs of a rank share."""
-    return RankSettings(
-        context=context,
-        options=request.options,
-        output_directory=output_directory,
-        attempt=attempt,
-        import_s=request.import_s,
-        num_threads=request.options.num_threads or num_threads or default_num_threads(context.local_world_size),
-        provenance={**provenance_on(context.device), "config_hash": config_hash},
-        interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
-        **own,
-    )
-
-
-def run_jobs(
-    queue: FixedQueue | DynamicQueue,
-    settings: RankSettings,
     publisher: StatusPublisher,
     stop_requested: Callable[[], bool],
     *,
-    asks_questions: bool,  # answers end jobs early
     answers: AnswerWatch | None = None,  # None if another process watches the jobs for all ranks
+    config_hash: str,  # of the plan, not of the request: they may differ in num_envs in a deterministic run
+    **own: Any,  # settings of this rank, see `RankSettings`
 ) -> RankState:
     """Run the jobs of one rank until its queue is empty. Publish and return the final state."""
-    fail_fast = settings.options.fail_fast
+    options, num_threads = request.options, request.options.num_threads or default_num_threads(context.local_world_size)
+    settings = RankSettings(
+        context=context,
+        options=options,
+        output_directory=publisher.output_directory,
+        attempt=attempt,
+        import_s=request.import_s,
+        provenance={**provenance_on(context.device), "config_hash": config_hash},
+        interleaved={name: tuple(sorted(group)) for group in compared_groups(request.questions) for name in group},
+        **{"num_threads": num_threads, **own},
+    )
 
     def on_report(report: JobReport) -> None:
         if report.status is not ReportedStatus.INTERRUPTED:
@@ -616,7 +605,7 @@ def run_jobs(
         stop_requested=stop_requested,
         on_part=publisher.prepare,
         # With fail_fast a failure must be known before the next job begins.
-        consolidations=None if fail_fast else Consolidations(publisher.set_long_work),
+        consolidations=None if options.fail_fast else Consolidations(publisher.set_long_work),
         on_report=on_report,
     )
     state = RankState.FINISHED
@@ -631,7 +620,7 @@ def run_jobs(
             if report.status is not ReportedStatus.INTERRUPTED:
                 publisher.leave_job()
                 queue.job_ended(task, failed=failed)
-            if failed and fail_fast:
+            if failed and options.fail_fast:
                 state = RankState.FAILED
                 break
     finally:
@@ -639,7 +628,7 @@ def run_jobs(
     # A stop outranks every other state. After answered questions the remaining episodes are not needed.
     if stop_requested():
         state = RankState.INTERRUPTED
-    elif asks_questions:
+    elif request.questions:
         publisher.update(episodes_total=publisher.status.episodes_done)
     publisher.publish(state=state)
     return state

@@ -4,15 +4,16 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import Curve, PooledRate
+from isaaclab_arena.report.jobs import Curve, pooled_rate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
 from isaaclab_arena.storage.atomic import read_whole, write_bytes, write_text
@@ -92,7 +93,6 @@ class Point(Score):
     """The success of a single job at one step."""
 
     job: str  # as the watch's job file names it
-    successes: int
     episodes: statistics.ScoredEpisodes  # the scored episodes themselves
     is_baseline: bool = False  # a job without checkpoints, equal at every step
 
@@ -110,7 +110,6 @@ def points_of(run: Path, step: int) -> list[Point]:
             Point(
                 job=name if is_baseline else name.removesuffix(f"-{step}"),
                 step=step,
-                successes=line["successes"],
                 scored=rows.scored_episodes(line),
                 distinct=episodes.num_distinct,
                 success_rate=line["success_rate"],
@@ -130,12 +129,9 @@ def points_of_watch(directory: Path) -> list[Point]:
 
 def scores_of(points: Iterable[Point]) -> dict[int, Score]:
     """Map each step to the score of its checkpoint; baselines do not count."""
-    by_step: dict[int, list[Point]] = {}
-    for point in points:
-        if not point.is_baseline:
-            by_step.setdefault(point.step, []).append(point)
-    scores = {}
-    for step, own in sorted(by_step.items()):
+    scores, compared = {}, sorted((each for each in points if not each.is_baseline), key=lambda each: each.step)
+    for step, of_step in groupby(compared, key=lambda each: each.step):
+        own = [*of_step]
         episodes = statistics.together([point.episodes for point in own])
         rate, interval = sum(point.success_rate for point in own) / len(own), episodes.wilson()
         if interval is not None:
@@ -210,7 +206,7 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
     for point in ordered:
         rate, low, high = point.success_rate, point.interval.low, point.interval.high
-        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
+        cells = (point.job, point.step, point.episodes.successes, point.scored, rate, low, high)
         writer.writerow((*cells, *(point.distinct for _ in repeats)))
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
         lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
@@ -242,9 +238,7 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     ]
 
     # All bands come before the curves, so that no band hides a line. The legend is one line below the steps.
-    curves: list[Mark] = []
-    legend: list[Mark] = []
-    left = float(_LEFT)
+    curves, legend, left = list[Mark](), list[Mark](), float(_LEFT)
     for number, job in enumerate(dict.fromkeys(point.job for point in ordered)):
         colour, band = _COLOURS[number % len(_COLOURS)]
         own = [point for point in ordered if point.job == job]
@@ -260,8 +254,8 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, size=12.0))
         left += 30 + 7.0 * len(job)
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
-    description = f"Success by step with 95 % intervals. {told}"
-    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=[*marks, *curves, *legend], description=description)
+    about, marks = f"Success by step with 95 % intervals. {told}", [*marks, *curves, *legend]
+    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=about)
     write_text(drawn, svg(picture), overwrite=True)
     write_bytes(pixels, png(picture), overwrite=True)
     write_bytes(table, content, overwrite=True)
@@ -286,29 +280,21 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     width = steps[-1] - steps[0]
     for job in dict.fromkeys(point.job for point in points):
         # The numbers of the tables: a question about a job ends it early, and has an interval of its own.
-        rates = tuple(
-            PooledRate(
-                label=str(point.step),
-                x=(point.step - steps[0]) / width if width else 0.5,
-                successes=point.successes,
-                scored=point.scored,
-                distinct=point.distinct,
-                rate=point.success_rate,
-                interval=point.interval,
-                repeats=rows.of_conditions(point.distinct, point.scored),
-                address=address(directory / f"step_{point.step}"),
+        rates = []
+        for point in sorted((each for each in points if each.job == job), key=lambda each: each.step):
+            x, page_of_run = (
+                (point.step - steps[0]) / width if width else 0.5,
+                address(directory / f"step_{point.step}"),
             )
-            for point in sorted(points, key=lambda point: point.step)
-            if point.job == job
-        )
-        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates))
+            rate = pooled_rate([point.episodes], label=str(point.step), x=x, address=page_of_run)
+            rates += [] if rate is None else [replace(rate, rate=point.success_rate, interval=point.interval)]
+        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(rates)))
 
     # The best has a second score once it was scored again.
     chosen = best_of(scores_of(points))
     best, scores = best_of_watch(directory, chosen), []
     if chosen is not None:
-        run = directory / f"step_{chosen.step}"
-        scores.append(("in the episodes that it was chosen by", chosen, address(run)))
+        scores.append(("in the episodes that it was chosen by", chosen, address(directory / f"step_{chosen.step}")))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
     page = {

@@ -180,12 +180,11 @@ class RankHost(RunHost):
         publisher = active.until_tables.enter_context(
             heartbeat.StatusPublisher(directory, queue.first_status(rank, attempt.run_id))
         )
-        settings = job_run.settings_of_rank(
-            request, attempt, context, directory, config_hash=active.plan.config_hash, policy_servers=servers
-        )
+        own: dict[str, Any] = {"config_hash": active.plan.config_hash, "policy_servers": servers}
         with active.progress:
-            asks = bool(request.questions)
-            state = job_run.run_jobs(queue, settings, publisher, stop_requested, asks_questions=asks, answers=answers)
+            state = job_run.run_jobs(
+                queue, request, attempt, context, publisher, stop_requested, answers=answers, **own
+            )
             failed = state is heartbeat.RankState.FAILED
             merges = self._wait_to_merge(active, publisher, failed=failed)
             if failed and self.is_whole_program:
@@ -410,10 +409,7 @@ def consolidate_what_ranks_left(
         written, _ = reports.read_job_reports(directory, name, attempt.run)
         if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
             continue
-        _LOG.error("job '%s' has failed: %s", name, loss)
-        device = attempt.devices[rank]
-        report = reports.failed_report(name, loss, rank=rank, device=device, attempt=attempt.number, run=attempt.run)
-        reports.write_job_report(directory, report)
+        reports.write_failed_report(directory, name, loss, attempt, rank)
 
 
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.

@@ -1,5 +1,6 @@
 """The reports of ranks, and the conclusions from a run's files: jobs' standings, fresh tables, a verification."""
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_text, read_json, read_versioned
-from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, PlanEntry
+from isaaclab_arena.storage.ledger import MAX_LIVES, SCHEMA_VERSION, Attempt, PlanEntry
 
 # ``job_report_rank<r>.json``: the result of a job on a rank, written when the rank leaves the job.
 #
 # Until then ``job_begun_rank<r>_attempt<n>.json`` states what the rank guarantees, so the rank may die at any moment.
 
+_LOG = logging.getLogger(__name__)
 MAX_QUERY_TIMES = 512  # the most query times that a report holds
 
 
@@ -129,14 +131,6 @@ class JobReport:
     schema_version: int = SCHEMA_VERSION
 
 
-def failed_report(job: str, error: str, *, rank: int, device: str, attempt: int, run: str | None) -> JobReport:
-    """Return the report of a job that failed outside its episodes; its times are unknown. `error` is one line."""
-    at = now()
-    times: dict[str, Any] = {"started_at": at, "ended_at": at, "wall_s": 0.0}
-    where: dict[str, Any] = {"rank": rank, "device": device, "attempt": attempt, "run": run}
-    return JobReport(job=job, status=ReportedStatus.FAILED, error=error, **where, **times)
-
-
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
     """Write a report atomically beside earlier reports of this rank, and return its path."""
     begun = job_directory / f"job_begun_rank{report.rank}_attempt{report.attempt}.json"
@@ -152,6 +146,15 @@ def write_job_report(job_directory: Path, report: JobReport) -> Path:
                 begun.unlink(missing_ok=True)
             return path
     raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
+
+
+def write_failed_report(job_directory: Path, job: str, error: str, attempt: Attempt, rank: int) -> None:
+    """Log and report a job that failed outside its episodes; its times are unknown. `error` is one line."""
+    _LOG.error("job '%s' has failed: %s", job, error)
+    at, device = now(), attempt.devices[rank]
+    times: dict[str, Any] = {"started_at": at, "ended_at": at, "wall_s": 0.0}
+    where: dict[str, Any] = {"rank": rank, "device": device, "attempt": attempt.number, "run": attempt.run}
+    write_job_report(job_directory, JobReport(job=job, status=ReportedStatus.FAILED, error=error, **where, **times))
 
 
 def read_job_reports(

@@ -18,19 +18,16 @@ from typing import Any, TypeAlias
 import torch
 from pydantic import validate_call
 
+from isaaclab_arena import garbage, logs, paths, registry
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
-from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, process, queues, run_start, running_episodes
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
+from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, queues, run_start, running_episodes
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
-from isaaclab_arena.logs import log_file, set_up_console_logging
-from isaaclab_arena.paths import now
-from isaaclab_arena.registry import imported
 from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line
 
@@ -44,8 +41,7 @@ class NodeNeeds:
     """The requirements of a node that runs ranks."""
 
     command_line: tuple[str, ...]  # the module whose ``asked_for`` reads it, and its arguments
-    # Directory of the command; None if the cluster copies the working directory to each node.
-    working_directory: str | None
+    working_directory: str | None  # of the command; None if the cluster copies it to each node
     jobs_hash: str  # of the resolved jobs
     contents: dict[str, str]  # name -> hash or version of each content that jobs evaluate
     versions: Mapping[str, str]  # package -> version
@@ -100,32 +96,30 @@ def request_of(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it, after a chdir to the directory of the command."""
     if needs.working_directory is not None:
         if not Path(needs.working_directory).is_dir():
-            raise ConfigError(Problem(f"has no directory {needs.working_directory}; {WAY_OUT}"))
+            raise ConfigError(f"has no directory {needs.working_directory}; {WAY_OUT}")
         os.chdir(needs.working_directory)
     program, *arguments = needs.command_line
-    return imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
+    return registry.imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
 
 
 def checked_request(needs: NodeNeeds) -> planning.RunRequest:
     """Return the run's request as this node reads it. `ConfigError` with all differences to the planning node."""
     # Versions come first, because another version may read the jobs differently.
-    _refuse_others("versions", needs.versions, contents.versions(), absent="absent")
+    _refuse_others("versions", needs.versions, contents.versions(), "absent")
     request = request_of(needs)
     if request.config_hash != needs.jobs_hash:
-        raise ConfigError(Problem(f"reads other jobs from {request.source_file}; {WAY_OUT}"))
-    _refuse_others(
-        "files", needs.contents, run_start.named_contents(contents_of_jobs(request.jobs)), absent="not there"
-    )
+        raise ConfigError(f"reads other jobs from {request.source_file}; {WAY_OUT}")
+    _refuse_others("files", needs.contents, run_start.named_contents(contents_of_jobs(request.jobs)), "not there")
     return request
 
 
-def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], *, absent: str) -> None:
+def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str], absent: str) -> None:
     told = [
         f"{name} is {contents.shown(here.get(name, absent))} instead of {contents.shown(there.get(name, absent))}"
         for name, _ in contents.changes(there, here)
     ]
     if told:
-        raise ConfigError(Problem(f"has other {what}: {'; '.join(told)}; {WAY_OUT}"))
+        raise ConfigError(f"has other {what}: {'; '.join(told)}; {WAY_OUT}")
     if unknown := sorted(name for name, content in [*there.items(), *here.items()] if content == UNKNOWN):
         names = "; ".join(dict.fromkeys(unknown))
         _LOG.warning("node %s may have other %s: unknown, so not compared: %s", socket.gethostname(), what, names)
@@ -136,9 +130,8 @@ def problem_of_node(needs: str) -> str | None:
     try:
         checked_request(json_values.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
-        told = str(error)
-        way_out = "" if WAY_OUT in told else f"; {WAY_OUT}"
-        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}{way_out}"
+        told = str(error) if WAY_OUT in str(error) else f"{error}; {WAY_OUT}"
+        return f"node {socket.gethostname()}, in {Path.cwd()}: {told}"
     return None
 
 
@@ -147,13 +140,11 @@ def problem_of_node(needs: str) -> str | None:
 _LOG = logging.getLogger(__name__)
 
 EXCHANGES_PER_S = 200.0
-"""Deliveries of all ranks together, at most, and as many questions for work. An actor of Ray answers some 1,350 calls a
-second."""
+"""Most deliveries of all ranks together, and most questions for work. An actor of Ray answers 1,350 calls a second."""
 
 _FILMS = f"{layout.VIDEOS_DIRECTORY}/*", layout.CONTACT_SHEET_FILE
 FILES_OF_JOB = layout.SETTLED_FILE, layout.JOB_BEGUN_PATTERN, *_FILMS, "traceback_*.txt", layout.JOB_REPORT_PATTERN
 """The files of a job that a rank delivers besides episodes. The report comes last, because it promises the rest."""
-
 
 Call: TypeAlias = tuple[str, Sequence[Any], bytes | None]
 """A method of `ClaimServer`, its arguments without the life of the asking rank, and its ``content``, if it has any."""
@@ -174,7 +165,6 @@ class ClaimServer:
 
     # One claim table serves all ranks, and writes the same files as ranks that share a directory.
     def __init__(self, request: planning.RunRequest, attempt: ledger.Attempt, output_directory: Path) -> None:
-        self._attempt = attempt
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = ledger.RunLock(output_directory).hold(alone=False)
@@ -183,9 +173,7 @@ class ClaimServer:
             output_directory, questions, attempt.number, attempt.states, max_equal_errors
         )
         jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
-        self._table = claims.ClaimTable(
-            jobs, output_directory, attempt, None, rank=0, lease_s=float("inf"), is_over=is_over
-        )
+        self._table = claims.ClaimTable(jobs, output_directory, attempt, None, rank=0, is_over=is_over)
         self._names = [divided.job.config.name for divided in jobs.values()]
         self._suspects = claims.Suspects(jobs)
         self._lives: dict[int, int] = {}
@@ -204,17 +192,12 @@ class ClaimServer:
             answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
         return answer
 
-    def claim(
-        self,
-        life: Life,
-        built_environment: str | None = None,  # key of the rank's environment
-        job_index: int | None = None,  # None for the next job
-        piece: int | None = None,  # of `job_index`
-    ) -> _ClaimAnswer:
+    def claim(self, life: Life, built: str | None = None, job_index: int | None = None, piece: int = 0) -> _ClaimAnswer:
         """Give a rank a piece, and report the state of the claims on its job, else on the job in question."""
+        # `built`: key of the rank's environment. `job_index` None: the next job.
         claim, settled = None, None
-        if job_index is None or piece is None:
-            claim = self._table.claim_next(built_environment, rank=life.rank)
+        if job_index is None:
+            claim = self._table.claim_next(built, rank=life.rank)
         elif piece not in self._suspects.pieces(job_index):
             # A suspect runs alone, not in env slots that become free.
             claim = self._table.claim(job_index, piece, rank=life.rank)
@@ -241,9 +224,8 @@ class ClaimServer:
         if name not in self._names or line.rank != life.rank:
             raise StorageError(f"rank {life.rank} sent a line of job '{name}', rank {line.rank}")
         # A rank's life has a commit file of its own for each job.
-        if (life, name) not in self._commits:
-            self._commits[life, name] = CommitWriter(self._output_directory / name, life.rank)
-        commits = self._commits[life, name]
+        commits = self._commits.get((life, name)) or CommitWriter(self._output_directory / name, life.rank)
+        self._commits[life, name] = commits
         commits.commit(line, text, None if content is None else lambda path: atomic.write_bytes(path, content))
         # A run may have more ranks and jobs than a process may have open files.
         commits.close()
@@ -305,32 +287,22 @@ class ClaimServer:
             num_machines = len({*self._machines.values()})
             blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
         # Commit an episode over which ranks died as an error, without a recording, or fail the job.
-        here = {"rank": rank, "attempt": self._attempt.number}
         for each in blamed:
             job, index = self._table.jobs[each.job_index].job, each.episode_index
             name, deaths = job.config.name, "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
             if index is None:
                 error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
-                _LOG.error("job '%s' has failed: %s", name, error)
-                run, device = self._attempt.run, self._attempt.devices[rank]
                 self._table.give_up(each.job_index)
-                report = reports.failed_report(name, error, device=device, run=run, **here)
-                reports.write_job_report(self._output_directory / name, report)
+                reports.write_failed_report(self._output_directory / name, name, error, self._table.attempt, rank)
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
-            episode = episode_of(job, index)
-            record = EpisodeRecord(
-                **vars(running_episodes.failed(running_episodes.RANKS_LOST, error)),
-                episode=episode,
-                env_id=0,
-                length=0,
-                episode_return=0.0,
-                conditions=episode.saved_conditions or {},
-                language_instruction=job.config.language_instruction or "",
-            )
-            line = commit_line(record, episode_in_env=0, timestamp=now(local=True), wall_s=0.0, **here)
-            self.commit(life, line_text(line))
+            episode, ending = episode_of(job, index), running_episodes.failed(running_episodes.RANKS_LOST, error)
+            start, words = episode.saved_conditions or {}, job.config.language_instruction or ""
+            unplayed: dict[str, Any] = {"env_id": 0, "length": 0, "episode_return": 0.0, **vars(ending)}
+            record = EpisodeRecord(episode=episode, conditions=start, language_instruction=words, **unplayed)
+            place: dict[str, Any] = {"episode_in_env": 0, "rank": rank, "attempt": self._table.attempt.number}
+            self.commit(life, line_text(commit_line(record, timestamp=paths.now(local=True), wall_s=0.0, **place)))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
@@ -349,11 +321,7 @@ _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() 
 
 # A rank: its claims and commits, which it reaches through the claim server, and its jobs.
 
-Ask: TypeAlias = Callable[[Sequence[Call]], Any]
-"""Makes calls of the claim server in order, and returns the last answer as plain JSON; see `ClaimServer.ask`."""
-
-_MAX_BYTES = 16_000_000
-_MAX_CALLS = 2_000
+_MAX_BYTES, _MAX_CALLS = 16_000_000, 2_000
 
 
 @dataclass(eq=False)
@@ -365,14 +333,14 @@ class RemoteLedger:
     orders: RunOrders
     life: Life
     jobs: Mapping[int, planning.DividedJob]  # by index
-    ask: Ask
+    ask: Callable[[Sequence[Call]], Any]  # makes calls, and returns the last answer as JSON; see `ClaimServer.ask`
     directory: Path  # of this rank's files
     _: KW_ONLY
     is_own: bool  # False: the run's directory, so neither episodes nor files are delivered
-    stop: Callable[[int], None] = lambda _: None  # called with the signal that stops the run
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
-    jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
+    stop_signal: int | None = field(default=None, init=False)  # that stops the run
+    jobs_over: Sequence[str] = field(default=(), init=False)  # names of jobs that need no further episode
     _said: claims.ClaimState = field(default_factory=claims.ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
     # Results: calls that are to be made, each with the file of its content.
@@ -398,6 +366,10 @@ class RemoteLedger:
         if self.failure is not None:
             raise self.failure
 
+    def stop_requested(self) -> bool:
+        """Whether this rank is to end: the run stops, or the claim server cannot be reached."""
+        return self.failure is not None or self.stop_signal is not None
+
     def claim_next(self, built_environment: str | None) -> claims.Claim | None:
         """Claim a piece of the next job; None if no piece is free."""
         return self._hear(built_environment)
@@ -418,9 +390,8 @@ class RemoteLedger:
     def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
-        directory = claims.claims_directory(self.directory, self.orders.attempt)
-        is_taken = not self.is_own and (directory / claims.claim_name(claim, generations_on=1)).exists()
-        return self.failure is None and not is_taken
+        is_seen = self.failure is None and not self.is_own
+        return not claims.is_taken_over(self.directory, self.orders.attempt, claim) if is_seen else self.failure is None
 
     def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""
@@ -455,19 +426,15 @@ class RemoteLedger:
                 size += len(call[2] or b"")
                 if size >= _MAX_BYTES or len(calls) >= _MAX_CALLS:
                     break
-            else:
-                is_done = True
+            is_done = size < _MAX_BYTES and len(calls) < _MAX_CALLS
             # Each delivery is a heartbeat.
             if self.is_own:
                 calls += self._keep(heartbeat.status_path(self.directory, self.life.rank))
-            stop_signal, jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
+            self.stop_signal, self.jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
 
             # The claim server has everything by now, so it can be removed here.
             for path in sent:
                 path.unlink(missing_ok=True)
-            self.jobs_over = frozenset(jobs_over)
-            if stop_signal is not None:
-                self.stop(stop_signal)
 
     def _written(self) -> Iterator[tuple[Call, Path | None]]:
         """Yield everything written until now as calls, each with the file that this rank needs no more after it."""
@@ -495,7 +462,7 @@ class RemoteLedger:
             return [("keep", (str(path.relative_to(self.directory)), offset), content)]
         return []
 
-    def _hear(self, built: str | None, job_index: int | None = None, piece: int | None = None) -> claims.Claim | None:
+    def _hear(self, built: str | None, job_index: int | None = None, piece: int = 0) -> claims.Claim | None:
         told = self.ask([("claim", (built, job_index, piece), None)])
         claim, self._said, settled = json_values.adapter(_ClaimAnswer).validate_python(told)
         self._said_at = self.clock()
@@ -504,72 +471,6 @@ class RemoteLedger:
             name = self.jobs[claim.job_index].job.config.name
             atomic.write_text(self.directory / name / layout.SETTLED_FILE, settled, overwrite=True)
         return claim
-
-
-def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
-    """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
-    set_up_console_logging(life.rank)
-    needs, attempt = orders.needs, orders.attempt
-    # A node that cannot take part refuses the rank, which may then start on another node.
-    try:
-        request = checked_request(needs)
-        options = request.options
-        # The device is the GPU that the cluster assigned to this process, or the CPU.
-        alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
-        if needs.gpus and options.device is None and alone.device.type != "cuda":
-            message = (
-                "the cluster has given this rank a GPU, but CUDA finds none; check the driver, or say --device cpu"
-            )
-            raise ConfigError(Problem(message, key="--gpus_per_rank"))
-        context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
-        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
-    except ArenaError as error:
-        raise RefusedError(str(error)) from error
-    set_up_torch(options.torch_threads, deterministic=options.deterministic)
-    join_freed_memory_at_once()
-    if context.device.type == "cuda":
-        torch.cuda.set_device(context.device)
-
-    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
-    home, is_seen = Path(orders.output_directory), False
-    if orders.node_directory is None:
-        with suppress(ArenaError, OSError):
-            is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
-    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
-    with nullcontext(home) if is_seen else own as directory:
-        interruption, jobs = process.Interruption(), planning.divided_jobs(request.jobs, attempt, request.questions)
-        remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen, stop=interruption.receive)
-
-        def must_stop() -> bool:
-            return remote.failure is not None or interruption.stop_requested()
-
-        queue = queues.DynamicQueue(
-            remote,
-            world_size=attempt.world_size,
-            stop_requested=must_stop,
-            is_over=lambda job: job in remote.jobs_over,
-            rest_s=interval_s(attempt.world_size),
-        )
-        # Without the run's directory, the program that drives the run makes the datasets at the end.
-        own_settings: dict[str, Any] = {} if is_seen else {"consolidates": False, "remote_commit": remote.commit}
-        publisher = heartbeat.StatusPublisher(directory, queue.first_status(life.rank, attempt.run_id))
-        log = log_file(directory / "logs" / f"rank{life.rank}.log", life.rank)
-        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
-        with publisher, remote.delivering(), log:
-            settings = job_run.settings_of_rank(
-                request,
-                attempt,
-                context,
-                directory,
-                config_hash=orders.config_hash,
-                num_threads=max(1, int(needs.cpus)),
-                **own_settings,
-            )
-            asks_questions = bool(request.questions)
-            return job_run.run_jobs(queue, settings, publisher, must_stop, asks_questions=asks_questions)
-
-
-# A directory for the files of one process, on a disk of its own.
 
 
 @contextmanager
@@ -583,9 +484,51 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
             owner = re.fullmatch(rf"{begin}[0-9]+_{machine}_([0-9]+)_([0-9]+)_.*", path.name)
             is_mine = owner is not None and path.lstat().st_uid == os.getuid()
             if owner and is_mine and not processes.process_is_running(int(owner[1]), int(owner[2]) or None):
-                # It follows no link.
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)  # it follows no link
         prefix = f"{begin}{rank}_{machine}_{pid}_{processes.process_start_ticks(pid) or 0}_"
         own = tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True)
     with own as name:
         yield Path(name)
+
+
+def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]) -> str:
+    """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
+    logs.set_up_console_logging(life.rank)
+    needs, attempt = orders.needs, orders.attempt
+    # A node that cannot take part refuses the rank, which may then start on another node.
+    try:
+        request = checked_request(needs)
+        options = request.options
+        # The device is the GPU that the cluster assigned to this process, or the CPU.
+        alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
+        if needs.gpus and options.device is None and alone.device.type != "cuda":
+            none = "the cluster has given this rank a GPU, but CUDA finds none"
+            raise ConfigError(f"{none}; check the driver, or say --device cpu", key="--gpus_per_rank")
+        context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
+        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+    except ArenaError as error:
+        raise RefusedError(str(error)) from error
+    set_up_torch(options.torch_threads, deterministic=options.deterministic)
+    garbage.join_freed_memory_at_once()
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+
+    # The rank writes into the directory of the run if this node sees it; it may see another one of that name.
+    home, is_seen = Path(orders.output_directory), False
+    if orders.node_directory is None:
+        with suppress(ArenaError, OSError):
+            is_seen = ledger.read_attempt(home, attempt.number).run_id == attempt.run_id
+    own = directory_of_process(Path(orders.node_directory or tempfile.gettempdir()), life.rank)
+    with nullcontext(home) if is_seen else own as directory:
+        jobs = planning.divided_jobs(request.jobs, attempt, request.questions)
+        remote = RemoteLedger(orders, life, jobs, ask, directory, is_own=not is_seen)
+        size, stop, rest_s = attempt.world_size, remote.stop_requested, interval_s(attempt.world_size)
+        queue = queues.DynamicQueue(
+            remote, world_size=size, stop_requested=stop, is_over=lambda job: job in remote.jobs_over, rest_s=rest_s
+        )
+        facts: dict[str, Any] = {"config_hash": orders.config_hash, "remote_commit": None if is_seen else remote.commit}
+        facts["num_threads"] = options.num_threads or max(1, int(needs.cpus))
+        publisher = heartbeat.StatusPublisher(directory, queue.first_status(life.rank, attempt.run_id))
+        # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
+        with publisher, remote.delivering(), logs.log_file(directory / "logs" / f"rank{life.rank}.log", life.rank):
+            return job_run.run_jobs(queue, request, attempt, context, publisher, stop, **facts)

@@ -1,15 +1,17 @@
-"""The processes of a run as actors of a Ray cluster."""
+"""The ranks of an evaluation as actors of a Ray cluster: their processes, their supervision, and the run."""
 
 import io
 import json
 import logging
 import re
+import signal
 import socket
 import sys
+import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -22,22 +24,24 @@ from ray._private.utils import get_num_cpus
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]  compiled code
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from isaaclab_arena.distributed.ranks import ClaimsLostError
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line, refuse
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import ClaimsLostError, DistributedError, ranks_of_one
+from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, Problem, first_line, refuse
+from isaaclab_arena.evaluation import heartbeat, planning, process, run
 from isaaclab_arena.evaluation.cluster import claim_server
-from isaaclab_arena.evaluation.cluster.claim_server import WAY_OUT, Ask, Call, Life, NodeNeeds, RefusedError, RunOrders
+from isaaclab_arena.evaluation.cluster.claim_server import Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.tracking.trackers import check_trackers
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 
 _GUESSES = re.compile(r"(?:Some|There are some) (?:common|potential root) causes")
-CANNOT_IMPORT = "failed to import on the worker"
-"""Part of Ray's error if a node's interpreter cannot load the code that is sent there."""
+CANNOT_IMPORT = "failed to import on the worker"  # in Ray's error if a node cannot load the code that is sent there
 _EXCEPTION = re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE)
 
+# Ray would run an episode twice, but the commits of a run allow it once.
 ONCE = {"max_restarts": 0, "max_task_retries": 0}
-"""Ray would run an episode twice, but the commits of a run allow it once."""
 
 CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 """The head would remember each of many thousand calls of the claim server, for its dashboard."""
@@ -48,9 +52,8 @@ class ClaimServerActor:
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
-        self._claim_server = claim_server.ClaimServer(
-            claim_server.request_of(read.needs), read.attempt, Path(read.output_directory)
-        )
+        request, directory = claim_server.request_of(read.needs), Path(read.output_directory)
+        self._claim_server = claim_server.ClaimServer(request, read.attempt, directory)
 
     def ask(self, words: str, content: bytes) -> str:
         """Make calls of a rank or of the driver, and answer the last one. `content` holds the bytes of all of them."""
@@ -59,7 +62,7 @@ class ClaimServerActor:
         return json_line(self._claim_server.ask(calls, None if life is None else Life(**life)))
 
 
-def answer_of(actor: Any, calls: Sequence[Call], *, life: Life | None = None, way_out: str = "") -> Any:
+def answer_of(actor: Any, calls: Sequence[claim_server.Call], *, life: Life | None = None, way_out: str = "") -> Any:
     """Make calls of the claim server, and return its last answer; `ClaimsLostError` if the server is lost."""
     asked = [(name, arguments, None if content is None else len(content)) for name, arguments, content in calls]
     contents = b"".join(content or b"" for _, _, content in calls)
@@ -107,25 +110,18 @@ def why(error: exceptions.RayError) -> str:
 # Run the processes of a run as actors of a Ray cluster.
 
 _LOG = logging.getLogger(__name__)
-_NODE_ID = "ray.io/node-id"
-"""The label with which Ray provides every node."""
-_KNOCK_TIMEOUT_S = 5.0
+_NODE_ID = "ray.io/node-id"  # the label with which Ray provides every node
+_KNOCK_TIMEOUT_S, _TRIES_OF_A_CHECK, _MAX_JOBS_CHARACTERS = 5.0, 3, 120
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The opening of HTTP/2, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
 
-_MAX_JOBS_CHARACTERS = 120
-_TRIES_OF_A_CHECK = 3
-
+_TO_JOIN = "copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
 _NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
-_HOW_IT_LETS_US_IN = (
-    "this cluster has a token: copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
-)
 
 _on = partial(NodeAffinitySchedulingStrategy, soft=False)
-_remote: Any = ray.remote
-"""Its types know neither options given by name nor the methods that it adds."""
+_remote: Any = ray.remote  # its types know neither options given by name nor the methods that it adds
 
 
 @contextmanager
@@ -153,14 +149,13 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
             GcsClient(address=address)
         ray.init(address=address, namespace=f"arena-{uuid.uuid4().hex}", logging_level=logging.WARNING, **own)
     except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
-        way_out = _HOW_IT_LETS_US_IN if "InvalidAuthToken" in str(error) else _NO_CLUSTER
+        way_out = f"this cluster has a token: {_TO_JOIN}" if "InvalidAuthToken" in str(error) else _NO_CLUSTER
         reason = first_line(error).partition(". ")[0]
         message = f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}"
         raise ConfigError(Problem(message, key="--ray_address")) from error
     try:
         is_copied = ray.get_runtime_context().runtime_env.get("working_dir")
-        directory = None if is_copied else str(Path.cwd())
-        yield RayEngine(is_local=address == "local", working_directory=directory)
+        yield RayEngine(options=options, working_directory=None if is_copied else str(Path.cwd()))
     finally:
         ray.shutdown()
 
@@ -169,9 +164,9 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
 class RayEngine:
     """A Ray cluster that runs the processes of a run; see `connected`."""
 
-    is_local: bool  # begun for this run, on this node
+    options: ClusterOptions
     working_directory: str | None  # of the command; None if Ray copies a working directory to each node
-    ask: Ask = lambda _: None  # of the claim server, once it is started
+    ask: Callable[[Sequence[claim_server.Call]], Any] = lambda _: None  # of the claim server, once it is started
     _orders: RunOrders = field(init=False)
     _claim_server: Any = field(init=False)
     # The ranks and their actors, by the outcome to come.
@@ -182,25 +177,23 @@ class RayEngine:
         # This node needs no check if Ray runs here in the Python environment of this process. A lambda is pickled by
         # value, so its process need not import this package.
         check, here = _remote(num_cpus=0, max_retries=0), ray.get_runtime_context().get_node_id()
-        nodes = {node["NodeID"]: node for node in ray.nodes() if _could_have(node, needs)}
+        nodes = _able_nodes(needs)
         prefix = check(lambda: sys.prefix).options(scheduling_strategy=_on(here))
-        if here in nodes and (self.is_local or ray.get(prefix.remote()) == sys.prefix):
+        if here in nodes and (self.options.ray_address == "local" or ray.get(prefix.remote()) == sys.prefix):
             del nodes[here]
-        # Made once, because Ray sends each remote function to the cluster by itself. All nodes are at work on their
-        # checks at the same time.
+        # Made once, because Ray sends each remote function to the cluster by itself. All nodes check at the same time.
         problem_there, words = check(claim_server.problem_of_node), json_line(needs)
         checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
-        pending, problems = [each.remote(words) for each in checks], []
+        pending, problems = [each.remote(words) for each in checks], list[str | None]()
         for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
-            name, checking = node["NodeManagerHostname"], reference
-            told: str | None = None
+            name, told, checking = node["NodeManagerHostname"], None, reference
             # Ray's own retries would never end on a node that lacks memory.
             for _ in range(_TRIES_OF_A_CHECK):
                 try:
                     told = cast("str | None", ray.get(checking))
                 except exceptions.WorkerCrashedError as error:
                     # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
-                    told = f"node {name}: the process that checks it crashed: {why(error)}; {WAY_OUT}"
+                    told = f"node {name}: the process that checks it crashed: {why(error)}; {claim_server.WAY_OUT}"
                     checking = there.remote(words)
                     continue
                 except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
@@ -209,27 +202,26 @@ class RayEngine:
                     told = None
                 except exceptions.RayError as error:
                     lacks = "it lacks this package or has another version of it"
-                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {WAY_OUT}"
+                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {claim_server.WAY_OUT}"
                 break
-            problems += [] if told is None else [Problem(told)]
-        refuse(problems)
+            problems.append(told)
+        refuse([Problem(told) for told in problems if told is not None])
 
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""
         self._orders = orders
-        actor = _remote(**CLAIM_SERVER_OPTIONS)(ClaimServerActor)
-        here = ray.get_runtime_context().get_node_id()
-        named = actor.options(name=f"arena/{orders.run}/claim_server", scheduling_strategy=_on(here))
-        self._claim_server = named.remote(json_line(orders))
+        here, name = _on(ray.get_runtime_context().get_node_id()), f"arena/{orders.run}/claim_server"
+        actor = _remote(**CLAIM_SERVER_OPTIONS, name=name, scheduling_strategy=here)(ClaimServerActor)
+        self._claim_server = actor.remote(json_line(orders))
         again = f"go on with the same command and --resume {orders.output_directory}"
         self.ask = partial(answer_of, self._claim_server, way_out=f"; all that it committed is kept: {again}")
 
     def start_rank(self, life: Life, *, avoid: Collection[str] = ()) -> None:
         """Start a rank as soon as the cluster has the resources, on none of the nodes to avoid."""
         orders = self._orders
-        rank = _remote(num_cpus=orders.needs.cpus, num_gpus=orders.needs.gpus, **ONCE)(RankActor)
+        own = {"num_cpus": orders.needs.cpus, "num_gpus": orders.needs.gpus, "name": name_of_rank(orders, life), **ONCE}
         elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(avoid))})"}} if avoid else {}
-        actor = rank.options(name=name_of_rank(orders, life), **elsewhere).remote(self._claim_server, life.rank)
+        actor = _remote(**own, **elsewhere)(RankActor).remote(self._claim_server, life.rank)
         self._ranks[actor.run.remote(json_line(orders), json_line(life))] = life, actor
 
     def waiting(self) -> Collection[Life]:
@@ -239,7 +231,7 @@ class RayEngine:
 
     def wait(self, timeout_s: float) -> Sequence[tuple[Life, str | Exception]]:
         """Return the ranks that have ended since the last call, each with its final state or its error."""
-        ended, _ = ray.wait(list(self._ranks), num_returns=1, timeout=timeout_s) if self._ranks else ((), ())
+        ended, _ = ray.wait(list(self._ranks), num_returns=1, timeout=timeout_s)
         return [(self._ranks[reference][0], self._outcome(reference)) for reference in ended]
 
     def kill(self, life: Life) -> None:
@@ -249,7 +241,7 @@ class RayEngine:
 
     def has_nodes(self, avoided: Collection[str]) -> bool:
         """Whether another node than these has enough resources for a rank."""
-        return any(_could_have(node, self._orders.needs) and node["NodeID"] not in avoided for node in ray.nodes())
+        return not _able_nodes(self._orders.needs).keys() <= {*avoided}
 
     def resources(self) -> str:
         """Return the resources of the cluster in words."""
@@ -266,9 +258,10 @@ class RayEngine:
             refusal = error.cause
         except exceptions.RayError as error:
             if CANNOT_IMPORT not in str(error):
-                return claim_server.RankDiedError(why(error))
+                return RankDiedError(why(error))
             # The node cannot load the code of the rank.
-            refusal = RefusedError(f"lacks this package or something that it needs: {why(error)}; {WAY_OUT}")
+            lacks = f"lacks this package or something that it needs: {why(error)}"
+            refusal = RefusedError(f"{lacks}; {claim_server.WAY_OUT}")
         refusal.node = actors(actor._actor_id.hex())["Address"]["NodeID"]
         hosts = {each["NodeID"]: each["NodeManagerHostname"] for each in ray.nodes()}
         refusal.host = hosts.get(refusal.node, refusal.host)
@@ -282,10 +275,194 @@ def name_of_rank(orders: RunOrders, life: Life) -> str:
     while len(jobs) > _MAX_JOBS_CHARACTERS and shown > 1:
         shown -= 1
         jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
-    again = f", life {life.number + 1}" if life.number else ""
-    return f"arena/{orders.run}/{jobs}/rank {life.rank}{again}"
+    return f"arena/{orders.run}/{jobs}/rank {life.rank}" + (f", life {life.number + 1}" if life.number else "")
 
 
-def _could_have(node: dict[str, Any], needs: NodeNeeds) -> bool:
-    resources = node["Resources"]
-    return node["Alive"] and resources.get("CPU", 0) >= needs.cpus and resources.get("GPU", 0) >= needs.gpus
+def _able_nodes(needs: NodeNeeds) -> dict[str, dict[str, Any]]:
+    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    needed = {"CPU": needs.cpus, "GPU": needs.gpus}.items()
+    return {id_: each for id_, each in alive.items() if all(each["Resources"].get(kind, 0) >= n for kind, n in needed)}
+
+
+# Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.
+
+_INTERVAL_S, _SILENT_S, _GRACE_S, _SAY_EVERY_S = 0.5, 30.0, 30.0, 30.0
+_RESTARTS_PER_RANK = 3
+"""Restarts for each rank of the run. A restart after a life that finished something costs none."""
+
+
+@dataclass(eq=False)
+class RankSupervisor:
+    """The ranks of a run. As under torchrun, their status files say which are at work, and which are silent."""
+
+    cluster: RayEngine
+    orders: RunOrders
+    look: Callable[[], Sequence[heartbeat.RankReport]]
+    interruption: process.Interruption  # request of the user to stop
+    _: KW_ONLY
+    fail_fast: bool = False  # stop the run after the first failed job
+    clock: Callable[[], float] = time.monotonic
+    failure: Exception | None = None  # first error of a rank, which ended the run; None without
+    _lives: dict[Life, float] = field(default_factory=dict, init=False)  # that have not ended, and their starts [s]
+    _restarts: int = field(default=0, init=False)  # that count
+    _stop_by: float = field(default=float("inf"), init=False)  # infinite before a request to stop
+    _said_waiting_at: float = field(default=float("-inf"), init=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False)  # by node, which is avoided: the reason
+
+    def work(self, start_timeout_s: float) -> None:
+        """Start all ranks; return if no work or no rank is left. `DistributedError`: no rank or claim server starts."""
+        for rank in range(self.orders.attempt.world_size):
+            self._start(Life(rank=rank))
+        # `start_timeout_s` [s] limits the wait for the first rank only.
+        start_by = self.clock() + start_timeout_s
+        while True:
+            for life, outcome in self.cluster.wait(_INTERVAL_S):
+                self._take_note(life, outcome)
+            nothing_left = self.cluster.ask([("num_unfinished_jobs", (), None)]) == 0
+            heard = {each.rank: each.silent_s for each in self.look() if each.status is not None}
+            start_by = float("inf") if heard else start_by
+
+            # Ranks without a message for too long are killed and treated as dead.
+            for life in [each for each in self._lives if heard.get(each.rank, 0.0) > _SILENT_S]:
+                self.cluster.kill(life)
+                self._take_note(life, RankDiedError(f"nothing was heard of it for {heard.pop(life.rank):.0f} s"))
+
+            # The run is over if no rank or no work is left, or if the ranks take too long to stop.
+            if self.interruption.signal_number is not None:
+                self._stop(self.interruption.signal_number)
+            unheard = {life for life in self._lives if life.rank not in heard}
+            nothing_left |= self._stop_by < float("inf")
+            if self.clock() > self._stop_by or not self._lives or (nothing_left and len(unheard) == len(self._lives)):
+                break
+            self._check_waiting(unheard, start_by, start_timeout_s)
+        for life in self._lives:
+            self.cluster.kill(life)
+
+    def _check_waiting(self, unheard: set[Life], start_by: float, start_timeout_s: float) -> None:
+        """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
+        # `start_by` is the moment by which the first rank must have begun, infinite if it has.
+        if start_by < float("inf") and self._refused and not self.cluster.has_nodes(self._refused):
+            raise DistributedError("; ".join(self._refused.values()))
+        at, needs, num_ranks = self.clock(), self.orders.needs, self.orders.attempt.world_size
+        late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
+        if at <= start_by and not (late and at - self._said_waiting_at > _SAY_EVERY_S):
+            return
+        waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
+        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
+        if at > start_by:
+            how = f"could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes"
+            if num_processes := len(self._lives.keys() - waiting):
+                begun = f"has begun within {start_timeout_s:g} s, though {num_processes} have a process"
+                how = f"{begun}: look into Ray's logs of them"
+            raise DistributedError(f"no rank {how}, or give a longer --start_timeout_s")
+        self._said_waiting_at, num_waiting = at, len(late & waiting)
+        if num_waiting:
+            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, num_ranks, asked_and_had)
+        if num_waiting < len(late):
+            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, num_ranks)
+
+    def _take_note(self, life: Life, outcome: str | Exception) -> None:
+        """Note the final state of a rank that has ended, or its error."""
+        # Only if the process died its running episodes are suspected.
+        rank, is_dead = life.rank, isinstance(outcome, RankDiedError)
+        num_pieces, was_fruitful, explained = self.cluster.ask([("end", (life, str(outcome) if is_dead else ""), None)])
+        del self._lives[life]
+        costs = int(not was_fruitful and not isinstance(outcome, RefusedError))
+        # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
+        match outcome:
+            case RankDiedError() | DistributedError():
+                how, told = "died" if is_dead else "ended", "rank %d has %s: %s; %d pieces are open to others again"
+                _LOG.error(told, rank, how, outcome, num_pieces)
+                self._restarts = max(0, self._restarts - explained)
+            case RefusedError(host=host, node=node):
+                if node not in self._refused:
+                    self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
+                    _LOG.error("%s", self._refused[node])
+            case Exception() if self.failure is not None:
+                _LOG.debug("rank %d has failed too: %s", rank, outcome)
+                return
+            case Exception():
+                # The first error ends the run, as with a launcher.
+                self.failure = outcome
+                is_known, kind = isinstance(outcome, ArenaError), type(outcome).__name__
+                what = str(outcome) if is_known else f"{kind}: {first_line(outcome)}"
+                mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
+                _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                self._stop(signal.SIGTERM)
+                return
+            case _:
+                if outcome == heartbeat.RankState.FAILED and self.fail_fast:
+                    _LOG.error("a job failed on rank %d, and --fail_fast ends the run", rank)
+                    self._stop(signal.SIGTERM)
+                return
+        if self._stop_by < float("inf"):
+            return
+        if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.attempt.world_size:
+            _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
+            return
+        self._restarts += costs
+        heartbeat.status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
+        self._start(Life(rank=rank, number=life.number + 1))
+
+    def _start(self, life: Life) -> None:
+        self.cluster.start_rank(life, avoid=self._refused)
+        self._lives[life] = self.clock()
+
+    def _stop(self, signal_number: int) -> None:
+        if self._stop_by == float("inf"):
+            self._stop_by = self.clock() + _GRACE_S
+            self.cluster.ask([("stop", (signal_number,), None)])
+
+
+# Run the jobs of a request on the ranks of a cluster.
+
+
+def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) -> int:
+    """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
+    # `ConfigError`: contradictory options, no cluster, or a node lacks something. `DistributedError`: no rank starts.
+    check_trackers(request.options.tracking, key="tracking")
+    way_out = "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself"
+    way_out += ", or run this job under torchrun, without --cluster"
+    file, key = request.source_file, "policy_server.shared"
+    shared = [(job.config.name, job.config.policy_server) for job in request.jobs]
+    refuse([Problem(f"'{server.shared}': {way_out}", file=file, job=job, key=key) for job, server in shared if server])
+    # Connect before the run has a directory, so that a missing cluster leaves none.
+    with connected(options) as cluster:
+        needs = claim_server.needs_of(request, options, working_directory=cluster.working_directory)
+        cluster.check_nodes(needs)
+        num_ranks, device = options.num_ranks, options.device or ("cuda" if options.gpus_per_rank else "cpu")
+        ranks = ranks_of_one(DistributedContext(world_size=num_ranks, local_world_size=num_ranks))
+        host = ClusterHost(ranks, devices_to_come=[device] * num_ranks, cluster=cluster, needs=needs)
+        return run.run(request, host).exit_code
+
+
+@dataclass(kw_only=True)
+class ClusterHost(run.RunHost):
+    """Has a run's jobs played by the ranks of a cluster, and plays none in this process."""
+
+    cluster: RayEngine
+    needs: NodeNeeds
+    is_whole_program: bool = True
+    writes_report: bool = True
+
+    def play(self, active: run.ActiveRun) -> run.Played:
+        """Run the ranks to their end; there is no other rank to wait for."""
+        directory, cluster, options = active.output_directory, self.cluster, self.cluster.options
+        size, run_id = active.attempt.world_size, active.attempt.run_id
+        if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
+            where = f"{directory} is in Ray's copy of the working directory, which Ray removes some time after the run"
+            _LOG.warning("%s; name another one by --output_dir, or copy this one", where)
+        orders = RunOrders(
+            run=f"{directory.name}-{run_id[:6]}",
+            needs=self.needs,
+            config_hash=active.plan.config_hash,
+            output_directory=str(directory),
+            attempt=active.attempt,
+            node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
+        )
+        watch = heartbeat.RankWatch(directory, world_size=size, run_id=run_id, blind_after_s=5.0)
+        ranks = RankSupervisor(cluster, orders, watch.look, active.interruption, fail_fast=options.fail_fast)
+        with active.progress:
+            cluster.start_claim_server(orders)
+            ranks.work(options.start_timeout_s)
+        return run.Played(merges=True, failed=ranks.failure is not None, all_ended=True)

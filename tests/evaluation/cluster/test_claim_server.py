@@ -89,7 +89,6 @@ class Rank:
         self.directory = directory
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
-        self.stopped_by: list[int] = []
         self.asked: list[str] = []
 
         def ask(calls: Sequence[Call]):
@@ -97,9 +96,7 @@ class Rank:
             return claim_server.ask(calls, self.life)
 
         jobs = divided_jobs(request.jobs, ATTEMPT)
-        self.ledger = RemoteLedger(
-            ORDERS, self.life, jobs, ask, directory, is_own=True, stop=self.stopped_by.append, clock=clock
-        )
+        self.ledger = RemoteLedger(ORDERS, self.life, jobs, ask, directory, is_own=True, clock=clock)
 
     def claim(self):
         claim = self.ledger.claim_next(None)
@@ -225,9 +222,11 @@ def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_serv
 
 def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, claim_server):
     rank = Rank(claim_server, tmp_path / "node", 0)
+    assert not rank.ledger.stop_requested()
     claim_server.stop(15)
     rank.ledger.deliver()
-    assert rank.stopped_by == [15]
+    assert rank.ledger.stop_signal == 15
+    assert rank.ledger.stop_requested()
 
 
 def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, home):
@@ -235,12 +234,12 @@ def test_ranks_hear_with_a_delivery_of_errors_that_their_job_is_over(tmp_path, h
     ranks = [Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2)]
     for rank in ranks:
         rank.claim()
-        assert rank.ledger.jobs_over == frozenset()
+        assert not rank.ledger.jobs_over
         # Each plays one of two episodes in a row.
         line = line_of(rank.life.rank, rank.life.rank)
         rank.commit(replace(line, outcome=Outcome.ERROR, success=None, error="no renderer"))
         rank.ledger.deliver()
-    assert ranks[1].ledger.jobs_over == {"coins"}
+    assert list(ranks[1].ledger.jobs_over) == ["coins"]
     assert ranks[0].ledger.claim_next(None) is None
 
 

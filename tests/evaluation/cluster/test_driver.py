@@ -12,8 +12,6 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import ClaimsLostError, ranks_of_one
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.cluster import execute_on_cluster
 from isaaclab_arena.evaluation.cluster.claim_server import (
     Call,
     ClaimServer,
@@ -38,31 +36,6 @@ from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 
 # What is refused before a cluster is asked for anything.
-
-
-JOB = {
-    "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
-    "policy_type": "rsl_rl",
-    "policy_config_dict": {"checkpoint_path": "models/reach"},
-    "num_episodes": 2,
-}
-
-
-def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out(tmp_path):
-    jobs = [
-        {**JOB, "name": "alone"},
-        {**JOB, "name": "served", "policy_server": {"shared": "node"}},
-        {**JOB, "name": "served by one", "policy_server": {"shared": "run"}},
-    ]
-    file = write_jobs(tmp_path / "jobs.json", jobs)
-    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"), may_import=True)
-    with pytest.raises(ConfigError) as refused:
-        execute_on_cluster(request, ClusterOptions(cluster="ray"))
-    problems = refused.value.problems
-    assert {(str(each.file), each.job, each.key) for each in problems} == {
-        (str(file), name, "policy_server.shared") for name in ("served", "served by one")
-    }
-    assert all("torchrun" in str(each) for each in problems)
 
 
 @pytest.mark.parametrize(

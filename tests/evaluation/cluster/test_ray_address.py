@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.cluster.claim_server import Life
-from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.evaluation.eval_runner import asked_for, main
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.ledger import JobState
 from tests.end_to_end.launching import write_jobs
@@ -26,6 +26,31 @@ JOB = {
     "policy_type": "random_action",
     "num_episodes": 1,
 }
+
+
+SERVED = {
+    "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
+    "policy_type": "rsl_rl",
+    "policy_config_dict": {"checkpoint_path": "models/reach"},
+    "num_episodes": 2,
+}
+
+
+def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out(tmp_path):
+    jobs = [
+        {**SERVED, "name": "alone"},
+        {**SERVED, "name": "served", "policy_server": {"shared": "node"}},
+        {**SERVED, "name": "served by one", "policy_server": {"shared": "run"}},
+    ]
+    file = write_jobs(tmp_path / "jobs.json", jobs)
+    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"), may_import=True)
+    with pytest.raises(ConfigError) as refused:
+        ray_engine.execute_on_cluster(request, ClusterOptions(cluster="ray"))
+    problems = refused.value.problems
+    assert {(str(each.file), each.job, each.key) for each in problems} == {
+        (str(file), name, "policy_server.shared") for name in ("served", "served by one")
+    }
+    assert all("torchrun" in str(each) for each in problems)
 
 
 @contextmanager

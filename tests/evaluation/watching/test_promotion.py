@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.checkpoints import Checkpoint, look_at
-from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Evaluated, Point, best_of, scores_of, write_curve
-from isaaclab_arena.evaluation.watch import (
+from isaaclab_arena.cli.watch import (
     OTHER_SEED,
-    WatchSettings,
+    WatchOptions,
     content_of,
     jobs_of_checkpoint,
     promote,
     run_checkpoint,
     shift_seeds,
 )
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
+from isaaclab_arena.evaluation.learning_curve import Evaluated, Point, best_of, scores_of, write_curve
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models import checkpoint_file, find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
@@ -228,7 +228,7 @@ def test_the_seed_of_initial_conditions_on_the_command_line_is_another(tmp_path,
 
 def run_again(tmp_path, document: dict[str, Any], *options: str) -> tuple[dict[str, Any], list[str]]:
     """Score a checkpoint in other episodes; return its job file, and the arguments of the runner."""
-    settings = WatchSettings(training=tmp_path, eval_jobs_config=tmp_path / "jobs.json")
+    settings = WatchOptions(training=tmp_path, eval_jobs_config=tmp_path / "jobs.json")
     writes = f"import json, sys; open({str(tmp_path / 'asked')!r}, 'w').write(json.dumps(sys.argv[1:]))"
     checkpoint = Checkpoint(step=50, path=tmp_path / "model_50.pt")
     directory = tmp_path / "best_step_50"
@@ -272,7 +272,7 @@ def training(tmp_path):
 
 
 def jobs_of(training, *jobs, step=50, name="model_50.pt", seed_offset=0, directory=Path(), pattern=None):
-    settings = WatchSettings(training=training, eval_jobs_config=directory / "jobs.json", pattern=pattern)
+    settings = WatchOptions(training=training, eval_jobs_config=directory / "jobs.json", pattern=pattern)
     checkpoint = Checkpoint(step=step, path=training / name)
     made = jobs_of_checkpoint(settings, {"jobs": list(jobs)}, checkpoint, seed_offset)
     return read_jobs(made, source="jobs.json").jobs
@@ -315,6 +315,6 @@ def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training)
     ],
 )
 def test_what_is_no_job_file_is_refused(training, document, message):
-    settings = WatchSettings(training=training, eval_jobs_config=Path("jobs.json"))
+    settings = WatchOptions(training=training, eval_jobs_config=Path("jobs.json"))
     with pytest.raises(ConfigError, match=message):
         jobs_of_checkpoint(settings, document, Checkpoint(step=50, path=training / "model_50.pt"))

@@ -14,6 +14,7 @@ from PIL import Image
 
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.cli.watch import Watch, WatchOptions, jobs_of_checkpoint, run_checkpoint
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
@@ -27,7 +28,6 @@ from isaaclab_arena.evaluation.learning_curve import (
     points_of_watch,
     scores_of,
 )
-from isaaclab_arena.evaluation.watch import Watch, WatchSettings, jobs_of_checkpoint, run_checkpoint
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text
@@ -57,14 +57,14 @@ TEN_HEADS["checkpoints"] = None
 class Story:
     """What came of a training that was watched three times: until the bar was reached, after it, and once more."""
 
-    settings: WatchSettings
+    settings: WatchOptions
     asked: list[list[int]]
     said: list[list[str]]
 
 
 def toss(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
-    settings = WatchSettings(training=checkpoint.path.parent, eval_jobs_config=Path("jobs.json"))
+    settings = WatchOptions(training=checkpoint.path.parent, eval_jobs_config=Path("jobs.json"))
     asked = jobs_of_checkpoint(settings, {"jobs": [TEN_HEADS, JOB]}, checkpoint, seed_offset)
     job_file = directory.with_suffix(".json")
     job_file.write_text(json.dumps(asked))
@@ -77,7 +77,7 @@ def story(tmp_path_factory) -> Iterator[Story]:
     directory = tmp_path_factory.mktemp("story")
     watch, stop = directory / "watch", directory / "watch" / "stop"
     save(directory / "training", *HEADS)
-    plain = WatchSettings(training=directory / "training", eval_jobs_config=Path(), output_dir=watch, once=True)
+    plain = WatchOptions(training=directory / "training", eval_jobs_config=Path(), output_dir=watch, once=True)
     story = Story(replace(plain, bar=0.3, promote=watch / "good", stop_file=stop), [], [])
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("coins", CalledBuilder())
@@ -138,15 +138,15 @@ def program(ending: str) -> list[str]:
 
 
 @pytest.fixture
-def runner_settings(tmp_path, monkeypatch) -> WatchSettings:
+def runner_settings(tmp_path, monkeypatch) -> WatchOptions:
     monkeypatch.chdir(tmp_path)
     save(Path("training"), 50)
-    return WatchSettings(
+    return WatchOptions(
         training=Path("training"), eval_jobs_config=Path("jobs.json"), output_dir=Path("watch"), once=True, poll_s=0.05
     )
 
 
-def evaluated(runner_settings: WatchSettings, *options: str, ending: str = "sys.exit(0)") -> tuple[int, str]:
+def evaluated(runner_settings: WatchOptions, *options: str, ending: str = "sys.exit(0)") -> tuple[int, str]:
     checkpoint = Checkpoint(step=50, path=Path("training/model_50.pt"))
     code = run_checkpoint(runner_settings, DOCUMENT, options, checkpoint, Path("watch/step_50"), runner=program(ending))
     return code, Path("asked").read_text()

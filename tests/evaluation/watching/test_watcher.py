@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.cli.watch import Watch, WatchOptions, content_of
 from isaaclab_arena.evaluation.learning_curve import best_of, points_of_watch, read_records, scores_of
-from isaaclab_arena.evaluation.watch import Watch, WatchSettings, content_of
 from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
 from tests.evaluation.watching.trainings import (
@@ -57,7 +57,7 @@ class Watching:
     def run(self, evaluations: Evaluations, **settings) -> int | None:
         """Return the exit code of a watch, None if it goes on."""
         whole = {"poll_s": 1.0, "quiet_s": 0.0, "once": not {"until", "once"} & {*settings}, **settings}
-        watched = WatchSettings(
+        watched = WatchOptions(
             training=self.training, eval_jobs_config=Path(), output_dir=self.directory / "watch", **whole
         )
         watch = Watch(
