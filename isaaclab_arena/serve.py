@@ -46,7 +46,7 @@ from isaaclab_arena.registry import Registry
 from isaaclab_arena.remote import vla_eval
 from isaaclab_arena.remote.openpi import OpenpiCodec
 from isaaclab_arena.remote.protocols import OBSERVATION, ServerAddress, token_in
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.atomic import json_line
 
 _LOG = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, in_turn, run, v
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.recording.recorder import EpisodeRecorder
-from isaaclab_arena.storage.atomic import flush_to_disk, write_bytes, written_in_place
+from isaaclab_arena.storage.atomic import flush_to_disk, json_line, write_bytes, written_in_place
 from isaaclab_arena.storage.dataset import consolidate, copy_episodes
 from isaaclab_arena.storage.episode_file import (
     AttributeValue,
@@ -36,7 +36,6 @@ from isaaclab_arena.storage.episode_file import (
     compressed_episode_file,
 )
 from isaaclab_arena.storage.episodes import read_episode, verify_episodes, write_episode
-from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, EPISODES_DIRECTORY, demo_name, episode_file_name
 
 ENVIRONMENT = "lift_object"

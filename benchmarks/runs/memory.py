@@ -22,8 +22,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage.contents import node
-from isaaclab_arena.storage.ledger import Attempt
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import Attempt, ReportedStatus
 
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (
     {"environment": "reach"},

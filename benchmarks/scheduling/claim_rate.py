@@ -37,8 +37,8 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
+from isaaclab_arena.storage.atomic import adapter, json_line, json_text
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
-from isaaclab_arena.storage.json_values import adapter, json_line, json_text
 
 JOB = "coins"
 POLLS_PER_S = 5

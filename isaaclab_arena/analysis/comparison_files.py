@@ -14,9 +14,8 @@ from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, mat
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
 from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.contents import one_hash
-from isaaclab_arena.storage.json_values import json_text
 
 # A comparison as tables: one line per task, one per measure, and sentences for the rest.
 

@@ -36,8 +36,7 @@ from isaaclab_arena.paths import expanded, given_path
 from isaaclab_arena.policy.catalog import LentPolicy, lent_policy, modules_at_rest, name_of_lent, resolve_policy_class
 from isaaclab_arena.results.merge import read
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.ledger import make_output_directory
-from isaaclab_arena.storage.reports import RESULTS_FILE
+from isaaclab_arena.storage.ledger import RESULTS_FILE, make_output_directory
 from isaaclab_arena.workers import stop_kept_workers
 
 

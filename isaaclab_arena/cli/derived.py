@@ -16,7 +16,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB
 from isaaclab_arena.storage.atomic import read_whole, write_text
-from isaaclab_arena.storage.reports import RESULTS_FILE
+from isaaclab_arena.storage.ledger import RESULTS_FILE
 
 # The tables of a run, from the files of its ranks.
 

@@ -194,6 +194,6 @@ def stdout_for_json(*, wanted: bool) -> AbstractContextManager[Any]:
 
 def print_json(document: Any) -> None:
     """Print one JSON document, indented: plain values, dataclasses as objects, NaN as null."""
-    from isaaclab_arena.storage.json_values import json_text  # noqa: PLC0415  NumPy and pydantic
+    from isaaclab_arena.storage.atomic import json_text  # noqa: PLC0415  NumPy and pydantic
 
     print(json_text(document), end="", flush=True)

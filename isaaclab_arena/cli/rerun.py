@@ -22,7 +22,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import STATE
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
-from isaaclab_arena.storage import layout, ledger, reports
+from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 
@@ -110,7 +110,7 @@ def verify(argv: Sequence[str]) -> int:
 
         # Store the findings beside the run, for its page.
         episodes = tuple(
-            reports.EpisodeVerification(
+            ledger.EpisodeVerification(
                 job=each.job,
                 episode_index=each.episode_index,
                 is_same=each.is_same and not each.contents,
@@ -120,7 +120,7 @@ def verify(argv: Sequence[str]) -> int:
             for each in verified
         )
         is_as_asked = bool(sample) or options.sample == 0
-        record = reports.RunVerification(
+        record = ledger.RunVerification(
             verified_at=began_at,
             sources=merged.sources,
             num_episodes=len(merged.episodes),
@@ -129,7 +129,7 @@ def verify(argv: Sequence[str]) -> int:
             is_sound=not problems and is_as_asked and all(each.is_same for each in episodes),
         )
         try:
-            reports.write_verification(options.output_dir, record)
+            ledger.write_verification(options.output_dir, record)
         except StorageError as error:
             _say(f"not kept for the page of the run: {error}")
     if options.json:

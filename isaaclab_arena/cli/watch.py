@@ -33,9 +33,8 @@ from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditi
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.models import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.atomic import json_text, read_versioned, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
-from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, check_trackers, open_tracker

@@ -29,12 +29,10 @@ from isaaclab_arena.interfaces.policy_traits import announced_pictures
 from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import KERNELS, KernelTimes
 from isaaclab_arena.recording.recorder import RemoteCommit
-from isaaclab_arena.storage.atomic import FileThereError, write_text
+from isaaclab_arena.storage.atomic import FileThereError, json_text, read_versioned, write_text
 from isaaclab_arena.storage.contents import changes
-from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SERVED_MODEL_FILE, SETTLED_FILE
-from isaaclab_arena.storage.ledger import Attempt, read_settled, settle
-from isaaclab_arena.storage.reports import StartUp
+from isaaclab_arena.storage.ledger import Attempt, StartUp, read_settled, settle
 from isaaclab_arena.workers import spare_workers_kept
 
 # The objects of the last job, reused if the next job needs equal ones.

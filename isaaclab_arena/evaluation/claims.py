@@ -14,7 +14,7 @@ from isaaclab_arena.errors import DamagedFileError
 from isaaclab_arena.evaluation import heartbeat, planning
 from isaaclab_arena.interfaces.episode import EpisodeRanges, as_ranges, of_ranges
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage import atomic, json_values, layout, ledger
+from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.storage.commits import read_commits
 
 # One claim on a piece of a job, and the names of the claim files.
@@ -569,7 +569,7 @@ class ClaimTable:
         """Return the JSON object of a file, {} if it is damaged, because its maker may have died while writing it."""
         path = self._directory / name
         try:
-            content = json_values.read_json(path)
+            content = atomic.read_json(path)
         except DamagedFileError:
             return {}
         return content if isinstance(content, dict) else {}

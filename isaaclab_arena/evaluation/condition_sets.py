@@ -13,9 +13,8 @@ from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, JobConfig
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import MAX_SEED
-from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.ledger import read_run_plan
 
 SCHEMA_VERSION = 1

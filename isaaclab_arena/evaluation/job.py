@@ -28,8 +28,8 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere
 from isaaclab_arena.policy.catalog import LentPolicy
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, content_hash, node, provenance_of, versions
-from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 

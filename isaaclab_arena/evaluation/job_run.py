@@ -46,8 +46,14 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.episode_file import Compression
 from isaaclab_arena.storage.layout import traceback_file_name
-from isaaclab_arena.storage.ledger import Attempt
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, ServerUsage, write_job_report
+from isaaclab_arena.storage.ledger import (
+    Attempt,
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    ServerUsage,
+    write_job_report,
+)
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder

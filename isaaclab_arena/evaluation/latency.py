@@ -26,7 +26,7 @@ from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.interfaces.policy_traits import announced_pictures, shown_to
 from isaaclab_arena.interfaces.specs import HOLDS_LAST, HoldAction
 from isaaclab_arena.policy.action_chunking import ChunkPlayer
-from isaaclab_arena.storage.reports import MAX_QUERY_TIMES, QueryPace
+from isaaclab_arena.storage.ledger import MAX_QUERY_TIMES, QueryPace
 
 # The duration of policy queries on this machine, as a sample of bounded size.
 

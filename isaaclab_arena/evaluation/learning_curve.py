@@ -16,8 +16,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, pooled_rate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
-from isaaclab_arena.storage.atomic import read_whole, write_bytes, write_text
-from isaaclab_arena.storage.json_values import read_versioned
+from isaaclab_arena.storage.atomic import read_versioned, read_whole, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
 # The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.

@@ -41,9 +41,9 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.paths import now
 from isaaclab_arena.results import stopping
 from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, counts_before, fresh_lines
 from isaaclab_arena.storage.contents import Contents, git_revision, node, versions
-from isaaclab_arena.storage.json_values import json_line
 
 _LOG = logging.getLogger(__name__)
 

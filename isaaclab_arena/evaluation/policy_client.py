@@ -26,8 +26,8 @@ from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLo
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import Entries
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.reports import ServerUsage
+from isaaclab_arena.storage.atomic import json_line
+from isaaclab_arena.storage.ledger import ServerUsage
 from isaaclab_arena.workers import PolicyElsewhere, patience_s, program
 
 # The orders that a policy server starts with: its socket and its networks.

@@ -26,8 +26,8 @@ from isaaclab_arena.evaluation.policy_client import NetworkOrder, ServerOrders, 
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.interfaces.policy_traits import Entries, Network
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.reports import ServerUsage
+from isaaclab_arena.storage.atomic import adapter, json_line
+from isaaclab_arena.storage.ledger import ServerUsage
 from isaaclab_arena.workers.program import FrameError
 
 # Gather the queries of several clients to a network into calls of one fixed size, and share out the answers.

@@ -28,11 +28,11 @@ from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations
 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder
 from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, SERVED_MODEL, Provenance, changes, told_changes
 from isaaclab_arena.storage.episode_file import AttributeValue, RecordedEpisode, checksum
 from isaaclab_arena.storage.episodes import file_with, locate_episodes, read_env_args, read_episode
-from isaaclab_arena.storage.json_values import json_line
 
 # Find the first control step and field in which two recordings of one episode differ, to the last bit.
 

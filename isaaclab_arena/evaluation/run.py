@@ -32,7 +32,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
-from isaaclab_arena.storage import layout, ledger, recovery, reports
+from isaaclab_arena.storage import layout, ledger, recovery
 from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class RankHost(RunHost):
             return not any(each.alive for each in look() if each.rank != rank)
         while True:
             reported = look()
-            if not reported[0].alive and reports.tables_are_current(active.output_directory):
+            if not reported[0].alive and ledger.tables_are_current(active.output_directory):
                 return False
             if not any(each.alive for each in reported[:rank]):
                 # With dynamic assignment other ranks have taken over the work of one that is silent for a lease.
@@ -406,10 +406,10 @@ def consolidate_what_ranks_left(
         # A job with lost recordings, or without a dataset, has failed, whatever its ranks reported.
         if loss is None:
             continue
-        written, _ = reports.read_job_reports(directory, name, attempt.run)
-        if any(each.attempt == attempt.number and each.status is reports.ReportedStatus.FAILED for each in written):
+        written, _ = ledger.read_job_reports(directory, name, attempt.run)
+        if any(each.attempt == attempt.number and each.status is ledger.ReportedStatus.FAILED for each in written):
             continue
-        reports.write_failed_report(directory, name, loss, attempt, rank)
+        ledger.write_failed_report(directory, name, loss, attempt, rank)
 
 
 # Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.

@@ -24,7 +24,7 @@ from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage import atomic, layout, ledger, recovery, reports
+from isaaclab_arena.storage import atomic, layout, ledger, recovery
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents, changes, versions
 from isaaclab_arena.storage.episodes import locate_episodes
@@ -141,8 +141,8 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
         directory = output_directory / name
         log = read_commits(directory, name)
         files, problems = locate_episodes(directory, name)
-        written, _ = reports.read_job_reports(directory, name, before.run_id)
-        has_ended = any(report.status is reports.ReportedStatus.COMPLETED for report in written)
+        written, _ = ledger.read_job_reports(directory, name, before.run_id)
+        has_ended = any(report.status is ledger.ReportedStatus.COMPLETED for report in written)
         return bool(log.lines or log.problems or files or problems or has_ended)
 
     # Another num_envs is allowed only if it does not change the episodes.
@@ -155,8 +155,8 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
     }
     revised, differences = planning.resumed_plan(before, plan, has_recorded=has_recorded)
     for name, num_envs in played_with.items():
-        written, _ = reports.read_job_reports(output_directory / name, name, before.run_id)
-        only_plan = next((report for report in written if report.reproducible is reports.Reproducible.PLAN), None)
+        written, _ = ledger.read_job_reports(output_directory / name, name, before.run_id)
+        only_plan = next((report for report in written if report.reproducible is ledger.Reproducible.PLAN), None)
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
             message = (

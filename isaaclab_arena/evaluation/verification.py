@@ -27,12 +27,11 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.storage import contents, layout, ledger, recovery
-from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.atomic import adapter, json_line, json_text, read_whole, write_text
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import file_with, in_words, locate_episodes, read_episode, read_totals
-from isaaclab_arena.storage.json_values import adapter, json_line, json_text
-from isaaclab_arena.storage.reports import JobReport, read_job_reports
+from isaaclab_arena.storage.ledger import JobReport, read_job_reports
 
 # Check the files of a run: every episode once, its arrays as written, the tables up to date.
 

@@ -22,7 +22,7 @@ from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, read_
 from isaaclab_arena.lerobot.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_pictures, read_rows
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage import atomic, episode_file, json_values
+from isaaclab_arena.storage import atomic, episode_file
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import write_episode
@@ -574,7 +574,7 @@ def write_recordings(
     for index in stored.episodes:
         about = remembered.get(index, {})
         recorded_job = str(about.get("attributes", {}).get("job", stored.root.resolve().name))
-        key = recorded_job, json_values.json_line(about.get("env_args", {}))
+        key = recorded_job, atomic.json_line(about.get("env_args", {}))
         if key not in names:
             # File systems may fold the case of names, so the names of two jobs must differ without it.
             safe = recorded_job if name_problem(recorded_job) is None else "job"

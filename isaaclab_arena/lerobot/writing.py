@@ -20,7 +20,7 @@ from isaaclab_arena.lerobot import layout, tables
 from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, DatasetVersion, VideoWriter, whole_arrays
 from isaaclab_arena.lerobot.tables import Columns
 from isaaclab_arena.paths import given_path
-from isaaclab_arena.storage import atomic, json_values
+from isaaclab_arena.storage import atomic
 from isaaclab_arena.storage import episodes as recordings
 from isaaclab_arena.storage import layout as recorded
 
@@ -377,9 +377,9 @@ class _Conversion(ABC):
             modalities[modality] = {key: {"start": start, "end": end} for key, (start, end) in spans.items()}
         modalities["video"] = {key: {"original_key": layout.PICTURES_PREFIX + key} for key in self._features.cameras}
         modalities["annotation"] = {layout.ANNOTATION.removeprefix("annotation."): {"original_key": layout.ANNOTATION}}
-        atomic.write_text(self._root / layout.MODALITY_FILE, json_values.json_text(modalities))
+        atomic.write_text(self._root / layout.MODALITY_FILE, atomic.json_text(modalities))
         arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": asdict(self._features)}
-        atomic.write_text(self._root / layout.ARENA_FILE, json_values.json_text(arena))
+        atomic.write_text(self._root / layout.ARENA_FILE, atomic.json_text(arena))
 
         # The robot's name is an option, or else that of the recorded embodiment.
         options, first = self._options, episodes[0]
@@ -406,7 +406,7 @@ class _Conversion(ABC):
             "features": self._features.described(fps=self._fps, lossless=options.lossless, png=options.png),
         }
         # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
-        atomic.write_text(self._root / layout.INFO_FILE, json_values.json_text(info))
+        atomic.write_text(self._root / layout.INFO_FILE, atomic.json_text(info))
 
 
 # Write episodes into the files of each version of the layout.
@@ -437,7 +437,7 @@ class _ConversionV21(_Conversion):
         append_lines(self._root / layout.TASKS_LINES_FILE, lines)
         # Version 2.1 itself has no such file, but GR00T's finetuning reads it.
         chosen = _chosen(statistics, (*_V21_STATISTICS, "q01", "q99"))
-        atomic.write_text(self._root / layout.STATS_FILE, json_values.json_line(json_values.plain(chosen)))
+        atomic.write_text(self._root / layout.STATS_FILE, atomic.json_line(atomic.plain(chosen)))
         num_chunks = -(-num_episodes // self._options.sizes.chunk)
         return {"total_videos": self._num_videos * num_episodes, "total_chunks": num_chunks}
 
@@ -498,7 +498,7 @@ class _ConversionV30(_Conversion):
         frame = pd.DataFrame({"task_index": range(len(self.tasks))}, index=pd.Index(list(self.tasks), dtype=object))
         with tables.parquet_errors("write", path):
             frame.to_parquet(path)
-        atomic.write_text(self._root / layout.STATS_FILE, json_values.json_line(json_values.plain(statistics)))
+        atomic.write_text(self._root / layout.STATS_FILE, atomic.json_line(atomic.plain(statistics)))
         sizes = self._options.sizes
         return {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
 
@@ -518,7 +518,7 @@ def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     with atomic.storage_errors("append to", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json_values.json_line(json_values.plain(value))}\n" for value in values)
+            file.writelines(f"{atomic.json_line(atomic.plain(value))}\n" for value in values)
 
 
 def _place(prefix: str, number: int, sizes: layout.FileSizes) -> dict[str, int]:

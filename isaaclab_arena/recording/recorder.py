@@ -24,12 +24,12 @@ from isaaclab_arena.interfaces.specs import CAMERAS, SideBySide, StateTree
 from isaaclab_arena.nested import leaves, value_at
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import atomic, layout
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, attributes_of, commit_line, line_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
 from isaaclab_arena.storage.episodes import write_episode
-from isaaclab_arena.storage.json_values import json_line
 
 # The arrays of the episodes under way, in a ring of memory.
 

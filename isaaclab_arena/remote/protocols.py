@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from arena_wire.messages import WireLimits
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.json_values import json_line
 
 # Read the address and the time limits of a policy server from the options of a job.
 

@@ -35,12 +35,10 @@ from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
-from isaaclab_arena.storage.atomic import read_whole, write_text
+from isaaclab_arena.storage.atomic import plain, read_json, read_whole, write_text
 from isaaclab_arena.storage.contents import shown
-from isaaclab_arena.storage.json_values import plain, read_json
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
-from isaaclab_arena.storage.ledger import RunPlan, videos_of_job
-from isaaclab_arena.storage.reports import read_verification
+from isaaclab_arena.storage.ledger import RunPlan, read_verification, videos_of_job
 
 # The evidence between two jobs by episode, and the evidence that decides.
 

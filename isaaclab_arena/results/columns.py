@@ -18,7 +18,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows as evidence
 from isaaclab_arena.results.statistics import standard_deviation
 from isaaclab_arena.results.stopping import verdict_in_words
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.atomic import json_line
 
 Row = TypeVar("Row")
 

@@ -23,9 +23,8 @@ from isaaclab_arena.results.columns import GROUPS, JOBS, PREFIX, SUITES, Column,
 from isaaclab_arena.results.merge import MissingEpisodes, Tables, records, scored_in
 from isaaclab_arena.results.statistics import together
 from isaaclab_arena.results.stopping import in_words, what_does_not_count
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import PlanEntry
-from isaaclab_arena.storage.reports import JobResultStatus
+from isaaclab_arena.storage.atomic import json_line
+from isaaclab_arena.storage.ledger import JobResultStatus, PlanEntry
 
 MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""

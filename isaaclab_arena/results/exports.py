@@ -17,13 +17,11 @@ from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import read, records
 from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.atomic import storage_errors, temporary_path, write_text
+from isaaclab_arena.storage.atomic import json_line, json_text, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.commits import CommitLine, read_commits
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import locate_episodes, read_array, read_episode
-from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.ledger import PlanEntry, read_run_plan, videos_of_job
-from isaaclab_arena.storage.reports import JobResultStatus
+from isaaclab_arena.storage.ledger import JobResultStatus, PlanEntry, read_run_plan, videos_of_job
 
 # A run as the files of Isaac Lab Arena's experiments, which its report, plots and sensitivity analysis read.
 

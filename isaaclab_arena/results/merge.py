@@ -23,8 +23,7 @@ from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, PREFIX, SUIT
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, metrics_of
 from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import Answer, answers_of, condition_key, in_words
-from isaaclab_arena.storage import atomic, json_values, ledger
-from isaaclab_arena.storage import reports as rank_reports
+from isaaclab_arena.storage import atomic, ledger
 from isaaclab_arena.storage.commits import CommitLog, read_commits
 from isaaclab_arena.storage.contents import changed_facts, provenance_of, told_changes
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_DIRECTORY
@@ -46,7 +45,7 @@ class MissingEpisodes:
 
     job: str
     rank: int | None  # assigned rank
-    status: rank_reports.JobResultStatus  # state of the job
+    status: ledger.JobResultStatus  # state of the job
     episode_indices: tuple[int, ...]  # empty if the plan was never known
 
 
@@ -162,7 +161,7 @@ class RunFiles:
     def look(self) -> list[JobEvidence]:
         """Read the files, and return the evidence of the jobs with news, all at first."""
         # Take the sizes before any read, so that later additions of the ranks mark the tables as old.
-        before, self.sources = self.sources, rank_reports.sizes_of_sources(self._directory)
+        before, self.sources = self.sources, ledger.sizes_of_sources(self._directory)
         grown = {file.partition("/")[0] for file, size in self.sources.items() if before.get(file) != size}
         grown &= self.jobs.keys()
         for name in grown:
@@ -204,7 +203,7 @@ class RunFiles:
         found = []
         for name, job in ((name, job) for name, job in self.jobs.items() if name in news or not before):
             directory, commits = self._directory / name, self._logs[name]
-            reports, unreadable = rank_reports.read_job_reports(directory, name, self._plan.run_id)
+            reports, unreadable = ledger.read_job_reports(directory, name, self._plan.run_id)
             twice = (
                 f"job '{name}': episode {index} was committed more than once, with different results; the first counts"
                 for index in commits.unequal_episodes
@@ -230,7 +229,7 @@ class RunFiles:
                 reports=reports,
                 problems=(*commits.problems, *(problem for _, problem in unreadable), *twice),
                 # Listed only if it matters, because the directory may hold very many files.
-                has_parts=not any(report.status is rank_reports.ReportedStatus.COMPLETED for report in reports)
+                has_parts=not any(report.status is ledger.ReportedStatus.COMPLETED for report in reports)
                 and any((directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)),
                 same_conditions=same_conditions,
                 unknown_attempts=tuple(unknown),
@@ -265,7 +264,7 @@ def merge_results(output_directory: Path) -> Tables:
             episode_indices=each.standing.missing,
         )
         for each in evidence
-        if each.standing.status not in (rank_reports.JobResultStatus.SKIPPED, rank_reports.JobResultStatus.COMPLETED)
+        if each.standing.status not in (ledger.JobResultStatus.SKIPPED, ledger.JobResultStatus.COMPLETED)
     )
     episodes = [episode for each in evidence for episode in each.episodes]
     told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)
@@ -346,7 +345,7 @@ def _is_like(path: Path, content: bytes) -> bool:
         found = atomic.read_whole(path)
     except StorageError:
         return False
-    if path.name == rank_reports.RESULTS_FILE:
+    if path.name == ledger.RESULTS_FILE:
         # Earlier versions named datasets on other nodes in this line, which was empty on shared disks.
         found = found.replace(b'  "elsewhere": [],\n', b"", 1)
     # Another version of the library writes the same table in other bytes; pyarrow raises these if it is no Parquet.
@@ -393,7 +392,7 @@ def _contents(tables: Tables) -> Iterator[tuple[str, bytes]]:
         **({"answers": answers} if answers else {}),
         "sources": tables.sources,
     }
-    yield rank_reports.RESULTS_FILE, json_values.json_text(document).encode()
+    yield ledger.RESULTS_FILE, atomic.json_text(document).encode()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -423,10 +422,10 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
     """Return the same as `merge_results` from current tables, in a third of the time. None if only a merge can."""
     plan = ledger.read_run_plan(output_directory)
     # Only a merge has the answers to questions, and the episodes behind old tables.
-    if (plan.questions and episode_columns is None) or not rank_reports.tables_are_current(output_directory):
+    if (plan.questions and episode_columns is None) or not ledger.tables_are_current(output_directory):
         return None
     try:
-        document = json_values.read_json(output_directory / rank_reports.RESULTS_FILE)
+        document = atomic.read_json(output_directory / ledger.RESULTS_FILE)
         if document["run_id"] != plan.run_id:
             return None
 
@@ -440,7 +439,7 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             remarks = [
                 f"job '{job.name}': {remark}"
                 for job in plan.jobs
-                for report in rank_reports.read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
+                for report in ledger.read_job_reports(output_directory / job.name, job.name, plan.run_id)[0]
                 for remark in report.remarks
             ]
         else:
@@ -451,14 +450,14 @@ def stored_results(output_directory: Path, *, episode_columns: Sequence[str] | N
             suites=suites,
             metrics=metrics,
             episodes=episodes,
-            missing=json_values.adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
+            missing=atomic.adapter(tuple[MissingEpisodes, ...]).validate_python(document["missing"]),
             problems=tuple(document["problems"]),
             complete=document["complete"],
             sources=document["sources"],
             remarks=tuple(dict.fromkeys(remarks)),
         )
         # JSON and Parquet must agree, so that a single edited file does not change the results silently.
-        if json_values.plain(tables.rows) != document["jobs"]:
+        if atomic.plain(tables.rows) != document["jobs"]:
             return None
         # The episodes must give the seed, number of episodes, mean length and mean return of their job.
         if "beyond_decision" in episodes:

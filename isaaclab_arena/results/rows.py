@@ -13,11 +13,10 @@ from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, CommitLog
 from isaaclab_arena.storage.contents import Contents, one_hash
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.ledger import PlanEntry
-from isaaclab_arena.storage.reports import JobReport, JobResultStatus, JobStanding, Reproducible, job_standing
+from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, JobStanding, PlanEntry, Reproducible, job_standing
 
 STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""

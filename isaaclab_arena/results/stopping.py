@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.interfaces.episode import POLICY_LOST, SEED_CONDITION, Outcome
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine
-from isaaclab_arena.storage.json_values import json_line
 
 # The conditions of an episode, and which episodes share them. Every count of conditions uses these functions.
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, ValidationError
 
 from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeEvents, EpisodeRecord, Outcome
-from isaaclab_arena.storage import atomic, json_values, layout
+from isaaclab_arena.storage import atomic, layout
 from isaaclab_arena.storage.ledger import MAX_LIVES
 
 _LOG = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def commit_line(record: EpisodeRecord, *, wall_s: float, **context: Any) -> Comm
 
 def line_text(line: CommitLine) -> str:
     """Return a line as its file holds it, without the line's end."""
-    return json_values.json_line({key: getattr(line, name) for name, key in _KEY_OF.items()})
+    return atomic.json_line({key: getattr(line, name) for name, key in _KEY_OF.items()})
 
 
 class CommitWriter:
@@ -242,7 +242,7 @@ def _gives_way(line: CommitLine, other: CommitLine) -> bool:
 
 def parse_line(text: bytes | str) -> CommitLine:
     """Parse one line of a commit file. ValueError if it is not a commit line."""
-    line = json_values.adapter(CommitLine).validate_json(text, strict=True)
+    line = atomic.adapter(CommitLine).validate_json(text, strict=True)
     if min(line.episode_index, line.length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
     return line
@@ -276,7 +276,7 @@ _ATTRIBUTES = (
 def attributes_of(line: CommitLine) -> dict[str, str | int | float | bool]:
     """Return the attributes of an episode's group from its commit line; unknown values are left out."""
     values = {name: getattr(line, "conditions_seed" if name == "placement_seed" else name) for name in _ATTRIBUTES}
-    values |= {name: json_values.json_line(values[name]) for name in ("conditions", "metrics")}
+    values |= {name: atomic.json_line(values[name]) for name in ("conditions", "metrics")}
     return {name: value for name, value in values.items() if value is not None}
 
 

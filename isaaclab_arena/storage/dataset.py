@@ -18,8 +18,7 @@ from isaaclab_arena.errors import DamagedFileError, StorageError
 from isaaclab_arena.interfaces.specs import in_colours
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage import episode_file, episodes, layout
-from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.atomic import flush_to_disk, json_line, storage_errors, written_in_place
 
 
 def make_dataset(sources: Sequence[tuple[int, Path]], dataset: Path, *, overwrite: bool = False) -> None:

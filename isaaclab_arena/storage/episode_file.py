@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from isaaclab_arena.errors import ConfigError, DamagedFileError
+from isaaclab_arena.storage.atomic import adapter, json_line
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE, DATA_GROUP, demo_name
 
 AttributeValue: TypeAlias = str | int | float | bool

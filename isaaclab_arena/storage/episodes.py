@@ -28,7 +28,7 @@ from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, Storag
 from isaaclab_arena.interfaces.episode import in_words as named_in_words
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import given_path, not_a_plain_file
-from isaaclab_arena.storage import atomic, episode_file, json_values, layout
+from isaaclab_arena.storage import atomic, episode_file, layout
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.ledger import datasets, episode_files
 
@@ -411,7 +411,7 @@ def write_episode(
         episode_file.template_of(structure, tuple(kinds)),
         tuple(arrays.values()),
         values,
-        env_args=json_values.json_line(episode.env_args),
+        env_args=atomic.json_line(episode.env_args),
         episode_index=episode.episode_index,
         num_samples=num_samples,
     )

@@ -22,7 +22,7 @@ from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, 
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.episodes import EpisodeExaminer, in_words, list_episodes, read_attributes, read_checksums
-from isaaclab_arena.storage.reports import JobReport, JobResultStatus, job_standing, read_job_reports
+from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, job_standing, read_job_reports
 
 # Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
 # outside a dataset.

@@ -12,8 +12,7 @@ from typing import Any
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.registry import check_optional_library, imported
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.atomic import json_text, read_versioned, write_text
 
 # Define the interface of a service that shows the results of a run.
 

@@ -18,8 +18,7 @@ from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.merge import RunFiles, job_table, read, records
 from isaaclab_arena.results.rows import metrics_of, repeats_in_words
-from isaaclab_arena.storage.ledger import PlanEntry, RunPlan, read_run_plan, videos_of_job
-from isaaclab_arena.storage.reports import JobResultStatus
+from isaaclab_arena.storage.ledger import JobResultStatus, PlanEntry, RunPlan, read_run_plan, videos_of_job
 from isaaclab_arena.tracking.trackers import (
     CheckpointMeasures,
     FailureFilm,

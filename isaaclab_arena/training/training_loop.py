@@ -18,7 +18,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, planning, process, validation
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import RankHost, run
-from isaaclab_arena.storage import atomic, layout, reports
+from isaaclab_arena.storage import atomic, layout, ledger
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ClosedLoopEvaluation:
 
     def is_complete(self, num_steps: int) -> bool:
         """True if that evaluation is complete."""
-        results = self.directory(num_steps) / reports.RESULTS_FILE
+        results = self.directory(num_steps) / ledger.RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
     def run(self, checkpoint: Path, num_steps: int) -> int:
@@ -103,7 +103,7 @@ class ClosedLoopEvaluation:
 
     def results(self, num_steps: int) -> dict[str, EvaluatedJob]:
         """Return the results of an evaluation by job, none if its run has none; for rank 0."""
-        path = self.directory(num_steps) / reports.RESULTS_FILE
+        path = self.directory(num_steps) / ledger.RESULTS_FILE
         jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"] if path.is_file() else ()
         names = [each.name for each in fields(EvaluatedJob)]
         return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}

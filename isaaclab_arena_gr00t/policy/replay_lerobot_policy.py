@@ -19,7 +19,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.policy.replay import WAY_OUT, RecordedSet, checked_device, played_episodes
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena_gr00t.config import named_by_option, read_joint_files, read_settings
 from isaaclab_arena_gr00t.observations import wired_action
 

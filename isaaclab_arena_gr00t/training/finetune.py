@@ -34,7 +34,7 @@ from isaaclab_arena.evaluation import process, run_start
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models import read_checkpoint
 from isaaclab_arena.paths import typed_words
-from isaaclab_arena.storage import atomic, episodes, json_values
+from isaaclab_arena.storage import atomic, episodes
 from isaaclab_arena.training import checkpoints, learner
 from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
@@ -283,7 +283,7 @@ class TrainingRun:
                     _LOG.info("going on from %s", directory / name)
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
-                atomic.write_text(directory / _TRAINING_FILE, json_values.json_text({**self._asked, **began}))
+                atomic.write_text(directory / _TRAINING_FILE, atomic.json_text({**self._asked, **began}))
             self._check_synchrony()
 
             after_step = self._trainer.num_steps

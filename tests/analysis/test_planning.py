@@ -32,7 +32,7 @@ from isaaclab_arena.results.statistics import (
     simulated_stop,
     wilson_interval,
 )
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.atomic import json_text
 from tests.analysis.recorded_runs import arm_of, run_of
 
 

@@ -7,8 +7,15 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import PlanEntry, RunPlan, write_run_plan
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.ledger import (
+    JobReport,
+    PlanEntry,
+    ReportedStatus,
+    Reproducible,
+    RunPlan,
+    write_job_report,
+    write_run_plan,
+)
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 HOSTILE_NAMES = (

@@ -23,7 +23,7 @@ from isaaclab_arena.evaluation.latency import (
 from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.storage.reports import MAX_QUERY_TIMES
+from isaaclab_arena.storage.ledger import MAX_QUERY_TIMES
 from tests.evaluation.plants import (
     GAIN,
     POLE,

@@ -28,7 +28,7 @@ _PRELOADED = (
 _READ_FROM_JSON = (
     ("isaaclab_arena.storage.ledger", "Attempt"),
     ("isaaclab_arena.storage.commits", "CommitLine"),
-    ("isaaclab_arena.storage.reports", "JobReport"),
+    ("isaaclab_arena.storage.ledger", "JobReport"),
     ("isaaclab_arena.storage.ledger", "RunPlan"),
     ("isaaclab_arena.storage.contents", "Contents"),
 )
@@ -41,7 +41,7 @@ def warm_up() -> None:
         # What a library keeps to itself, another release of it may lack.
         with suppress(ModuleNotFoundError) if "._" in name else nullcontext():
             importlib.import_module(name)
-    adapter = importlib.import_module("isaaclab_arena.storage.json_values").adapter
+    adapter = importlib.import_module("isaaclab_arena.storage.atomic").adapter
     for module, name in _READ_FROM_JSON:
         adapter(vars(sys.modules[module])[name])
     # Every run ends with a page, whose templates take longer to compile than to fill in.

@@ -31,7 +31,7 @@ from isaaclab_arena.report.writing import (
 from isaaclab_arena.report.writing import page_of as page_of_runs
 from isaaclab_arena.results.merge import Tables, merge_results, records
 from isaaclab_arena.storage.layout import poster_file
-from isaaclab_arena.storage.reports import RunVerification, ServerUsage, write_job_report, write_verification
+from isaaclab_arena.storage.ledger import RunVerification, ServerUsage, write_job_report, write_verification
 from tests.analysis.recorded_runs import write_all_tables, write_run
 from tests.report.reading import Reader, unpacked_numbers
 from tests.results.evidence import commit_lines, report, write_lines

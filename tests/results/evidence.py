@@ -9,8 +9,16 @@ from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Colum
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, PlanEntry, RunPlan, write_run_plan
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.ledger import (
+    Attempt,
+    JobReport,
+    PlanEntry,
+    ReportedStatus,
+    Reproducible,
+    RunPlan,
+    write_job_report,
+    write_run_plan,
+)
 from tests.storage.plan_entries import plan_entry
 
 LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}

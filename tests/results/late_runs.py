@@ -4,8 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
-from isaaclab_arena.storage.ledger import PlanEntry
-from isaaclab_arena.storage.reports import QueryPace
+from isaaclab_arena.storage.ledger import PlanEntry, QueryPace
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 LATE = {0: "ssssssssss", 1: "sssssssssf", 2: "sssssssfff", 4: "ssssffffff", 8: "sfffffffff"}

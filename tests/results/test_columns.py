@@ -23,9 +23,9 @@ from isaaclab_arena.results.merge import merge_results, records, stale_tables, s
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLog
-from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     GROUP_COLUMNS,

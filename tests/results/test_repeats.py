@@ -23,8 +23,14 @@ from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import read_run_plan, write_attempt, write_run_plan
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.ledger import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    read_run_plan,
+    write_attempt,
+    write_run_plan,
+)
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import (

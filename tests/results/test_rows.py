@@ -26,8 +26,7 @@ from isaaclab_arena.results.rows import JobEvidence, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.commits import CommitLog
-from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.storage.reports import QueryPace, ServerUsage, StartUp
+from isaaclab_arena.storage.ledger import QueryPace, ServerUsage, StartUp, read_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.results.evidence import (
     commit_lines,

@@ -34,8 +34,7 @@ from isaaclab_arena.results.stopping import (
     nothing_but_errors,
 )
 from isaaclab_arena.storage.commits import CommitLine, CommitLog
-from isaaclab_arena.storage.ledger import write_attempt
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus, write_attempt
 from tests.growth import assert_grows_linearly
 from tests.results.evidence import (
     attempt,

@@ -24,7 +24,7 @@ from isaaclab_arena.results.merge import (
 )
 from isaaclab_arena.results.statistics import mean_rate_interval, wilson_interval
 from isaaclab_arena.storage.contents import Contents, one_hash
-from isaaclab_arena.storage.reports import RESULTS_FILE, ReportedStatus, tables_are_current
+from isaaclab_arena.storage.ledger import RESULTS_FILE, ReportedStatus, tables_are_current
 from tests.results.evidence import (
     BENCHMARK_COLUMNS,
     JOB_COLUMNS,

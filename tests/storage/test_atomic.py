@@ -16,6 +16,8 @@ from isaaclab_arena.errors import DiskUnusableError, StorageError
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import (
     append_line,
+    json_line,
+    json_text,
     storage_error,
     temporary_path,
     write_at,
@@ -25,7 +27,6 @@ from isaaclab_arena.storage.atomic import (
 )
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episodes import verify_episodes
-from isaaclab_arena.storage.json_values import json_line, json_text
 from tests.security.test_names import WICKED, steers
 from tests.storage.recordings import write_parts
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.recording.video import VideoFile
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker

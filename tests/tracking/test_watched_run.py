@@ -15,8 +15,7 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.results.merge import merge_results, write_tables
-from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus, read_run_plan
 from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
 from isaaclab_arena.tracking.watched_run import (
     MAX_FILMS_OF_A_JOB,

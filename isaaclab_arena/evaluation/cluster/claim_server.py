@@ -28,7 +28,7 @@ from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
-from isaaclab_arena.storage import atomic, contents, json_values, layout, ledger, reports
+from isaaclab_arena.storage import atomic, contents, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
@@ -128,7 +128,7 @@ def _refuse_others(what: str, there: Mapping[str, str], here: Mapping[str, str],
 def problem_of_node(needs: str) -> str | None:
     """Return the reason why this node cannot meet the needs (JSON), with its name and directory; None if it can."""
     try:
-        checked_request(json_values.adapter(NodeNeeds).validate_json(needs))
+        checked_request(atomic.adapter(NodeNeeds).validate_json(needs))
     except ArenaError as error:
         told = str(error) if WAY_OUT in str(error) else f"{error}; {WAY_OUT}"
         return f"node {socket.gethostname()}, in {Path.cwd()}: {told}"
@@ -262,12 +262,12 @@ class ClaimServer:
             atomic.write_at(target, offset, content)
         elif path.match(layout.JOB_REPORT_PATTERN):
             try:
-                report = json_values.adapter(reports.JobReport).validate_json(content)
+                report = atomic.adapter(ledger.JobReport).validate_json(content)
             except ValueError as error:
                 raise StorageError(f"rank {life.rank} sent '{name}', which is no report: {error}") from error
             if report.rank != life.rank:
                 raise StorageError(f"rank {life.rank} sent '{name}', a report of rank {report.rank}")
-            reports.write_job_report(target.parent, report)
+            ledger.write_job_report(target.parent, report)
         elif path.name != layout.SETTLED_FILE or not target.exists():
             atomic.write_bytes(target, content, overwrite=True)
 
@@ -293,7 +293,7 @@ class ClaimServer:
             if index is None:
                 error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
                 self._table.give_up(each.job_index)
-                reports.write_failed_report(self._output_directory / name, name, error, self._table.attempt, rank)
+                ledger.write_failed_report(self._output_directory / name, name, error, self._table.attempt, rank)
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
@@ -464,7 +464,7 @@ class RemoteLedger:
 
     def _hear(self, built: str | None, job_index: int | None = None, piece: int = 0) -> claims.Claim | None:
         told = self.ask([("claim", (built, job_index, piece), None)])
-        claim, self._said, settled = json_values.adapter(_ClaimAnswer).validate_python(told)
+        claim, self._said, settled = atomic.adapter(_ClaimAnswer).validate_python(told)
         self._said_at = self.clock()
         # Without the run's directory the rank needs a copy of the job's settled batch size.
         if claim is not None and settled is not None and self.is_own:

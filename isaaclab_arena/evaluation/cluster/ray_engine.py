@@ -31,7 +31,7 @@ from isaaclab_arena.evaluation import heartbeat, planning, process, run
 from isaaclab_arena.evaluation.cluster import claim_server
 from isaaclab_arena.evaluation.cluster.claim_server import Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.storage.json_values import adapter, json_line
+from isaaclab_arena.storage.atomic import adapter, json_line
 from isaaclab_arena.tracking.trackers import check_trackers
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.

@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.batching import (
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.storage.reports import Reproducible
+from isaaclab_arena.storage.ledger import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings

@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.evaluation.batching import filled_up
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyTraits
-from isaaclab_arena.storage.reports import JobReport, Reproducible
+from isaaclab_arena.storage.ledger import JobReport, Reproducible
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 

@@ -30,8 +30,7 @@ from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
 from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, JobState
-from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
+from isaaclab_arena.storage.ledger import Attempt, JobState, ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
 
 JOB = coin_job("coins", num_episodes=8)

@@ -27,11 +27,10 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.run import consolidate_what_ranks_left
 from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.results.merge import MergedResults, merge_results
+from isaaclab_arena.storage.atomic import adapter, json_line
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import list_episodes
-from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.ledger import read_attempt
-from isaaclab_arena.storage.reports import ReportedStatus, read_job_reports
+from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_job_reports
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 

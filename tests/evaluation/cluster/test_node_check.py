@@ -16,8 +16,8 @@ from isaaclab_arena.evaluation.cluster.claim_server import NodeNeeds, needs_of, 
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import DISTRIBUTION
-from isaaclab_arena.storage.json_values import json_line
 from tests.end_to_end.launching import ROOT, command, run, write_jobs
 from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
 from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs

@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.reports import JobReport, Reproducible, StartUp
+from isaaclab_arena.storage.ledger import JobReport, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.plants import NoisyChunks
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy

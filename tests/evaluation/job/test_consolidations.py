@@ -12,8 +12,7 @@ from isaaclab_arena.evaluation.job_run import Consolidations, JobRunner
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
-from isaaclab_arena.storage.ledger import episode_files
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, read_job_reports
+from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, episode_files, read_job_reports
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy

@@ -23,7 +23,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.policy.catalog import function_policy_class
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
+from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.testing import EnvironmentConformance
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy

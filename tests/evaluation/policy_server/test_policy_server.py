@@ -23,7 +23,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicy
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible
 from tests.environments.building import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.policy_server.serving import Socket

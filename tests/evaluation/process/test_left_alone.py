@@ -32,7 +32,7 @@ from isaaclab_arena.evaluation.policy_server import _SET_BY_NETWORKS, AskedNetwo
 from isaaclab_arena.evaluation.process import left_alone, put_back
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyTraits
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
 

@@ -15,8 +15,7 @@ from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import JobState
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import JobState, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, Notebook, ShrugPolicy
 from tests.results.evidence import attempt

@@ -26,8 +26,18 @@ from isaaclab_arena.interfaces.policy import PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
-from isaaclab_arena.storage.ledger import clear_unbegun, holds_no_run, read_attempts, read_plan_copy, read_run_plan
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, Reproducible, read_job_reports, write_job_report
+from isaaclab_arena.storage.ledger import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    clear_unbegun,
+    holds_no_run,
+    read_attempts,
+    read_job_reports,
+    read_plan_copy,
+    read_run_plan,
+    write_job_report,
+)
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, settings

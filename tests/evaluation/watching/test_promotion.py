@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.learning_curve import Evaluated, Point, best_of, 
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models import checkpoint_file, find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.atomic import json_text
 from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.trainings import ARCHIVE, point, save
 

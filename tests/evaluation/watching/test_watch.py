@@ -29,8 +29,7 @@ from isaaclab_arena.evaluation.learning_curve import (
     scores_of,
 )
 from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.ledger import RunLock, read_run_plan, write_run_plan
 from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.trainings import (

@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.reports import JobReport, Reproducible
+from isaaclab_arena.storage.ledger import JobReport, Reproducible
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from tests.evaluation.jobs import coin_job, settings

@@ -11,7 +11,7 @@ import pytest
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports import export_arena
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.results.evidence import commit_lines, planned, report, write_job, write_lines, write_plan, write_report
 
 EPISODES_FILE = re.compile(r"episode_results_rebuild(\d+)\.jsonl")

@@ -11,9 +11,16 @@ from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
-from isaaclab_arena.storage.ledger import Attempt, PlanEntry, RunPlan, write_attempt
+from isaaclab_arena.storage.ledger import (
+    Attempt,
+    JobReport,
+    PlanEntry,
+    ReportedStatus,
+    RunPlan,
+    write_attempt,
+    write_job_report,
+)
 from isaaclab_arena.storage.recovery import Recovery, recover_run
-from isaaclab_arena.storage.reports import JobReport, ReportedStatus, write_job_report
 from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 

@@ -14,7 +14,7 @@ import h5py
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.reports import ReportedStatus
+from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.faults.file_operations import KILLED, Effect, Fault, FaultyFiles
 from tests.storage.recovery.crashed_runs import JobOnDisk, planned, recover
 

@@ -16,8 +16,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.commits import line_text
 from isaaclab_arena.storage.episodes import read_attributes
+from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.storage.recovery import consolidate_leftovers
-from isaaclab_arena.storage.reports import ReportedStatus, Reproducible
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 

@@ -14,14 +14,14 @@ from isaaclab_arena import ConfigError, StorageError
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
 from isaaclab_arena.storage.commits import CommitWriter, commit_line, read_commits
-from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.storage.reports import (
+from isaaclab_arena.storage.ledger import (
     JobReport,
     JobStanding,
     ReportedStatus,
     StartUp,
     job_standing,
     read_job_reports,
+    read_run_plan,
     write_job_report,
 )
 from tests.results.evidence import commit_lines, planned, write_lines, write_report

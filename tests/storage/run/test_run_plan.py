@@ -17,9 +17,11 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
+    EpisodeVerification,
     JobState,
     RunLock,
     RunPlan,
+    RunVerification,
     attempt_numbers,
     attempt_path,
     policy_batches_in_effect,
@@ -27,11 +29,12 @@ from isaaclab_arena.storage.ledger import (
     read_attempts,
     read_run_plan,
     read_settled,
+    read_verification,
     settle,
     write_attempt,
     write_run_plan,
+    write_verification,
 )
-from isaaclab_arena.storage.reports import EpisodeVerification, RunVerification, read_verification, write_verification
 from tests.results.evidence import attempt, planned
 from tests.storage.plan_entries import plan_entry
 
