@@ -80,7 +80,8 @@ class Registry:
             try:
                 return imported(self._builtin[name])
             except Exception as error:  # such as MuJoCo's own, about a variable of the environment that it reads
-                raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
+                reason = f"{type(error).__name__}: {error}{_way_to_install(error)}"
+                raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {reason}") from error
         # A package's own entry takes precedence over a scheme with the same prefix.
         plugins = self._plugins()
         prefix, colon, rest = name.partition(":")
@@ -97,7 +98,7 @@ class Registry:
         except (Exception, SystemExit) as error:  # importing runs another package's code, which may fail in any way
             raise ConfigError(
                 f"{self.kind} '{name}' comes from '{plugins[name].value}', which cannot be imported: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{_way_to_install(error)}"
             ) from error
 
     def register(self, name: str, entry: Any) -> None:
@@ -138,6 +139,16 @@ def optional_library(module: str, *, key: str) -> Any:
     """Import the library of an extra with the same name; ConfigError, at option `key`, if it is not installed."""
     check_optional_library(module, key=key)
     return importlib.import_module(module)
+
+
+_EXTRAS = {"msgpack": "gr00t", "websockets": "gr00t"}
+"""The extra of each library that one of another name brings."""
+
+
+def _way_to_install(error: BaseException) -> str:
+    """Return the command for an extra's library that an import lacks, empty for any other error."""
+    extra = _EXTRAS.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    return "" if extra is None else f"; install it with: pip install 'isaaclab-arena-mujoco[{extra}]'"
 
 
 def check_optional_library(module: str, *, key: str) -> None:

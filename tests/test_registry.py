@@ -66,6 +66,17 @@ def test_an_installed_package_adds_entries_through_its_entry_points(tmp_path, mo
         registry.get("broken")
 
 
+@pytest.mark.parametrize("library", ["msgpack", "websockets"])
+def test_an_entry_that_lacks_the_library_of_an_extra_says_how_to_install_it(tmp_path, monkeypatch, library):
+    source = f"raise ModuleNotFoundError(\"No module named '{library}'\", name='{library}')\n"
+    (tmp_path / "half_a_shop.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry("colour", {"pale": "half_a_shop:Pale"}, "no.such.group")
+    message = rf"'pale' cannot be loaded: .*'{library}'; install it with: pip install '.*\[gr00t\]'"
+    with pytest.raises(ConfigError, match=message):
+        registry.get("pale")
+
+
 def test_a_scheme_makes_entries_of_names_without_number():
     registry = Registry("number", {"one": "operator:index"}, "no.such.group", {"hex": "binascii:unhexlify"})
     assert registry.get("hex:ff00") == b"\xff\x00"

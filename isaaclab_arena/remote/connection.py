@@ -316,19 +316,21 @@ def ask_each(kind: str, questions: Iterable[Question]) -> list[Any]:
     # A lost or late question is repeated once. One deadline holds for all first answers, and one for all repeated ones.
     for is_repeated in (False, True):
         asked: dict[int, Question] = {}
+        unsent: dict[int, OSError] = {}
         lost: dict[int, Question] = {}
         for place, (connection, payload) in due:
+            asked[place] = connection, payload
             try:
                 connection._send((kind, payload), is_question=True)
             except OSError as error:
-                connection._lose(error, is_repeated=is_repeated)
-                lost[place] = connection, payload
-            else:
-                asked[place] = connection, payload
+                # The answer to an earlier question may say why the server is lost.
+                unsent[place] = error
         waited_s = [patience_s(connection.address.timeout_s) for connection, _ in asked.values()]
         until_s = time.monotonic() + max(waited_s, default=0.0)
         for place, (connection, payload) in asked.items():
             try:
+                if place in unsent:
+                    raise unsent[place]
                 answers[place] = connection._received(until_s)
             except OSError as error:
                 connection._lose(error, is_repeated=is_repeated)

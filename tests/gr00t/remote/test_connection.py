@@ -17,7 +17,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicyCfg
-from isaaclab_arena.remote.protocols import Codec, ServerAddress, identity_line, server_address
+from isaaclab_arena.remote.protocols import AnswerError, Codec, ServerAddress, identity_line, server_address
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec, Gr00tRemoteClosedloopPolicyArgs
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
@@ -262,6 +262,7 @@ class SlowServer(Codec):
         super().__init__(DEFAULT_LIMITS)
         self.times_s, self.remembers = list(times_s), remembers
         self.asked: list[str] = []
+        self.takes = 1000  # so many questions
 
     def introduced(self, said: object) -> None: ...
 
@@ -278,6 +279,8 @@ class SlowChannel:
         self._said = [b"hello"]
 
     def send(self, request: bytes, timeout_s: float) -> None:
+        if len(self._server.asked) == self._server.takes:
+            raise ConnectionResetError("gone")
         self._server.asked.append(request.decode())
 
     def receive(self, timeout_s: float) -> bytes:
@@ -316,3 +319,20 @@ def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
     server = SlowServer(0.15, 0.15, 0.15, 0.05, 0.05)
     assert asked(server, 3) == ["done"] * 3
     assert server.asked == ["look 0", "look 1", "look 2", "look 1", "look 2"]
+
+
+class FailingServer(SlowServer):
+    """Fails over its third question, and takes no fourth."""
+
+    def decode(self, said: Any) -> str:
+        if len(self.asked) == 3:
+            raise AnswerError("failed: no memory left")
+        return super().decode(said)
+
+
+def test_what_a_server_says_before_it_ends_is_told_although_a_later_question_found_it_gone():
+    server = FailingServer(0.0, 0.0, 0.0, remembers=True)
+    server.takes = 3
+    with pytest.raises(PolicyError, match="failed: no memory left"):
+        asked(server, 2, 2)
+    assert server.asked == ["look 0", "look 1", "look 0"]
