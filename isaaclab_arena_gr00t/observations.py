@@ -308,16 +308,22 @@ def states(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> 
     return {"state": torch.cat(terms, dim=1)}
 
 
-def one_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the present inputs of some env slots with a dimension for the steps: (n, ...) to (n, 1, ...)."""
-    return {key: values[:, None] for key, values in inputs.items()}
-
-
 def model_observation(
-    video: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor], wiring: Wiring, instructions: Sequence[str]
+    observation: Observation,
+    wiring: Wiring,
+    env_ids: Sequence[int],
+    instructions: Sequence[str],
+    *,
+    video: Mapping[str, torch.Tensor] | None = None,
+    state: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, Any]:
     """Return ``video`` and ``state`` as tensors and ``language`` as n lists of one text, by key, for the model."""
-    # Shapes: each video (n, video steps, height, width, 3), uint8; the state (n, state steps, size), float32.
+    # `video` and `state` are inputs of several steps, None for those of the present step. Shapes: each video (n, video
+    # steps, height, width, 3), uint8; the state (n, state steps, size), float32.
+    if video is None:
+        video = {key: images[:, None] for key, images in pictures(observation, wiring, env_ids).items()}
+    if state is None:
+        state = {key: values[:, None] for key, values in states(observation, wiring, env_ids).items()}
     return {
         "video": dict(video),
         "state": to_groups(state["state"], wiring.state) if state else {},

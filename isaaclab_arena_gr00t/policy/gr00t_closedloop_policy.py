@@ -75,12 +75,10 @@ class ShownHistory:
         self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
     ) -> dict[str, Any]:
         """Return the question about `env_ids`, which may repeat; `observation` is the one that was pushed last."""
-        slots = list(env_ids)
-        video, state = (
-            observations.one_step(read(observation, self.wiring, slots)) if history is None else history.frames(slots)
-            for read, history in ((observations.pictures, self._video), (observations.states, self._state))
+        video, state = (None if history is None else history.frames(env_ids) for history in (self._video, self._state))
+        asked = observations.model_observation(
+            observation, self.wiring, list(env_ids), instructions, video=video, state=state
         )
-        asked = observations.model_observation(video, state, self.wiring, instructions)
         if not as_tensors:
             # One transfer brings all of them to the CPU.
             places = [(modality, key) for modality in ("video", "state") for key in asked[modality]]

@@ -1,4 +1,4 @@
-"""Serve a policy to other programs, in a protocol that they speak: ``isaaclab-arena serve``."""
+"""The server of GR00T's protocol for ``isaaclab-arena serve``; this path runs the command too."""
 
 import logging
 import sys

@@ -142,12 +142,8 @@ class DemonstrationSteps:
             observations.STATE_GROUP: {term: recorded(f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
         # Use the functions of an evaluation, so that the model sees the same inputs in training.
-        observation = observations.model_observation(
-            observations.one_step(observations.pictures(observed, wiring, rows)),
-            observations.one_step(observations.states(observed, wiring, rows)),
-            wiring,
-            [demonstration.instruction for demonstration, _ in places],
-        )
+        instructions = [demonstration.instruction for demonstration, _ in places]
+        observation = observations.model_observation(observed, wiring, rows, instructions)
 
         # The actions from each step on; at the end of an episode its last action is repeated.
         chunks: list[np.ndarray] = []
