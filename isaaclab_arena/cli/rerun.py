@@ -16,7 +16,16 @@ from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, default_num_threads, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.evaluation.process import signals_handled
-from isaaclab_arena.evaluation.rerun import ReplayedEpisode, ReplaySettings, rerun
+from isaaclab_arena.evaluation.rerun import (
+    Choice,
+    FilmedEpisode,
+    ReplayedEpisode,
+    ReplaySettings,
+    discordant_episodes,
+    episodes_by_outcome,
+    film_episodes,
+    rerun,
+)
 from isaaclab_arena.evaluation.running_episodes import BROKEN_OFF
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import now
@@ -27,9 +36,7 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import find_recordings, in_words, index_episodes
 
 if TYPE_CHECKING:
-    from isaaclab_arena.evaluation.rerun import FilmedEpisode
     from isaaclab_arena.evaluation.verification import Sample, VerifiedEpisode
-
 
 _NUM_BITWISE = "{} of {} episodes bitwise ({} control steps)".format
 
@@ -327,8 +334,6 @@ class FilmOptions:
 
 def film(argv: Sequence[str]) -> int:
     """Film episodes, show each result, and return the exit code; ConfigError, or StorageError for a film."""
-    from isaaclab_arena.evaluation import rerun as filming  # noqa: PLC0415  pandas
-
     options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
     settings = _settings(options)
     shown = {"camera": options.camera != "viewport", "viewport": options.camera != "robot"}
@@ -340,21 +345,21 @@ def film(argv: Sequence[str]) -> int:
     wrong = "there is no job '{}' in {}{}".format
     refuse([Problem(wrong(job, options.run, did_you_mean(job, names)), key="--job") for job in unknown])
     jobs = [name for name in names if name in options.job or not options.job]
-    is_discordant = options.episodes == filming.Choice.DISCORDANT
+    is_discordant = options.episodes == Choice.DISCORDANT
     if is_discordant != (options.baseline is not None):
         key = "--episodes" if is_discordant else "--baseline"
         raise ConfigError("--episodes discordant and --baseline RUN or JOB belong together", key=key)
     episodes: Mapping[str, Sequence[int]]
     if options.baseline is not None:
-        episodes = filming.discordant_episodes(options.run, jobs, options.baseline)
-    elif options.episodes in set(filming.Choice):
-        episodes = filming.episodes_by_outcome(options.run, jobs, filming.Choice(options.episodes))
+        episodes = discordant_episodes(options.run, jobs, options.baseline)
+    elif options.episodes in set(Choice):
+        episodes = episodes_by_outcome(options.run, jobs, Choice(options.episodes))
     else:
         episodes = dict.fromkeys(jobs, chosen_episodes(options.episodes))
 
     filmed: list[FilmedEpisode] = []
 
-    def show(episode: "FilmedEpisode") -> None:
+    def show(episode: FilmedEpisode) -> None:
         filmed.append(episode)
         if episode.reason is not None:
             told = f"no film: {episode.reason}"
@@ -366,7 +371,7 @@ def film(argv: Sequence[str]) -> int:
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):
-        filming.film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
+        film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
         with_film = sum(episode.reason is None for episode in filmed)
         print(f"{with_film} of {len(filmed)} episodes filmed")
     if options.json:

@@ -220,6 +220,26 @@ class Watchdog:
                     return
 
 
+# Save and restore MuJoCo's callbacks, which are global to the process. No batch steps while one of them is a Python
+# function.
+
+_MUJOCO_CALLBACKS = ("passive", "control", "contactfilter", "sensor", "time", "act_dyn", "act_gain", "act_bias")
+
+
+def callbacks() -> tuple[Callable[..., Any] | None, ...]:
+    """Return the installed callbacks, in the order of `_MUJOCO_CALLBACKS`; MuJoCo is not imported for it."""
+    mujoco = sys.modules.get("mujoco")
+    # A module that another thread is still importing has none of its functions yet.
+    return tuple(getattr(mujoco, f"get_mjcb_{name}", lambda: None)() for name in _MUJOCO_CALLBACKS)
+
+
+def set_callbacks(installed: Sequence[Callable[..., Any] | None]) -> None:
+    """Install the callbacks that `callbacks` returned."""
+    mujoco = sys.modules.get("mujoco")
+    for name, callback in zip(_MUJOCO_CALLBACKS, installed, strict=True):
+        getattr(mujoco, f"set_mjcb_{name}", lambda _: None)(callback)
+
+
 # Restore the process-wide settings: for the program that calls this package, and around every job.
 #
 # A policy that sets torch's default type sets it for every job after its own. So each job ends with the settings that
@@ -259,26 +279,6 @@ _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 # torch sets these variables when its compiler loads, and no result depends on them.
 _OF_CACHES = frozenset({b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
 _MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
-
-
-# Save and restore MuJoCo's callbacks, which are global to the process. No batch steps while one of them is a Python
-# function.
-
-_MUJOCO_CALLBACKS = ("passive", "control", "contactfilter", "sensor", "time", "act_dyn", "act_gain", "act_bias")
-
-
-def callbacks() -> tuple[Callable[..., Any] | None, ...]:
-    """Return the installed callbacks, in the order of `_MUJOCO_CALLBACKS`; MuJoCo is not imported for it."""
-    mujoco = sys.modules.get("mujoco")
-    # A module that another thread is still importing has none of its functions yet.
-    return tuple(getattr(mujoco, f"get_mjcb_{name}", lambda: None)() for name in _MUJOCO_CALLBACKS)
-
-
-def set_callbacks(installed: Sequence[Callable[..., Any] | None]) -> None:
-    """Install the callbacks that `callbacks` returned."""
-    mujoco = sys.modules.get("mujoco")
-    for name, callback in zip(_MUJOCO_CALLBACKS, installed, strict=True):
-        getattr(mujoco, f"set_mjcb_{name}", lambda _: None)(callback)
 
 
 def _readable(read: Callable[[], Any]) -> Any:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import process, running_episodes, validation
 from isaaclab_arena.evaluation.job import ContentReader, provenance_on
@@ -420,6 +419,8 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     """Return the episodes that ended differently from those with the same conditions in the baseline."""
     # The baseline is the directory of another run, whose jobs are paired by name, or a job of this run. A single job
     # pairs with a single job. `ConfigError` if there is no baseline, or no job can be paired with it.
+    from isaaclab_arena.analysis.arms import differences_of_tasks, match, named_arm, read_run  # noqa: PLC0415  pandas
+
     arms = read_run(run).arms
     if (Path(baseline) / layout.RUN_PLAN_FILE).is_file():
         chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms

@@ -255,7 +255,8 @@ class RobosuiteCameras:
         allowed = {"robosuite", *trusted}
         self._environment, self._wanted = environment, True
         self._sensors: dict[str, typing.Any] = {}
-        self._drawn: set[str] = set()
+        self._last: dict[str, typing.Any] = {}  # newest pictures
+        self._skipped: set[str] = set()  # cameras whose newest reading drew nothing
         self.names: list[str] = []
         for name in names:
             observables = environment._observables
@@ -266,6 +267,7 @@ class RobosuiteCameras:
                 off_s = observables[name]._sampling_timestep - environment.control_timestep
                 if abs(off_s) < 1e-9:
                     self.names.append(name)
+                    self._last[name] = observables[name].obs
 
         # A hard reset makes new sensors, and reads each several times.
         make = getattr(environment, "_create_camera_sensors", None)
@@ -283,31 +285,30 @@ class RobosuiteCameras:
         """Set if the pictures of the block's reset or step are wanted; RuntimeError if a camera was read too early."""
         # robosuite calls a new sensor once; that call needs no picture, and the last one is kept.
         self._wanted = False
-        self._drawn.clear()
-        observables = self._environment._observables
         for name in self.names:
-            sensor = observables[name]._sensor
-            if sensor is not self._sensors.get(name):
-                self._environment.modify_observable(name, "sensor", self._on_demand(name, sensor))
-                self._drawn.add(name)
+            observable = self._environment._observables[name]
+            if observable._sensor is not self._sensors.get(name):
+                self._last[name] = observable.obs
+                self._environment.modify_observable(name, "sensor", self._on_demand(name, observable._sensor))
+                self._skipped.discard(name)
         self._wanted = wanted
         yield
+        # A control step without a reading shows the last picture, which has to be one that was drawn.
         for name in self.names if wanted else ():
-            if name not in self._drawn and self._environment._observables[name]._sensor is self._sensors[name]:
+            if name in self._skipped and self._environment._observables[name]._sensor is self._sensors[name]:
                 raise RuntimeError(
                     f"robosuite did not read '{name}' in this step; --eager_pictures draws every picture"
                 )
 
     def _on_demand(self, name: str, sensor: typing.Any) -> typing.Any:
-        last = self._environment._observables[name].obs
-
         @functools.wraps(sensor)
         def draw_if_wanted(cache: dict) -> typing.Any:
-            nonlocal last
             if self._wanted:
-                last = sensor(cache)
-                self._drawn.add(name)
-            return last
+                self._last[name] = sensor(cache)
+                self._skipped.discard(name)
+            else:
+                self._skipped.add(name)
+            return self._last[name]
 
         self._sensors[name] = draw_if_wanted
         return draw_if_wanted

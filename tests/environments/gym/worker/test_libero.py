@@ -121,8 +121,11 @@ def test_pictures_are_turned_by_half_a_turn_and_shrunk_and_one_that_was_not_read
     assert small.shape == (3, 3, 3)
     task = task_with_a_camera(tmp_path)
     task.reset(options={"conditions": CONDITIONS})
+    task.draw_pictures(wanted=False)
+    task.step(np.zeros(7, np.float32))
     task.task.env._observables["front_image"]._time = -1.0
     task.task.env._observables["front_image"]._sampled = True
+    task.draw_pictures(wanted=True)
     with pytest.raises(RuntimeError, match="'front_image'"):
         task.step(np.zeros(7, np.float32))
 

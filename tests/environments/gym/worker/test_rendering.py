@@ -98,6 +98,28 @@ def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_
         slot.step(np.zeros(1, np.float32), pictures=True)
 
 
+def test_a_step_in_which_robosuite_reads_no_camera_shows_the_picture_drawn_before_it():
+    # At 30 Hz with physics steps of 2 ms, the clock of a camera passes over a step now and then.
+    task = PointTask(hard_reset=False)
+    slot = EnvSlot(GymWrapper(task), ())
+    slot.reset(1, pictures=True)
+    before = slot.step(np.ones(1, np.float32), pictures=True)[0]["front_image"]
+    task._observables["front_image"]._time, task._observables["front_image"]._sampled = -1.0, True
+    after = slot.step(np.ones(1, np.float32), pictures=True)[0]
+    assert np.array_equal(after["front_image"], before)
+
+
+@pytest.mark.parametrize("hard_reset", [True, False])
+def test_a_picture_that_is_not_drawn_has_the_type_and_values_of_the_last_one(hard_reset):
+    task = PointTask(hard_reset=hard_reset)
+    slot = EnvSlot(GymWrapper(task), ())
+    drawn = slot.reset(1, pictures=True)[0]["front_image"]
+    slot.reset(2, pictures=False)
+    kept = task._observables["front_image"].obs
+    assert kept.dtype == np.uint8
+    assert np.array_equal(kept, drawn) is not hard_reset
+
+
 class Vouching(GymWrapper):
     """Says of some packages that their observables do not depend on pictures."""
 
