@@ -22,8 +22,6 @@ from isaaclab_arena.storage import atomic, layout
 from isaaclab_arena.storage.atomic import json_text, read_json, read_versioned, storage_errors, write_text
 from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
 
-# The ledger of a run in its directory: the place and its lock, the plan, attempts and the files of its jobs.
-
 _LOG = logging.getLogger(__name__)
 
 # Make the directory of a run: a new one with the date, or exactly the requested one.
