@@ -1,4 +1,4 @@
-"""A checked job, its contents by files and packages, its episodes, and the queue of those of a rank."""
+"""A checked job, its contents by files and packages, and its episodes."""
 
 import ast
 import hashlib

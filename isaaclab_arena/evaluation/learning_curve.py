@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +13,7 @@ from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import Curve, pooled_rate
+from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
 from isaaclab_arena.storage.atomic import read_versioned, read_whole, write_bytes, write_text
@@ -92,7 +92,8 @@ class Point(Score):
     """The success of a single job at one step."""
 
     job: str  # as the watch's job file names it
-    episodes: statistics.ScoredEpisodes  # the scored episodes themselves
+    successes: int
+    episodes: statistics.ScoredEpisodes  # the scored episodes themselves, also those beyond a decision
     is_baseline: bool = False  # a job without checkpoints, equal at every step
 
 
@@ -109,6 +110,7 @@ def points_of(run: Path, step: int) -> list[Point]:
             Point(
                 job=name if is_baseline else name.removesuffix(f"-{step}"),
                 step=step,
+                successes=line["successes"],
                 scored=rows.scored_episodes(line),
                 distinct=episodes.num_distinct,
                 success_rate=line["success_rate"],
@@ -205,7 +207,7 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
     for point in ordered:
         rate, low, high = point.success_rate, point.interval.low, point.interval.high
-        cells = (point.job, point.step, point.episodes.successes, point.scored, rate, low, high)
+        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
         writer.writerow((*cells, *(point.distinct for _ in repeats)))
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
         lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
@@ -279,15 +281,22 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     width = steps[-1] - steps[0]
     for job in dict.fromkeys(point.job for point in points):
         # The numbers of the tables: a question about a job ends it early, and has an interval of its own.
-        rates = []
-        for point in sorted((each for each in points if each.job == job), key=lambda each: each.step):
-            x, page_of_run = (
-                (point.step - steps[0]) / width if width else 0.5,
-                address(directory / f"step_{point.step}"),
+        rates = tuple(
+            PooledRate(
+                label=str(point.step),
+                x=(point.step - steps[0]) / width if width else 0.5,
+                successes=point.successes,
+                scored=point.scored,
+                distinct=point.distinct,
+                rate=point.success_rate,
+                interval=point.interval,
+                repeats=rows.of_conditions(point.distinct, point.scored),
+                address=address(directory / f"step_{point.step}"),
             )
-            rate = pooled_rate([point.episodes], label=str(point.step), x=x, address=page_of_run)
-            rates += [] if rate is None else [replace(rate, rate=point.success_rate, interval=point.interval)]
-        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=tuple(rates)))
+            for point in sorted(points, key=lambda point: point.step)
+            if point.job == job
+        )
+        curves.append(Curve(key="step", of=plain_text(job), over_checkpoints=True, points=rates))
 
     # The best has a second score once it was scored again.
     chosen = best_of(scores_of(points))

@@ -19,10 +19,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Metric
 from isaaclab_arena.paths import make_dated_directory, now
 from isaaclab_arena.storage import atomic, layout
-from isaaclab_arena.storage.atomic import json_text, read_json, read_versioned, storage_errors, write_text
 from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
-
-# The ledger of a run in its directory: the place and its lock, the plan, attempts and the files of its jobs.
 
 _LOG = logging.getLogger(__name__)
 
@@ -580,14 +577,14 @@ def write_job_report(job_directory: Path, report: JobReport) -> Path:
     """Write a report atomically beside earlier reports of this rank, and return its path."""
     begun = job_directory / f"job_begun_rank{report.rank}_attempt{report.attempt}.json"
     if report.status is ReportedStatus.BEGUN:
-        write_text(begun, json_text(report), overwrite=True)
+        atomic.write_text(begun, atomic.json_text(report), overwrite=True)
         return begun
     # The report replaces the begun file only after it is in place: a kill in between leaves both, not neither.
     for life in range(MAX_LIVES):
         path = job_directory / f"job_report_rank{report.rank}{f'_life{life}' if life else ''}.json"
         if not path.exists():
-            write_text(path, json_text(report))
-            with storage_errors("remove", begun):
+            atomic.write_text(path, atomic.json_text(report))
+            with atomic.storage_errors("remove", begun):
                 begun.unlink(missing_ok=True)
             return path
     raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
@@ -611,7 +608,7 @@ def read_job_reports(
     # `run` None accepts the reports of every run.
     for path in sorted([*job_directory.glob(layout.JOB_REPORT_PATTERN), *job_directory.glob(layout.JOB_BEGUN_PATTERN)]):
         try:
-            report = read_versioned(path, JobReport, SCHEMA_VERSION)
+            report = atomic.read_versioned(path, JobReport, SCHEMA_VERSION)
         except ConfigError as error:
             unread.append((path, str(error)))
         except StorageError as error:
@@ -727,7 +724,7 @@ RESULTS_FILE = "results.json"
 def tables_are_current(output_directory: Path) -> bool:
     """Whether the tables exist and no rank has written an episode or a report since."""
     try:
-        document = read_json(output_directory / RESULTS_FILE)
+        document = atomic.read_json(output_directory / RESULTS_FILE)
     except StorageError:
         return False
     return isinstance(document, dict) and document.get("sources") == sizes_of_sources(output_directory)
@@ -783,10 +780,10 @@ class RunVerification:
 
 def write_verification(output_directory: Path, verification: RunVerification) -> None:
     """Write ``verification.json`` atomically, over an earlier one."""
-    write_text(output_directory / layout.VERIFICATION_FILE, json_text(verification), overwrite=True)
+    atomic.write_text(output_directory / layout.VERIFICATION_FILE, atomic.json_text(verification), overwrite=True)
 
 
 def read_verification(output_directory: Path) -> RunVerification | None:
     """Return the last verification, None if the run was never verified. ConfigError if the file is damaged."""
     path = output_directory / layout.VERIFICATION_FILE
-    return read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None
+    return atomic.read_versioned(path, RunVerification, SCHEMA_VERSION) if path.is_file() else None

@@ -168,10 +168,8 @@ class ClaimServer:
         self._output_directory = output_directory
         # While this process commits, no other process may continue the run.
         self.lock = ledger.RunLock(output_directory).hold(alone=False)
-        questions, max_equal_errors = request.questions, request.options.max_equal_errors
-        self._watch = planning.answer_watch(
-            output_directory, questions, attempt.number, attempt.states, max_equal_errors
-        )
+        questions, most = request.questions, request.options.max_equal_errors
+        self._watch = planning.answer_watch(output_directory, questions, attempt.number, attempt.states, most)
         jobs, is_over = planning.divided_jobs(request.jobs, attempt, questions), self._watch.is_over
         self._table = claims.ClaimTable(jobs, output_directory, attempt, None, rank=0, is_over=is_over)
         self._names = [divided.job.config.name for divided in jobs.values()]
@@ -390,8 +388,8 @@ class RemoteLedger:
     def holds(self, claim: claims.Claim) -> bool:
         """Whether no other rank has taken the piece over."""
         # A rank without access to the claims need not know: nothing is committed of a rank that was taken for dead.
-        is_seen = self.failure is None and not self.is_own
-        return not claims.is_taken_over(self.directory, self.orders.attempt, claim) if is_seen else self.failure is None
+        is_taken = not self.is_own and claims.is_taken_over(self.directory, self.orders.attempt, claim)
+        return self.failure is None and not is_taken
 
     def finish(self, claim: claims.Claim, measured: claims.Measured) -> None:
         """Report a finished piece, after its episodes."""

@@ -287,8 +287,7 @@ def _able_nodes(needs: NodeNeeds) -> dict[str, dict[str, Any]]:
 # Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.
 
 _INTERVAL_S, _SILENT_S, _GRACE_S, _SAY_EVERY_S = 0.5, 30.0, 30.0, 30.0
-_RESTARTS_PER_RANK = 3
-"""Restarts for each rank of the run. A restart after a life that finished something costs none."""
+_RESTARTS_PER_RANK = 3  # a restart after a life that finished something costs none
 
 
 @dataclass(eq=False)

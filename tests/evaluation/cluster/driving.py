@@ -105,8 +105,10 @@ def committed(output: Path) -> Counter[int]:
 
 def ranks_at_work(output: Path) -> set[int]:
     """Return the ranks that have an episode under way."""
+    # A program that was killed leaves the files of its ranks, until those of the next one write theirs.
     told = [json.loads(path.read_text()) for path in output.glob("logs/rank*.status.json")]
-    return {status["rank"] for status in told if status["current_job"] and status["state"] == "running"}
+    alive = [status for status in told if Path(f"/proc/{status['pid']}").exists()]
+    return {status["rank"] for status in alive if status["current_job"] and status["state"] == "running"}
 
 
 def whole_lines(path: Path) -> list[str]:

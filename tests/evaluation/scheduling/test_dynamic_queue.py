@@ -11,8 +11,9 @@ import pytest
 from isaaclab_arena.evaluation.claims import ClaimTable
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.planning import divided_jobs
-from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
+from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue, queue_of_rank
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobState, ReportedStatus
@@ -254,6 +255,31 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
     task = world.queue(0, pause=pause).next_job()
     assert (len(waits), max(waits) <= 1.0) == (100, True)
     assert (task and list(task.take(range(5)))) == gets
+
+
+def test_a_rank_of_a_run_takes_nothing_over_for_a_silence_during_which_the_machine_slept(tmp_path):
+    world = World(tmp_path, jobs_of(5))
+    options = RunOptions(assignment="dynamic", lease_s=LEASE_S)
+    request = RunRequest(jobs=world.jobs, config_hash="", source_file=None, command_line=(), options=options)
+    answers = answer_watch(tmp_path, (), 1, world.attempt.states, 0)
+    queue = queue_of_rank(
+        request, world.attempt, answers, output_directory=tmp_path, rank=0, stop_requested=lambda: False
+    )
+    assert isinstance(queue, DynamicQueue)
+    assert isinstance(queue.claims, ClaimTable)
+    table, watch = queue.claims, queue.claims.watch
+    assert watch is not None
+    table.clock = watch.clock = world.clock
+    claim_everything(world.queue(1))
+    assert table.claim_next(None) is None
+    world.clock.now_s += 300.0
+    assert table.claim_next(None) is None
+    found = []
+    for _ in range(int(LEASE_S)):
+        world.clock.now_s += 1.0
+        found.append(table.claim_next(None))
+    assert found[-1] is not None
+    assert not any(found[:-1])
 
 
 def test_a_request_to_stop_ends_the_wait(tmp_path):

@@ -27,6 +27,7 @@ from isaaclab_arena.evaluation.learning_curve import (
     points_of,
     points_of_watch,
     scores_of,
+    write_curve,
 )
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.atomic import json_text, write_text
@@ -259,6 +260,20 @@ def test_a_job_that_a_question_may_end_early_has_the_interval_of_its_table(watch
     (interval,) = (point.interval for point in points_of(run, 50) if point.job == "flat")
     assert interval != wilson_interval(2, 4)
     assert f"50.0 % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in watch.page()
+
+
+def test_episodes_beyond_the_decision_of_a_question_are_in_no_number_of_the_curve(watch):
+    run = watch.directory / "step_150"
+    write_run_of_checkpoint(run, 150, {"flat": "ssffss"})
+    write_record(watch.directory, Evaluated(step=150, path="model_150.pt", fingerprint="", is_done=True))
+    bar = Question(name="bar", jobs=("flat-150",), max_episodes=4, at_least=0.5)
+    plan = replace(read_run_plan(run), questions=(bar,))
+    (run / "run.json").unlink()
+    write_run_plan(run, plan)
+    table = write_curve(watch.directory, points_of(run, 150))
+    assert [(line["successes"], line["scored"]) for line in csv.DictReader(table.open())] == [("2", "4")]
+    (run / "report.html").touch()
+    assert 'aria-label="150: 2 of 4"' in watch.page()
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, i
     return Point(
         job=job,
         step=step,
+        successes=successes,
         scored=scored,
         distinct=scored,
         success_rate=successes / scored,
