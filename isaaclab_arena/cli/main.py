@@ -45,7 +45,7 @@ _GROUPS = {
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
         "resume": (f"{_HERE}.runs:resume:ResumeOptions", "go on with the run in a directory"),
         "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
-        "validate": (f"{_HERE}.start:validate:ValidateOptions", "check job files without running anything"),
+        "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
     },
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
