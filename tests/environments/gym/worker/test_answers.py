@@ -321,7 +321,7 @@ def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_pa
 
 def install(directory: Path, name: str, **files: str) -> None:
     """Make a package known as installed there; a file ``RECORD`` holds what is given as ``RECORD``."""
-    info = directory / f"{name}-2.5.dist-info"
+    info = directory / f"{name.replace('-', '_')}-2.5.dist-info"
     info.mkdir()
     for file, text in {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n", **files}.items():
         (info / file).write_text(text)
