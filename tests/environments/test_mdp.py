@@ -164,6 +164,13 @@ def test_points_are_seen_from_the_robots_base_and_nothing_else_is():
     assert [term.spec.unit for term in terms.values()] == ["m", "m", "m", None]
 
 
+def test_an_observation_does_not_change_when_the_world_goes_on():
+    state = torch.ones(2, 3)
+    seen = read_terms({"place": position_term(lambda _: state)}, NOWHERE, torch.device("cpu"))
+    state += 1
+    assert seen["place"].tolist() == [[1.0] * 3] * 2
+
+
 # Paraphrases say the task in other words, from near to far, and nothing else.
 
 OWN = "pick up the cube and lift it"

@@ -37,9 +37,13 @@ class Observable:
 
 
 class Observed:
-    """Reads its `sensors` with observables, which `_observables` keeps."""
+    """Reads its sensors with observables."""
 
     control_timestep = 0.05
+    _observables: dict[str, Observable]
+
+    def sensors(self):
+        raise NotImplementedError
 
     def modify_observable(self, name, attribute, modifier):
         assert attribute == "sensor"
