@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.interfaces.environment import Observation, Step
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.nested import leaves
 
 
 def random_actions(env: ArenaEnvironment, steps: int) -> torch.Tensor:
@@ -15,8 +16,8 @@ def random_actions(env: ArenaEnvironment, steps: int) -> torch.Tensor:
     return low + (high - low) * torch.rand(steps, env.num_envs, *env.action_spec.shape, generator=generator)
 
 
-def flat(observation: Observation) -> dict[str, torch.Tensor]:
-    return {f"{group}.{name}": value for group, part in observation.items() for name, value in part.items()}
+def flat(tree: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    return {".".join(path): value for path, value in leaves(tree)}
 
 
 def tensors_of(step: Step) -> dict[str, torch.Tensor]:
@@ -29,4 +30,4 @@ def assert_the_same(found: Sequence[Mapping[str, torch.Tensor]], wanted: Sequenc
     for got, want in zip(found, wanted, strict=True):
         assert got.keys() == want.keys()
         for name, value in want.items():
-            torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
+            torch.testing.assert_close(got[name].cpu(), value.cpu(), rtol=0, atol=0, equal_nan=True, msg=name)

@@ -256,8 +256,13 @@ def test_a_task_that_says_itself_whether_it_tells_events_is_believed_and_so_is_o
 _FAR, _NEAR = 0.5, 0.01
 
 
-def reading_seen(facts, *, solved: bool = False, max_steps: int = 1000):
-    events = events_of(facts, solved=solved, max_steps=max_steps)
+def near(pattern: str) -> list[float]:
+    """Return distances of a hand that is near in the hashes of a pattern, and in no later moment [m]."""
+    return [_NEAR if each == "#" else _FAR for each in pattern.ljust(22, ".")]
+
+
+def reading_seen(*, max_steps: int = 1000, **facts):
+    events = events_of(told(moments=22, **facts), solved=False, max_steps=max_steps)
     return dict(events.seen), events.decisive
 
 
@@ -269,17 +274,17 @@ def reading_seen(facts, *, solved: bool = False, max_steps: int = 1000):
         ({"off_table": "..............########", "taken": "#"}, "fell_off_table", (14, 1)),
         ({"taken": "..###", "carried": "..###"}, "dropped", (5, 1)),
         ({"strayed_m": [0.0] * 10 + [0.06] * 12, "taken": "#"}, "pushed_away", (10, 1)),
-        ({"hand_m": [_FAR] * 5 + [_NEAR] * 4 + [_FAR] * 4 + [_NEAR] * 3 + [_FAR] * 6}, "reached_and_missed", (5, 2)),
+        ({"hand_m": near(".....####....###")}, "reached_and_missed", (5, 2)),
         ({"met": "....#####.............", "taken": "#"}, "success_undone", (9, 1)),
         ({"lifted": "..........############", "taken": "#"}, "lifted", (10, 1)),
         ({"blocked": "." * (22 - STUCK_STEPS) + "#" * STUCK_STEPS, "taken": "#"}, "stuck", (22 - STUCK_STEPS, 1)),
         ({"nearly": "......################", "taken": "#"}, "almost", (6, 1)),
         ({"travel_m": 0.001, "taken": "#"}, "never_moved", (21, 1)),
-        ({"hand_m": [_FAR] * 22}, "never_reached", (21, 1)),
+        ({"hand_m": near("")}, "never_reached", (21, 1)),
     ],
 )
 def test_an_event_is_told_with_its_first_step_its_count_and_as_what_decided(facts, name, first_and_count):
-    found, decisive = reading_seen(told(moments=22, **facts))
+    found, decisive = reading_seen(**facts)
     assert found == {name: first_and_count}
     assert decisive == name
     assert name in EVENTS
@@ -288,74 +293,58 @@ def test_an_event_is_told_with_its_first_step_its_count_and_as_what_decided(fact
 AWAY = [0.0] * 4 + [0.06] * 18
 GROWING = [0.1] * 10 + [0.9] * 12
 RISING = [each / 30 for each in range(22)]
+TWICE = "......####.....#######"
 
 
 @pytest.mark.parametrize(
-    ("facts", "max_steps", "expected"),
+    ("facts", "expected"),
     [
         # Letting go of what lies where it belongs is no drop; in the wrong place it is one when the hand lets go.
-        ({"taken": "..###", "carried": "..###", "delivered": ".......#######"}, 1000, {}),
-        ({"taken": "..#####", "carried": "..###"}, 1000, {"dropped": (7, 1)}),
+        ({"taken": "..###", "carried": "..###", "delivered": ".......#######"}, {}),
+        ({"taken": "..#####", "carried": "..###"}, {"dropped": 7}),
         # What was dropped and then missed was dropped.
         (
-            {"hand_m": [_NEAR] * 8 + [_FAR] * 6 + [_NEAR] * 3 + [_FAR] * 5, "taken": "..###", "carried": "..###"},
-            1000,
-            {"dropped": (5, 1), "reached_and_missed": (14, 1)},
-        ),
-        # What was missed and dropped, and is taken again, was made good.
-        (
-            {
-                "hand_m": [_NEAR] * 3 + [_FAR] * 3 + [_NEAR] * 16,
-                "taken": "......####.....#######",
-                "carried": "......####.....#######",
-            },
-            21,
-            {"stalled": (21, 1), "dropped": (10, 1), "reached_and_missed": (0, 1)},
+            {"hand_m": near("########......###"), "taken": "..###", "carried": "..###"},
+            {"dropped": 5, "reached_and_missed": 14},
         ),
         # Hovering to the end without taking anything is a miss, but arriving late is none.
-        ({"hand_m": [_FAR] + [_NEAR] * (HOVER_STEPS + 1)}, 1000, {"reached_and_missed": (1, 1)}),
-        ({"hand_m": [_FAR] * 12 + [_NEAR] * 10}, 1000, {}),
+        ({"hand_m": [_FAR] + [_NEAR] * (HOVER_STEPS + 1)}, {"reached_and_missed": 1}),
+        ({"hand_m": near("............##########")}, {}),
         # The knuckles push it; it slips from the fingers before it is off the table; a failed grasp pushes it away.
-        ({"hand_m": [_FAR] * 22, "taken": "...####", "strayed_m": [0.0] * 22}, 1000, {"reached_and_missed": (3, 1)}),
-        (
-            {"hand_m": [_NEAR] * 8 + [_FAR] * 14, "taken": "..###", "carried": "."},
-            1000,
-            {"reached_and_missed": (0, 1)},
-        ),
-        (
-            {"hand_m": [_FAR] * 2 + [_NEAR] * 5 + [_FAR] * 15, "carried": ".", "strayed_m": AWAY},
-            1000,
-            {"reached_and_missed": (2, 1), "pushed_away": (4, 1)},
-        ),
+        ({"hand_m": near(""), "taken": "...####", "strayed_m": [0.0] * 22}, {"reached_and_missed": 3}),
+        ({"hand_m": near("########"), "taken": "..###", "carried": "."}, {"reached_and_missed": 0}),
+        ({"hand_m": near("..#####"), "carried": ".", "strayed_m": AWAY}, {"reached_and_missed": 2, "pushed_away": 4}),
         # A setback that was made good decides nothing.
         (
             {"stages": (GROWING,), "taken": "..####.......#########", "carried": "..####", "nearly": 20 * "." + "#"},
-            1000,
-            {"almost": (20, 1), "dropped": (6, 1)},
+            {"almost": 20, "dropped": 6},
         ),
         # Time runs out while progressing only at the limit and with late growth.
-        ({"stages": (RISING,), "taken": "#"}, 21, {"out_of_time_while_progressing": (21, 1)}),
-        ({"stages": (RISING,), "taken": "#"}, 22, {}),
-        ({"stages": ([0.1] + [0.5] * 21,), "taken": "#"}, 21, {"stalled": (21, 1)}),
+        ({"stages": (RISING,), "taken": "#", "max_steps": 21}, {"out_of_time_while_progressing": 21}),
+        ({"stages": (RISING,), "taken": "#", "max_steps": 22}, {}),
+        ({"stages": ([0.1] + [0.5] * 21,), "taken": "#", "max_steps": 21}, {"stalled": 21}),
+        # What was missed and dropped, and is taken again, was made good.
+        (
+            {"hand_m": near("###...################"), "taken": TWICE, "carried": TWICE, "max_steps": 21},
+            {"stalled": 21, "dropped": 10, "reached_and_missed": 0},
+        ),
     ],
 )
-def test_what_was_not_made_good_decides_among_what_is_seen(facts, max_steps, expected):
+def test_what_was_not_made_good_decides_among_what_is_seen(facts, expected):
     """The first that is expected decides."""
-    assert reading_seen(told(moments=22, **facts), max_steps=max_steps) == (expected, next(iter(expected), None))
+    every = {name: (first, 1) for name, first in expected.items()}
+    assert reading_seen(**facts) == (every, next(iter(expected), None))
 
 
 @pytest.mark.parametrize(
     ("facts", "decisive"),
     [
         # A hand that went to another thing and never to the right one.
-        ({"hand_m": [_FAR] * 22, "other_m": [_FAR] * 5 + [_NEAR] * 17}, "wrong_object"),
-        ({"other_m": [_FAR] * 5 + [_NEAR] * 17, "taken": "#"}, None),
+        ({"hand_m": near(""), "other_m": near("....." + "#" * 17)}, "wrong_object"),
+        ({"other_m": near("....." + "#" * 17), "taken": "#"}, None),
         # A thing that is pushed away, and one that is pushed back again.
-        ({"hand_m": [_NEAR] * 12 + [_FAR] * 10, "strayed_m": [0.0] * 5 + [0.06] * 17}, "pushed_away"),
-        (
-            {"hand_m": [_NEAR] * 12 + [_FAR] * 10, "strayed_m": [0.0] * 5 + [0.06] * 5 + [0.0] * 12},
-            "reached_and_missed",
-        ),
+        ({"hand_m": near("############"), "strayed_m": [0.0] * 5 + [0.06] * 17}, "pushed_away"),
+        ({"hand_m": near("############"), "strayed_m": [0.0] * 5 + [0.06] * 5 + [0.0] * 12}, "reached_and_missed"),
         # A goal that was nearly met and is not any more.
         ({"taken": "#", "nearly": "......##"}, None),
         # It was taken again, and dropped again.
@@ -367,7 +356,7 @@ def test_what_was_not_made_good_decides_among_what_is_seen(facts, max_steps, exp
     ],
 )
 def test_what_decides_is_what_the_hand_and_the_thing_did_last(facts, decisive):
-    assert reading_seen(told(moments=22, **facts))[1] == decisive
+    assert reading_seen(**facts)[1] == decisive
 
 
 def test_a_success_may_have_setbacks_but_none_decides_and_falls_short_of_nothing():

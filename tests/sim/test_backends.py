@@ -17,15 +17,10 @@ from isaaclab_arena.evaluation.process import callbacks, set_callbacks
 from isaaclab_arena.sim.backend import Backend, StartState, changed
 from isaaclab_arena.sim.backends import BackendChoice, MujocoBackend, faster_backend, make_backend, physics_step_s
 from isaaclab_arena.sim.math import rotate
-from isaaclab_arena.sim.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from tests.sim.arm_and_cube import JOINTS, PARTS, everyone, only, start_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
-
-
-@pytest.fixture(scope="module")
-def model():
-    return compose_scene("scenes/table.xml", (ScenePart(prefix="object", asset="objects/cube.xml"),))
 
 
 class FakeGpu:
@@ -166,13 +161,8 @@ def test_there_are_no_callbacks_before_mujoco_is_imported(monkeypatch, half_impo
     set_callbacks(found)
 
 
-@pytest.fixture(scope="module")
-def backend_model():
-    return compose_scene("scenes/table.xml", PARTS)
-
-
-def started(backend_model, num_envs: int, num_threads: int = 1) -> MujocoBackend:
-    backend = MujocoBackend(backend_model, num_envs=num_envs, num_threads=num_threads)
+def started(model, num_envs: int, num_threads: int = 1) -> MujocoBackend:
+    backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
     backend.reset(torch.arange(num_envs), [start_of(env_id) for env_id in range(num_envs)])
     return backend
 
@@ -184,11 +174,11 @@ def drive(backend: MujocoBackend, num_steps: int = 10) -> None:
         backend.step(everyone(backend), 5)
 
 
-def test_it_gives_the_bits_of_a_loop_over_mjdata(backend_model):
-    backend = started(backend_model, 3)
+def test_it_gives_the_bits_of_a_loop_over_mjdata(model):
+    backend = started(model, 3)
     drive(backend)
     for env_id in range(3):
-        data = mujoco.MjData(backend_model)
+        data = mujoco.MjData(model)
         start = start_of(env_id)
         for joint, position in start.joint_positions.items():
             data.joint(joint).qpos = position
@@ -196,23 +186,23 @@ def test_it_gives_the_bits_of_a_loop_over_mjdata(backend_model):
             data.actuator(actuator).ctrl = control
         for step in range(10):
             data.ctrl[0] = 0.1 * np.sin(step) + 0.01 * env_id
-            mujoco.mj_step(backend_model, data, 5)
+            mujoco.mj_step(model, data, 5)
         assert np.array_equal(backend.qpos[env_id].numpy(), data.qpos)
         assert np.array_equal(backend.qvel[env_id].numpy(), data.qvel)
-        mujoco.mj_step1(backend_model, data)
+        mujoco.mj_step1(model, data)
         assert np.array_equal(backend.site_xpos[env_id].numpy(), data.site_xpos)
 
 
-def test_neither_threads_nor_neighbours_change_a_bit(backend_model):
-    alone, *batched = (started(backend_model, *how) for how in ((3, 1), (3, 2), (7, 1), (16, 2)))
+def test_neither_threads_nor_neighbours_change_a_bit(model):
+    alone, *batched = (started(model, *how) for how in ((3, 1), (3, 2), (7, 1), (16, 2)))
     for each in (alone, *batched):
         drive(each)
         assert torch.equal(each.qpos[:3], alone.qpos)
         assert torch.equal(each.xquat[:3], alone.xquat)
 
 
-def test_env_slots_that_are_not_stepped_stay_as_they_are(backend_model):
-    backend = started(backend_model, 3)
+def test_env_slots_that_are_not_stepped_stay_as_they_are(model):
+    backend = started(model, 3)
     before = [tensor.clone() for tensor in (backend.qpos, backend.xpos, backend.sensordata)]
     backend.step(only(backend, 1), 20)
     assert not torch.equal(backend.qpos[1], before[0][1])
@@ -220,22 +210,20 @@ def test_env_slots_that_are_not_stepped_stay_as_they_are(backend_model):
         assert torch.equal(now[[0, 2]], then[[0, 2]])
 
 
-def test_a_reset_touches_only_its_env_slots_forgets_everything_of_them_and_makes_current_what_is_derived(backend_model):
-    backend = started(backend_model, 2)
+def test_a_reset_touches_only_its_env_slots_forgets_everything_of_them_and_makes_current_what_is_derived(model):
+    backend = started(model, 2)
     assert backend.body_position("target/body")[1].tolist() == [0.1, 0.0, 0.5]
     assert backend.body_position("object/body")[1].tolist() == pytest.approx([0.42, 0.0, 0.03])
     drive(backend)
     other = backend.integration_state(1)
     backend.reset(torch.tensor([0]), [start_of(0)])
     assert np.array_equal(backend.integration_state(1), other)
-    assert np.array_equal(backend.integration_states([0])[0], started(backend_model, 1).integration_states([0])[0])
+    assert np.array_equal(backend.integration_states([0])[0], started(model, 1).integration_states([0])[0])
 
 
 @pytest.mark.parametrize(("field", "value"), [("qpos", np.nan), ("qvel", 1e300), ("ctrl", np.nan)])
-def test_an_env_slot_that_breaks_down_is_reported_disturbs_no_other_and_is_mended_by_a_reset(
-    backend_model, field, value
-):
-    alone, backend = started(backend_model, 3), started(backend_model, 3)
+def test_an_env_slot_that_breaks_down_is_reported_disturbs_no_other_and_is_mended_by_a_reset(model, field, value):
+    alone, backend = started(model, 3), started(model, 3)
     getattr(backend, field)[1, 0] = value
     for each in (backend, alone):
         each.step(everyone(each), 5)
@@ -247,9 +235,9 @@ def test_an_env_slot_that_breaks_down_is_reported_disturbs_no_other_and_is_mende
     assert torch.equal(backend.qpos, alone.qpos)
 
 
-def test_a_breakdown_leaves_no_log_file_behind(backend_model, tmp_path, monkeypatch, capfd):
+def test_a_breakdown_leaves_no_log_file_behind(model, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    backend = started(backend_model, 1)
+    backend = started(model, 1)
     backend.qpos[0, 0] = np.nan
     backend.step(everyone(backend), 1)
     assert backend.diverged.tolist() == [True]
@@ -257,20 +245,20 @@ def test_a_breakdown_leaves_no_log_file_behind(backend_model, tmp_path, monkeypa
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_stored_state_continues_with_the_same_bits(backend_model):
-    backend = started(backend_model, 2)
+def test_a_stored_state_continues_with_the_same_bits(model):
+    backend = started(model, 2)
     drive(backend)
     stored = backend.integration_states([0])[0]
     backend.step(only(backend, 0), 40)
     expected = backend.integration_states([0])[0]
     backend.set_integration_state(1, stored)
-    assert torch.equal(backend.qpos[1], torch.from_numpy(stored)[1 : 1 + backend_model.nq])
+    assert torch.equal(backend.qpos[1], torch.from_numpy(stored)[1 : 1 + model.nq])
     backend.step(only(backend, 1), 40)
     assert np.array_equal(backend.integration_states([1])[0], expected)
 
 
-def test_the_jacobian_predicts_how_the_site_moves(backend_model):
-    backend = started(backend_model, 2)
+def test_the_jacobian_predicts_how_the_site_moves(model):
+    backend = started(model, 2)
     before = backend.site_position("robot/tcp").clone()
     jacobian = backend.jacobian("robot/hand", "robot/tcp")
     _, dofs = backend.joint_indices(JOINTS)
@@ -281,8 +269,8 @@ def test_the_jacobian_predicts_how_the_site_moves(backend_model):
     torch.testing.assert_close(moved, jacobian[:, :3, dofs[1]], atol=1e-5, rtol=0)
 
 
-def test_the_velocity_of_a_free_body_is_in_the_world_frame(backend_model):
-    backend = started(backend_model, 1)
+def test_the_velocity_of_a_free_body_is_in_the_world_frame(model):
+    backend = started(model, 1)
     joint = backend.names.joint_qpos["object/free"]
     backend.qpos[0, joint] = torch.tensor([0.5, 0, 0.5, 0.5**0.5, 0.5**0.5, 0, 0], dtype=torch.float64)
     backend.qvel[0, backend.names.joint_dof["object/free"]] = torch.tensor([1.0, 0, 0, 0, 0, 3.0]).double()
@@ -291,16 +279,16 @@ def test_the_velocity_of_a_free_body_is_in_the_world_frame(backend_model):
     torch.testing.assert_close(velocity, torch.cat((torch.tensor([1.0, 0, 0]).double(), spin)))
 
 
-def test_the_digest_changes_with_the_physics(backend_model):
+def test_the_digest_changes_with_the_physics(model):
     heavier = compose_scene("scenes/table.xml", PARTS)
     heavier.body_mass[heavier.body("object/body").id] *= 2
-    digests = {MujocoBackend(each, num_envs=1).model_digest() for each in (backend_model, heavier)}
+    digests = {MujocoBackend(each, num_envs=1).model_digest() for each in (model, heavier)}
     assert len(digests) == 2
-    assert MujocoBackend(backend_model, num_envs=2).model_digest() in digests
+    assert MujocoBackend(model, num_envs=2).model_digest() in digests
 
 
-def test_a_world_starts_with_the_velocities_it_is_given(backend_model):
-    backend = MujocoBackend(backend_model, num_envs=2)
+def test_a_world_starts_with_the_velocities_it_is_given(model):
+    backend = MujocoBackend(model, num_envs=2)
     moving = StartState(joint_velocities={JOINTS[2]: (0.5,), "object/free": (1.0, 2.0, 3.0, 0.1, 0.2, 0.3)})
     backend.reset(torch.arange(2), [StartState(), moving])
     assert backend.joint_velocity(JOINTS[2])[:, 0].tolist() == [0.0, 0.5]
@@ -308,24 +296,24 @@ def test_a_world_starts_with_the_velocities_it_is_given(backend_model):
 
 
 @pytest.mark.parametrize("name", ["opt.nothing", "mesh_vert", "nothing.at_all"])
-def test_what_a_world_cannot_have_of_its_own_is_refused_with_a_way_out(backend_model, name):
+def test_what_a_world_cannot_have_of_its_own_is_refused_with_a_way_out(model, name):
     message = rf"its own '{name}': {name} is .*; choose one of mujoco\.batch\.MODEL_FIELDS"
     with pytest.raises(EnvironmentBuildError, match=message):
-        started(backend_model, 1).vary(torch.arange(1), [[changed(name, 0, 1.0)]])
+        started(model, 1).vary(torch.arange(1), [[changed(name, 0, 1.0)]])
 
 
-def test_a_world_cannot_have_a_time_step_of_its_own(backend_model):
-    backend = started(backend_model, 2)
+def test_a_world_cannot_have_a_time_step_of_its_own(model):
+    backend = started(model, 2)
     with pytest.raises(EnvironmentBuildError, match=r"its own 'opt\.timestep'.*; set it in the scene's file"):
         backend.vary(torch.arange(2), [[], [changed("opt.timestep", 0, 1e-3)]])
     assert backend.model_field("opt.timestep").tolist() == [backend.physics_dt] * 2
 
 
-def test_any_field_of_the_data_can_be_watched(backend_model):
-    backend = started(backend_model, 2)
+def test_any_field_of_the_data_can_be_watched(model):
+    backend = started(model, 2)
     bias = backend.live_field("qfrc_bias")
     backend.step(everyone(backend), 5)
-    data = mujoco.MjData(backend_model)
+    data = mujoco.MjData(model)
     data.qpos, data.qvel = backend.qpos[1].numpy(), backend.qvel[1].numpy()
-    mujoco.mj_forward(backend_model, data)
+    mujoco.mj_forward(model, data)
     assert bias[1].tolist() == data.qfrc_bias.tolist()

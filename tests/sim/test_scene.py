@@ -15,7 +15,7 @@ from isaaclab_arena.sim.backend import ModelChange, StartState, model_names, wri
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.mjcf_trial import MAX_SECONDS, wrong_with_mjcf
 from isaaclab_arena.sim.scene import ASSETS, ContactSensor, ScenePart, compose_scene
-from tests.sim.arm_and_cube import PARTS, start_of
+from tests.sim.arm_and_cube import start_of
 
 CUBE = ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025))
 
@@ -125,11 +125,6 @@ def test_a_file_that_multiplies_for_ever_is_refused_in_time(tmp_path):
     said = str(verdict(tmp_path, nested(2, 40), max_seconds=2))
     # On a machine that is busy with other work the wall clock runs out first.
     assert "within 2 s" in said or "more than 4 s" in said
-
-
-@pytest.fixture(scope="module")
-def model():
-    return compose_scene("scenes/table.xml", PARTS)
 
 
 def fields(model, num_worlds: int, dtype) -> dict[str, np.ndarray]:

@@ -58,18 +58,6 @@ def test_an_environment_that_nobody_holds_is_gone_at_once():
         gc.enable()
 
 
-def test_an_env_slot_is_truncated_at_the_time_limit_and_then_keeps_its_last_observation():
-    env = build("reach", num_envs=2)
-    start(env)
-    steps = [env.step(hold_still(env)) for _ in range(env.max_episode_length)]
-    assert not any(step.truncated.any() for step in steps[:-1])
-    assert steps[-1].truncated.tolist() == [True, True]
-    after = env.step(torch.zeros(2, 8))
-    for term, value in steps[-1].observation["policy"].items():
-        assert torch.equal(after.observation["policy"][term], value)
-    assert not after.truncated.any()
-
-
 @pytest.mark.parametrize("name", ["lift_object", *FLOOR_ENVIRONMENTS])
 def test_a_nan_action_is_an_error_of_its_env_slot_alone_until_that_begins_anew(name):
     env, alone = build(name, num_envs=3), build(name, num_envs=3)
@@ -163,7 +151,6 @@ def test_provenance_tells_worlds_apart():
 
 
 # Verdicts and observations that are replayed are those that are made step by step, bit for bit.
-
 
 NUM_ENVS = 3
 STEPS = 14
@@ -312,7 +299,6 @@ def test_graphs_of_a_gpu_give_the_verdicts_and_observations_of_single_kernels(na
 
 
 # Snapshots of an environment: what goes on from one is what would have gone on.
-
 
 BEFORE = 7
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from isaaclab_arena.cli.listing import catalog_text
-from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.catalog import CUBE, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import VIEWPORT
@@ -21,6 +20,7 @@ from tests.environments.building import (
     refusal,
     start,
 )
+from tests.environments.comparing import assert_the_same, random_actions, tensors_of
 
 
 @pytest.fixture
@@ -72,26 +72,14 @@ def test_build_checks_too():
 ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
 
 
-def some_actions(env: FloorEnvironment, num_steps: int) -> torch.Tensor:
-    """Return actions that are the same for equal env slots of any batch. Shape: (num_steps, num_envs, action_dim)."""
-    size = env.action_spec.shape[0]
-    waves = torch.sin(torch.arange(num_steps)[:, None, None] * 0.7 + torch.arange(size))
-    return (waves * (1 + 0.1 * torch.arange(env.num_envs)[:, None])).float()
-
-
 @ALL
 def test_an_env_slot_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads(name):
     alone, many = build_on_the_floor(name), build_on_the_floor(name, num_envs=9, num_threads=2)
     start(many)
     alone.reset(torch.tensor([0]), [many.draw_conditions(episode(6).conditions_generator())])
-    for action in some_actions(many, 20):
-        seen, expected = many.step(action), alone.step(action[6:7])
-        for term, value in expected.observation["policy"].items():
-            assert torch.equal(seen.observation["policy"][term][6:7], value), term
-        for field in ("reward", "terminated", "truncated", "success", "diverged"):
-            assert torch.equal(getattr(seen, field)[6:7], getattr(expected, field)), field
-        for metric, value in expected.metrics.items():
-            torch.testing.assert_close(seen.metrics[metric][6:7], value, rtol=0, atol=0, equal_nan=True, msg=metric)
+    for action in random_actions(many, 20):
+        seen = {name: value[6:7] for name, value in tensors_of(many.step(action)).items()}
+        assert_the_same([seen], [tensors_of(alone.step(action[6:7]))])
 
 
 @ALL

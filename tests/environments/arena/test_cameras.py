@@ -21,7 +21,6 @@ from tests.environments.variations.varying import begin, build_varied, fixed
 
 # What policies and films see of the environments on the table.
 
-
 RGB = ("robot_head_cam_rgb", "wrist_cam_rgb")
 
 
@@ -249,7 +248,6 @@ def test_pictures_that_are_shown_late_are_all_drawn():
 
 
 # Films of worlds whose pictures are drawn later, on another thread.
-
 
 CAMERAS = (VIEWPORT, "wrist_cam_rgb")
 

@@ -3,33 +3,25 @@
 Physics is on the GPU too (``warp``), or on the CPU while policies and observations are on the GPU (``mujoco``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES
-from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.warp_backend import WarpBackend
-from tests.environments.building import (
-    ALL_ENVIRONMENTS,
-    CPU,
-    FLOOR_ENVIRONMENTS,
-    build,
-    start,
-)
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, start
+from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.environments.variations.varying import begin, build_varied, everything
 from tests.pretend_backend import PretendGpuBackend, pretended_environments, simulate_with_warp, there
 from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
 NUM_STEPS = 2
-ARMS = ("panda", "so101")
 PICTURES = {"enable_cameras": True, "camera_size": 16, "camera_depth": True, "camera_segmentation": True}
 
 
@@ -44,45 +36,17 @@ def built(name: str, device: torch.device, backend: str, **options: Any) -> Aren
     return build(there(name), num_envs=NUM_ENVS, device=device, backend=backend, **options)
 
 
-def actions(env: ArenaEnvironment, index: int) -> torch.Tensor:
-    """Return actions all over the bounds, those of a step of any environment alike. Shape: (num_envs, action_dim)."""
-    low, high = np.asarray(env.action_spec.low), np.asarray(env.action_spec.high)
-    drawn = np.random.default_rng(index).uniform(low, high, size=(env.num_envs, len(low)))
-    return torch.from_numpy(drawn).float().to(env.device)
-
-
-def flat(tree: object, name: str = "") -> dict[str, torch.Tensor]:
-    if isinstance(tree, Mapping):
-        return {path: leaf for key, part in tree.items() for path, leaf in flat(part, f"{name}/{key}").items()}
-    return {name: tree} if isinstance(tree, torch.Tensor) else {}
-
-
-def told(step: Step) -> dict[str, torch.Tensor]:
-    """Return all that a step says, which has to be where the environment is said to be."""
-    return {
-        **flat(step.observation, "seen"),
-        **flat(step.metrics, "metric"),
-        **{key: getattr(step, key) for key in ("reward", "terminated", "truncated", "success", "diverged")},
-    }
-
-
 def story(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
     """Results of steps, a new episode in one env slot, more steps, and a return to a snapshot."""
-    pages = [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
+    actions = random_actions(env, NUM_STEPS).to(env.device)
+    pages = [tensors_of(env.step(action)) for action in actions]
     pages.append(flat(start(env, [1])))
     snapshot = env.snapshot()
-    pages += [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
+    pages += [tensors_of(env.step(action)) for action in actions]
     if snapshot is not None:
         pages.append(flat(env.restore_snapshot({name: tensor.cpu() for name, tensor in snapshot.items()})))
     assert all(tensor.device == env.device for page in pages for tensor in page.values())
     return [*pages, flat(env.state())]
-
-
-def assert_the_same(pages: list[dict[str, torch.Tensor]], expected: list[dict[str, torch.Tensor]]) -> None:
-    for page, other in zip(pages, expected, strict=True):
-        assert page.keys() == other.keys()
-        for key, tensor in page.items():
-            np.testing.assert_array_equal(tensor.cpu().numpy(), other[key].numpy(), err_msg=key)
 
 
 def assert_alike(name: str, backend: str, **options: Any) -> ArenaEnvironment:
@@ -103,7 +67,7 @@ def test_a_task_does_so_where_only_policies_are_on_the_gpu(name):
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_every_task_does_on_a_gpu_what_it_does_on_the_cpu_and_lets_that_wait_for_nothing_in_a_control_step(gpu, name):
     env = assert_alike(name, "warp")
-    action = actions(env, 0)
+    [action] = random_actions(env, 1).to(GPU)
     gpu.waits.clear()
     env.step(action)
     assert gpu.waits == []
@@ -128,7 +92,7 @@ def test_worlds_that_vary_in_everything_do_so_on_a_gpu(name, backend):
     for device, engine in ((GPU, backend), (CPU, "mujoco")):
         env = build_varied(there(name), everything(name), num_envs=NUM_ENVS, device=device, backend=engine)
         begin(env)
-        pages.append([told(env.step(actions(env, index))) for index in range(NUM_STEPS)])
+        pages.append([tensors_of(env.step(action)) for action in random_actions(env, NUM_STEPS).to(device)])
     assert_the_same(*pages)
 
 
@@ -155,7 +119,7 @@ def test_a_frame_of_a_film_is_read_from_the_gpu_in_one_copy_for_each_size_of_pic
 
 
 def assert_pictures_are_there(env: ArenaEnvironment) -> None:
-    seen = flat(start(env)) | told(env.step(actions(env, 0)))
+    seen = flat(start(env)) | tensors_of(env.step(random_actions(env, 1)[0].to(GPU)))
     assert {tensor.device for tensor in seen.values()} == {GPU}
     assert any(tensor.ndim == 4 for tensor in seen.values())
     assert env.film([1], env.filmable)["viewport"].shape[0] == 1

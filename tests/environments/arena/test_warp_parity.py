@@ -18,15 +18,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.results.statistics import wilson_interval
-from tests.environments.building import (
-    ALL_ENVIRONMENTS,
-    FLOOR_ENVIRONMENTS,
-    EndStates,
-    build,
-    episode,
-    solved,
-    start,
-)
+from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, EndStates, build, episode, solved, start
 
 NUM_ENVS = 3
 SLOW = pytest.mark.slow

@@ -9,14 +9,17 @@ import torch
 
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout, rollout
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
+from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
 from tests.fakes import Notebook
 from tests.preloaded.interpreter import preloaded_python
@@ -43,6 +46,26 @@ def problems(name: str, **options: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         builder.check(read_options(builder.config_class, options, owner="environment"))
     return str(caught.value)
+
+
+def assert_tasks_share_a_worker(task: str, other: str, conditions: Conditions, **options: Any) -> None:
+    """Hold that tasks are played one after the other in one worker as in workers of their own."""
+
+    def started(name: str) -> tuple[int, dict[str, bytes]]:
+        environment = build(name, **options)
+        shown = environment.reset(torch.tensor([0]), [conditions])
+        assert isinstance(environment._slots, EnvSlots)
+        process = environment._slots.workers[0].process
+        assert process is not None
+        found = process.pid, {".".join(path): each.numpy().tobytes() for path, each in leaves(shown)}
+        environment.close()
+        return found
+
+    expected = started(task)[1]
+    with spare_workers_kept():
+        found = [started(name) for name in (task, other, task)]
+    assert len({pid for pid, _ in found}) == 1
+    assert found[0][1] == found[2][1] == expected != found[1][1]
 
 
 class Trace(Observer):

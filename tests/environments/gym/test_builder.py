@@ -17,14 +17,13 @@ import torch
 from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.builder import GymConfig, RobosuiteConfig
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, Failures
+from isaaclab_arena.environments.gym.env_slots import Failures
 from isaaclab_arena.errors import EnvironmentBuildError, StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_mischief import ID as MISCHIEF_ID
 from tests.environments.gym.gym_mischief import MischiefEnvironment
-from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, problems, run
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, assert_tasks_share_a_worker, build, problems, run
 from tests.preloaded.interpreter import preloaded_python
 
 # What is wrong with an environment made elsewhere is told before anything runs.
@@ -186,8 +185,7 @@ def test_an_environment_of_mischief_costs_at_most_its_own_episodes_and_gains_non
 
 
 @pytest.mark.parametrize(
-    ("name", "mischief"),
-    [(NAME, "text action"), (NAME, "sequence observation"), ("gym:Blackjack-v1", None)],
+    ("name", "mischief"), [(NAME, "text action"), (NAME, "sequence observation"), ("gym:Blackjack-v1", None)]
 )
 def test_spaces_that_have_no_flat_form_are_refused_by_name(name, mischief):
     with pytest.raises(EnvironmentBuildError, match=rf"{name.rpartition(':')[2]}' .*not supported"):
@@ -299,22 +297,7 @@ def test_pictures_stand_upright_and_those_that_nobody_looks_at_are_not_drawn():
 
 
 def test_tasks_are_played_in_the_same_worker_as_in_workers_of_their_own():
-    def started(task: str) -> tuple[int, dict[str, bytes]]:
-        environment = build(f"robosuite:{task}", **CAMERAS, **IN_ROBOSUITE)
-        observation = first(environment)
-        assert isinstance(environment._slots, EnvSlots)
-        process = environment._slots.workers[0].process
-        assert process is not None
-        shown = {**observation["policy"], **observation["camera_obs"]}
-        found = process.pid, {name: values.numpy().tobytes() for name, values in shown.items()}
-        environment.close()
-        return found
-
-    expected = started("Lift")[1]
-    with spare_workers_kept():
-        found = [started(task) for task in ("Lift", "Stack", "Lift")]
-    assert len({pid for pid, _ in found}) == 1
-    assert found[0][1] == found[2][1] == expected != found[1][1]
+    assert_tasks_share_a_worker("robosuite:Lift", "robosuite:Stack", {"gym.seed": 5}, **CAMERAS, **IN_ROBOSUITE)
 
 
 def test_success_is_what_the_task_says():

@@ -238,16 +238,6 @@ def test_pictures_are_camera_observations_and_films_go_on_to_the_last_step(place
     environment.close()
 
 
-def test_a_policy_that_looks_now_and_then_does_the_same_if_every_picture_is_drawn_also_while_others_start():
-    options = {"num_envs": 3, "success_key": "near", "end_on_success": False, "metric_keys": ("drawn",), **MEANWHILE}
-    expected = run(SPARING, policy=LooksNowAndThen(), observer=Observer(), **options)
-    found = run(SPARING, policy=LooksNowAndThen(), **options)
-    for index, record in expected.items():
-        assert (found[index].episode_return, found[index].outcome) == (record.episode_return, record.outcome)
-        assert record.metrics["drawn"] == record.length + 1
-        assert found[index].metrics["drawn"] == 1 + record.length // PERIOD
-
-
 @pytest.mark.parametrize(("name", "all_drawn"), [(SEEN, True), (SPARING, False)])
 def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn):
     environment = build(name, num_envs=3)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids import make_single_env
@@ -66,17 +65,6 @@ def test_success_and_the_end_of_an_episode_are_told():
     assert terminated.any()
     assert not truncated.any()
     assert reward.shape == (64,)
-
-
-def test_a_task_fits_its_spaces():
-    builder = ENVIRONMENTS.get("reach")
-    environment = builder.build(builder.config_class(), num_envs=2, device=torch.device("cpu"), num_threads=1)
-    env = EnvironmentVectorEnv(environment)
-    observation, _ = env.reset(seed=0)
-    assert env.observation_space.contains(observation)
-    observation, *_ = env.step(env.action_space.sample())
-    assert env.observation_space.contains(observation)
-    env.close()
 
 
 def test_double_precision_is_shown_as_such():

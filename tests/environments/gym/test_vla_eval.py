@@ -205,12 +205,7 @@ def test_a_suite_is_one_job_for_each_task_of_the_class_called_by_its_index():
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({}, "tasks"),
-        ({"tasks": 10**9}, "tasks"),
-        ({"tasks": 2, "task": 1}, "task"),
-    ],
+    ("options", "key"), [({}, "tasks"), ({"tasks": 10**9}, "tasks"), ({"tasks": 2, "task": 1}, "task")]
 )
 def test_a_suite_has_to_say_how_many_tasks_there_are_and_names_none(options, key):
     with pytest.raises(ConfigError, match=rf"arena_env_args\.{key}: "):

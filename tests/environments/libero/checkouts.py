@@ -5,6 +5,7 @@ import pickle
 import shutil
 import sys
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ def write_states(path: Path, states: Any) -> None:
         archive.writestr("archive/data.pkl", pickle.dumps(states, protocol=2))
 
 
+def list_suites(checkout: Path, suites: Mapping[str, Sequence[str]]) -> None:
+    """Write the file in which a checkout lists its tasks."""
+    listed = checkout / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
+    listed.write_text(f"libero_task_map = {json.dumps(suites)}\n")
+
+
 def make_checkout(root: Path) -> Path:
     """Write a checkout below a directory that is there, and return it."""
     inside = root / "checkout" / "libero" / "libero"
@@ -34,8 +41,7 @@ def make_checkout(root: Path) -> Path:
     (inside / "__init__.py").touch()
     (inside / "envs" / "__init__.py").touch()
     shutil.copy(Path(__file__).with_name("fake_env_wrapper.py"), inside / "envs" / "env_wrapper.py")
-    text = f"libero_task_map = {json.dumps(SUITES)}\n"
-    (inside / "benchmark" / "libero_suite_task_map.py").write_text(text)
+    list_suites(inside.parents[1], SUITES)
     for suite, names in SUITES.items():
         for number, name in enumerate(names):
             described = inside / "bddl_files" / suite / f"{name}.bddl"

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from tests.environments.gym.worker.robosuite_fakes import SUBSTEPS, Observable
+from tests.environments.gym.worker.robosuite_fakes import SUBSTEPS, Observable, Observed
 
 GOAL_M = 0.5
 
 
-class Domain:
+class Domain(Observed):
     """In its place LIBERO has a class below robosuite's environments."""
 
-    control_freq, control_timestep = 20, 0.05
+    control_freq = 20
 
     def __init__(self, *, camera_names=(), camera_heights=0, camera_widths=0, **settings):
         self.settings = settings
@@ -26,7 +26,7 @@ class Domain:
         self.renders = 0
         self.load()
         self._observables = {name: Observable(name, sensor, 0.05) for name, sensor in self.sensors().items()}
-        self.observe(force=True)
+        self.read({}, force=True)
 
     def load(self):
         self.object_property_initializers.append("drawer")
@@ -56,17 +56,10 @@ class Domain:
         picture.__dict__["__modality__"] = "image"
         return [picture], [f"{camera}_image"]
 
-    def modify_observable(self, name, attribute, modifier):
-        assert attribute == "sensor"
-        self._observables[name].set_sensor(modifier)
-
     def reset(self):
         self.load()
-        sensors = self.sensors()
-        for name, observable in self._observables.items():
-            observable.reset()
-            observable.set_sensor(sensors[name])
-        return self.observe(force=True)
+        self.renew()
+        return self._get_observations()
 
     def step(self, action):
         if len(action) != 7:
@@ -75,20 +68,12 @@ class Domain:
         for _ in range(SUBSTEPS):
             self.bowl_m += 0.01 * float(np.clip(action[0], -1, 1))
             self.opening = -0.04 * float(action[6])
-            for observable in self._observables.values():
-                observable.update(self.control_timestep / SUBSTEPS, cache)
+            self.read(cache)
         self.time_s += self.control_timestep
         return self._get_observations(), float(self._check_success()), self._check_success(), {}
 
-    def observe(self, *, force):
-        cache = {}
-        for observable in self._observables.values():
-            observable.update(self.control_timestep / SUBSTEPS, cache, force=force)
-        return self._get_observations()
-
     def _get_observations(self):
-        shown = {name: each.obs for name, each in self._observables.items()}
-        shown = {name: value.astype(np.uint8 if "image" in name else float) for name, value in shown.items()}
+        shown = self.shown()
         return {**shown, "robot0_proprio-state": np.concatenate([shown["robot0_eef_pos"], [0.0]])}
 
     def _check_success(self):
@@ -111,7 +96,8 @@ class ControlEnv:
 
     def set_init_state(self, state):
         self.env.bowl_m = float(state[0])
-        return self.env.observe(force=True)
+        self.env.read({}, force=True)
+        return self.env._get_observations()
 
     def step(self, action):
         return self.env.step(action)

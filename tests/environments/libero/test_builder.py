@@ -12,7 +12,6 @@ import torch
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.catalog import SUITES as SUITES_SUITES
-from isaaclab_arena.environments.gym.env_slots import EnvSlots
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import HOLD
 from isaaclab_arena.environments.libero import (
     PROTOCOLS,
@@ -24,11 +23,10 @@ from isaaclab_arena.environments.libero import (
 )
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.workers import spare_workers_kept
 from tests.end_to_end.launching import ROOT
-from tests.environments.gym.gym_running import build, problems
+from tests.environments.gym.gym_running import assert_tasks_share_a_worker, build, problems
 from tests.environments.libero import checkouts
-from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, write_states
+from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, list_suites, write_states
 
 # LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts.
 
@@ -52,9 +50,9 @@ def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved_and_how
     environment.close()
 
 
-def drawn(*sizes: int) -> float:
-    """Position of the cabinet drawn after these resets with seed 7."""
-    generator = np.random.RandomState(7)
+def drawn(*sizes: int, seed: int = 7) -> float:
+    """Position of the cabinet drawn after these resets."""
+    generator = np.random.RandomState(seed)
     return float(np.float32(0.01 * [generator.uniform(size=size)[-1] for size in sizes][-1]))
 
 
@@ -68,30 +66,20 @@ def drawn(*sizes: int) -> float:
 def test_an_episode_is_the_same_whatever_was_played_before(checkout, protocol, expected):
     environment = build(TASK, **in_checkout(checkout), protocol=protocol)
 
-    def cabinet(index: int) -> float:
-        observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.reset_index": index}])
+    def cabinet(index: int, seed: int = 7) -> float:
+        conditions = {**FIRST, "libero.fixture_seed": seed, "libero.reset_index": index}
+        observation = environment.reset(torch.tensor([0]), [conditions])
         return float(observation["policy"]["cabinet_1_pos"][0, 0])
 
     assert [cabinet(index) for index in (3, 0, 2, 1)] == [expected[index] for index in (3, 0, 2, 1)]
+    assert cabinet(0, seed=8) == drawn(2, seed=8)
+    assert cabinet(1) == expected[1]
     environment.close()
 
 
 def test_tasks_of_one_checkout_are_played_in_the_same_worker_as_in_workers_of_their_own(checkout):
-    def started(task: int) -> tuple[int, dict[str, bytes]]:
-        environment = build(f"libero:libero_spatial/{task}", **in_checkout(checkout), protocol="openpi")
-        observation = environment.reset(torch.tensor([0]), [FIRST])["policy"]
-        assert isinstance(environment._slots, EnvSlots)
-        process = environment._slots.workers[0].process
-        assert process is not None
-        found = process.pid, {name: values.numpy().tobytes() for name, values in observation.items()}
-        environment.close()
-        return found
-
-    expected = started(0)[1]
-    with spare_workers_kept():
-        found = [started(task) for task in (0, 1, 0)]
-    assert len({pid for pid, _ in found}) == 1
-    assert found[0][1] == found[2][1] == expected != found[1][1]
+    options = {**in_checkout(checkout), "protocol": "openpi"}
+    assert_tasks_share_a_worker("libero:libero_spatial/0", "libero:libero_spatial/1", FIRST, **options)
 
 
 def test_pictures_are_turned_and_drawn_where_they_are_looked_at(checkout):
@@ -166,8 +154,7 @@ def test_packages_that_the_interpreter_lacks_or_has_in_another_version_are_named
 
 def test_a_task_with_noise_in_its_pictures_needs_the_camera_that_shows_it(checkout):
     name = f"{SUITES['libero_spatial'][0]}_view_0_0_100_0_0_initstate_0_noise_45"
-    tasks = checkout / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
-    tasks.write_text(f"libero_task_map = {{'libero_spatial': ['{name}']}}")
+    list_suites(checkout, {"libero_spatial": [name]})
     options = {"libero_path": str(checkout), "python": "/no/such/python"}
     told = "enable_cameras: is needed, with 'agentview'"
     assert told in problems(TASK, **options)
@@ -196,7 +183,6 @@ def test_the_protocol_has_a_number_of_episodes_and_no_more_than_there_are_initia
 
 
 # The conditions of an episode follow from its index as the protocol says.
-
 
 DESCRIPTION = {
     "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
@@ -276,7 +262,6 @@ def test_what_a_checkout_does_not_have_is_told_with_its_key(checkout: Path, suit
 
 
 # A protocol does what docs/how_to/libero.md says of it.
-
 
 TEXT = (ROOT / "docs" / "how_to" / "libero.md").read_text()
 PROTOCOL_TEXT = TEXT.replace("\N{MINUS SIGN}", "-").partition("## Protocols")[2].partition("\n## ")[0]

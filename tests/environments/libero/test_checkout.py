@@ -1,12 +1,10 @@
 """A checkout of LIBERO and its assets."""
 
-import json
-
 import pytest
 
 from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from isaaclab_arena.errors import ConfigError
-from tests.environments.libero.checkouts import SUITES
+from tests.environments.libero.checkouts import SUITES, list_suites
 
 # A checkout of LIBERO says which suites and tasks there are, and where the files of a task lie.
 
@@ -58,9 +56,7 @@ def test_a_task_that_libero_plus_changed_has_the_states_of_its_own_or_of_the_tas
     inside = checkout / "libero" / "libero"
     base = SUITES["libero_spatial"][0]
     names = [f"{base}{ending}" for ending in ("_table_3", "_view_0_0_100_0_0_initstate_2", "_add_1", "_language_2")]
-    (inside / "benchmark" / "libero_suite_task_map.py").write_text(
-        f"libero_task_map = {json.dumps({'libero_spatial': names})}"
-    )
+    list_suites(checkout, {"libero_spatial": names})
     (inside / "init_files" / "libero_newobj" / "libero_spatial").mkdir(parents=True)
     own = inside / "init_files" / "libero_newobj" / "libero_spatial" / f"{names[2]}.pruned_init"
     own.touch()
@@ -76,16 +72,13 @@ def test_a_task_that_libero_plus_changed_has_the_states_of_its_own_or_of_the_tas
 def test_a_suite_of_libero_pro_has_the_words_of_its_descriptions_as_libero_reads_them(checkout):
     inside = checkout / "libero" / "libero"
     name = SUITES["libero_spatial"][0]
-    (inside / "benchmark" / "libero_suite_task_map.py").write_text(
-        f"libero_task_map = {json.dumps({'libero_spatial_task': [name]})}"
-    )
+    list_suites(checkout, {"libero_spatial_task": [name]})
     (inside / "bddl_files" / "libero_spatial_task").mkdir()
     (inside / "bddl_files" / "libero_spatial_task" / f"{name}.bddl").write_text("(:language Take the\n Other bowl)")
     assert LiberoCheckout(checkout).task("libero_spatial_task/0").instruction == "take the other bowl"
 
 
 # The files that a task needs are found through its description, and those that a checkout lacks are named.
-
 
 DESCRIPTION = """(define (problem LIBERO_Tabletop) (:fixtures main_table - table cabinet_1 - cabinet)
   (:objects bowl_1 bowl_2 - bowl))"""

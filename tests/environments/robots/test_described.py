@@ -19,15 +19,6 @@ from tests.environments.building import build, play, refusal, start
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"
 
 
-@pytest.fixture
-def directory(tmp_path):
-    """The files that docs/how_to/robots.md shows."""
-    text = DOCUMENT.read_text()
-    (tmp_path / "six_axis.xml").write_text(re.findall(r"```xml\n(.*?)```", text, re.DOTALL)[0])
-    (tmp_path / "six_axis.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
-    return tmp_path
-
-
 def changed(directory: Path, **changes) -> Path:
     """Write another description; a change ``arm__home`` replaces ``arm.home``, None leaves a key out."""
     values = yaml.safe_load((directory / "six_axis.yaml").read_text())

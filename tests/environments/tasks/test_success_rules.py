@@ -22,6 +22,12 @@ FAR = (0.3, 0.0, 0.5)
 LITTLE = 1e-6
 LEANING_17_DEGREES = (math.cos(math.radians(8.5)), math.sin(math.radians(8.5)), 0.0, 0.0)
 LEANING_19_DEGREES = (math.cos(math.radians(9.5)), 0.0, math.sin(math.radians(9.5)), 0.0)
+LEANING = [LEANING_17_DEGREES, LEANING_19_DEGREES]
+
+
+def around(value: float) -> list[float]:
+    """Return what lies just below a limit and just above it."""
+    return [value - LITTLE, value + LITTLE]
 
 
 def fingers_on(thing: str, left: Any = True, right: Any = True) -> dict[str, Any]:
@@ -110,42 +116,22 @@ def tower(
     return colours(red=red, blue=blue, tcp=tcp, num_envs=num_envs, touching=touching, **more)
 
 
-@pytest.mark.parametrize(
-    ("world", "solved"),
-    [
-        pytest.param(tower(beside=(0.02 - LITTLE, 0.02 + LITTLE)), [10, None], id="2 cm beside"),
-        pytest.param(
-            tower(above=(0.056 - LITTLE, 0.056 + LITTLE, 0.044 + LITTLE, 0.044 - LITTLE)),
-            [10, None, 10, None],
-            id="6 mm too high or low",
-        ),
-        pytest.param(tower(above=(-0.05,)), [None], id="the wrong way round"),
-        pytest.param(tower(touching={"red_touches_blue": [1, 0]}, num_envs=2), [10, None], id="touching"),
-        pytest.param(
-            tower(orientations={"blue/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}, num_envs=2),
-            [10, None],
-            id="leaning",
-        ),
-        pytest.param(
-            tower(tcp=[(0.5, 0.2, 0.125 + LITTLE), (0.5, 0.2, 0.125 - LITTLE)]), [10, None], id="a hand 5 cm away"
-        ),
-        pytest.param(
-            tower(
-                touching={**fingers_on("red", [0, 1, 0, 0], [0, 0, 0, 0]), **fingers_on("blue", 0, [0, 0, 1, 0])},
-                num_envs=4,
-            ),
-            [10, None, None, 10],
-            id="let go",
-        ),
-        pytest.param(
-            tower(
-                speeds={"red/free": [0.05 - LITTLE, 0.05 + LITTLE, 0, 0], "blue/free": [0, 0, 0.049, 0.051]}, num_envs=4
-            ),
-            [10, None, 10, None],
-            id="at rest",
-        ),
-    ],
-)
+TOWERS = {
+    "2 cm beside": (tower(beside=around(0.02)), [10, None]),
+    "6 mm too high": (tower(above=around(0.056)), [10, None]),
+    "6 mm too low": (tower(above=around(0.044)), [None, 10]),
+    "the wrong way round": (tower(above=(-0.05,)), [None]),
+    "touching": (tower(touching={"red_touches_blue": [1, 0]}, num_envs=2), [10, None]),
+    "leaning": (tower(orientations={"blue/body": LEANING}, num_envs=2), [10, None]),
+    "a hand 5 cm away": (tower(tcp=[(0.5, 0.2, height) for height in around(0.125)]), [None, 10]),
+    "red let go": (tower(touching=fingers_on("red", [0, 1], 0), num_envs=2), [10, None]),
+    "blue let go": (tower(touching=fingers_on("blue", 0, [0, 1]), num_envs=2), [10, None]),
+    "red at rest": (tower(speeds={"red/free": around(0.05)}, num_envs=2), [10, None]),
+    "blue at rest": (tower(speeds={"blue/free": around(0.05)}, num_envs=2), [10, None]),
+}
+
+
+@pytest.mark.parametrize(("world", "solved"), TOWERS.values(), ids=TOWERS)
 def test_a_tower_stands_for_ten_steps(world, solved):
     assert first_success(Stack(PANDA), world) == solved
 
@@ -181,24 +167,16 @@ def test_an_object_lies_in_the_bin_within_every_face_for_five_steps(by, solved):
 IN = (0.0, 0.0, 0.033)
 
 
-@pytest.mark.parametrize(
-    ("world", "solved"),
-    [
-        pytest.param(in_bin(IN, IN, speeds={"object/free": [0.05 - LITTLE, 0.05 + LITTLE]}), [5, None], id="at rest"),
-        pytest.param(in_bin(IN, IN, touching={"object_touches_bin": [1, 0]}), [5, None], id="touching the bin"),
-        pytest.param(
-            in_bin(IN, IN, IN, touching=fingers_on("object", [0, 1, 0], [0, 0, 1])), [5, None, None], id="let go"
-        ),
-        pytest.param(
-            in_bin(IN, IN, tcp=[(0.5, 0.25, 0.093 + LITTLE), (0.5, 0.25, 0.093 - LITTLE)]),
-            [5, None],
-            id="a hand 6 cm away",
-        ),
-        pytest.param(
-            in_bin(IN, IN, orientations={"bin/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}), [5, None], id="upright"
-        ),
-    ],
-)
+PLACED = {
+    "at rest": (in_bin(IN, IN, speeds={"object/free": around(0.05)}), [5, None]),
+    "touching the bin": (in_bin(IN, IN, touching={"object_touches_bin": [1, 0]}), [5, None]),
+    "let go": (in_bin(IN, IN, IN, touching=fingers_on("object", [0, 1, 0], [0, 0, 1])), [5, None, None]),
+    "a hand 6 cm away": (in_bin(IN, IN, tcp=[(0.5, 0.25, height) for height in around(0.093)]), [None, 5]),
+    "upright": (in_bin(IN, IN, orientations={"bin/body": LEANING}), [5, None]),
+}
+
+
+@pytest.mark.parametrize(("world", "solved"), PLACED.values(), ids=PLACED)
 def test_an_object_is_placed_when_it_rests_in_the_upright_bin_and_is_let_go(world, solved):
     assert first_success(PickAndPlace(PANDA, CUBE), world) == solved
 
@@ -222,30 +200,23 @@ def pushed(*offsets: tuple[float, float, float], **more: Any) -> StatedWorld:
     return StatedWorld(len(offsets), places={"object/body": places, "goal/body": (0.5, 0.1, 0.0), TCP: FAR}, **more)
 
 
-@pytest.mark.parametrize(
-    ("world", "solved"),
-    [
-        pytest.param(pushed((0.03 - LITTLE, 0, 0), (0, -0.03 - LITTLE, 0)), [5, None], id="3 cm from the middle"),
-        pytest.param(pushed((0, 0, 0.01 - LITTLE), (0, 0, 0.01 + LITTLE)), [5, None], id="1 cm high"),
-        pytest.param(
-            pushed((0, 0, 0), (0, 0, 0), speeds={"object/free": [0.03 - LITTLE, 0.03 + LITTLE]}),
-            [5, None],
-            id="at rest",
-        ),
-        pytest.param(
-            pushed((0, 0, 0), (0, 0, 0), orientations={"object/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}),
-            [5, None],
-            id="upright",
-        ),
-    ],
-)
+THERE = (0, 0, 0)
+PUSHED = {
+    "3 cm from the middle": (pushed((0.03 - LITTLE, 0, 0), (0, -0.03 - LITTLE, 0)), [5, None]),
+    "1 cm high": (pushed(*((0, 0, height) for height in around(0.01))), [5, None]),
+    "at rest": (pushed(THERE, THERE, speeds={"object/free": around(0.03)}), [5, None]),
+    "upright": (pushed(THERE, THERE, orientations={"object/body": LEANING}), [5, None]),
+}
+
+
+@pytest.mark.parametrize(("world", "solved"), PUSHED.values(), ids=PUSHED)
 def test_an_object_is_pushed_when_it_stands_at_rest_on_the_disc_for_five_steps(world, solved):
     assert first_success(PushToGoal(PANDA, CUBE), world) == solved
 
 
 def test_an_object_that_is_to_be_pushed_is_lost_when_it_is_lifted_by_3_cm_or_falls_over():
-    world = pushed((0, 0, 0.03 - LITTLE), (0, 0, 0.03 + LITTLE), (0, 0, 0), (0, 0, 0))
-    world.orientations["object/body"] = [(1, 0, 0, 0), (1, 0, 0, 0), LEANING_17_DEGREES, LEANING_19_DEGREES]
+    world = pushed(*((0, 0, height) for height in around(0.03)), THERE, THERE)
+    world.orientations["object/body"] = [(1, 0, 0, 0), (1, 0, 0, 0), *LEANING]
     task = PushToGoal(PANDA, CUBE)
     begin(task, world)
     assert judged(task, world).lost.tolist() == [False, True, False, True]
@@ -268,7 +239,7 @@ def test_a_cube_that_may_be_shoved_is_on_the_disc_within_4_cm_for_five_steps_how
 
 
 def test_the_reward_of_shoving_is_1_on_the_disc_less_what_strains_the_arm_and_1_for_success():
-    world, task = pushed((0, 0, 0), (0, 0, 0), (0, 0, 0)), PushCube(PANDA)
+    world, task = pushed(THERE, THERE, THERE), PushCube(PANDA)
     world.orientations["robot/hand"] = [(0, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0)]
     world.ctrl[1, 0] = 0.1
     begin(task, world)

@@ -205,7 +205,6 @@ def test_an_episode_that_differs_in_anything_else_is_another_one(before, now, on
 
 # Other patterns on the table and on the floor show in pictures, each in its place, and nowhere else.
 
-
 HEAD = "robot_head_cam"
 CAMERAS = {"enable_cameras": True, "camera_size": 48, "camera_segmentation": True}
 
@@ -278,7 +277,6 @@ def test_variations_and_noise_are_drawn_from_streams_of_the_episode_by_key():
 
 
 # An episode that varies its words is told a paraphrase of its task, and everything else stays as it is.
-
 
 LANGUAGE = AXES["language"]
 

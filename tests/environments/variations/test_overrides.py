@@ -5,40 +5,16 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation, spelled
 from tests.environments.variations.varying import catalogue_of
 
-MASS = Variation(
-    asset="cube",
-    name="mass",
-    unit="kg",
-    description="what it weighs",
-    sampler=Sampler(low=(0.05,), high=(0.2,)),
-    minimum=1e-4,
-    maximum=100.0,
-)
-PLACE = Variation(
-    asset="cube",
-    name="position",
-    unit="m",
-    description="where",
-    sampler=Sampler(low=(0.4, -0.2, 0.0), high=(0.6, 0.2, 0.0)),
-    sizes=(2, 3),
-)
-DELAY = Variation(
-    asset="observation",
-    name="delay",
-    unit="control steps",
-    description="how old",
-    sampler=Sampler(low=(0.0,), high=(3.0,)),
-    minimum=0,
-    maximum=100,
-    integer=True,
-)
-WHICH = Variation(
-    asset="task",
-    name="target",
-    unit="",
-    description="which",
-    sampler=Sampler(type=SamplerType.CHOICE, choices=("red", "blue")),
-)
+
+def offered(key: str, sampler: Sampler, **more) -> Variation:
+    asset, _, name = key.partition(".")
+    return Variation(asset=asset, name=name, unit="", description="", sampler=sampler, **more)
+
+
+MASS = offered("cube.mass", Sampler(low=(0.05,), high=(0.2,)), minimum=1e-4, maximum=100.0)
+PLACE = offered("cube.position", Sampler(low=(0.4, -0.2, 0.0), high=(0.6, 0.2, 0.0)), sizes=(2, 3))
+DELAY = offered("observation.delay", Sampler(low=(0.0,), high=(3.0,)), minimum=0, maximum=100, integer=True)
+WHICH = offered("task.target", Sampler(type=SamplerType.CHOICE, choices=("red", "blue")))
 CATALOGUE = (MASS, PLACE, DELAY, WHICH)
 
 
@@ -123,6 +99,7 @@ def test_spelled_out_variations_read_back_as_themselves():
     assert enabled_variations(CATALOGUE, spelled(found)) == found
 
 
+PLACED = {"low": [0.4, 0], "high": [0.8, 0]}
 BENT = {"low": [0, 0, 0, -3.5, 0, 1, 0], "high": [0, 0, 0, -1, 0, 1, 0]}
 
 
@@ -131,13 +108,9 @@ BENT = {"low": [0, 0, 0, -3.5, 0, 1, 0], "high": [0, 0, 0, -1, 0, 1, 0]}
     [
         ({"cube.shift": on(low=[-0.1, -0.5], high=[0.1, 0.1])}, "cube.shift.sampler_cfg.low", "-0.3999 to 0.3999"),
         ({"cube.position": on(low=[0.4, 0], high=[1.1, 0])}, "cube.position.sampler_cfg.high", "-0.2199 to 1.02"),
+        ({"cube.position": on(**PLACED), "cube.shift": on(low=[0, 0], high=[0.3, 0])}, "cube.shift", "-0.2199 to 1.02"),
         ({"robot.joint_shift": on(low=0, high=3.1)}, "robot.joint_shift.sampler_cfg.high", "-2.8773 to 2.8773"),
         ({"robot.joint_position": on(**BENT)}, "robot.joint_position.sampler_cfg.low", "-3.0718 to -0.0698"),
-        (
-            {"cube.position": on(low=[0.4, 0], high=[0.8, 0]), "cube.shift": on(low=[0, 0], high=[0.3, 0])},
-            "cube.shift",
-            "-0.2199 to 1.02",
-        ),
     ],
 )
 def test_what_cannot_be_on_the_table_or_on_the_robot_is_refused(overrides, key, limits):

@@ -11,9 +11,8 @@ from mujoco_warp._src import collision_driver, constraint
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, ModelChange, StartState, changed, painted, resized, slippery
 from isaaclab_arena.sim.backends import MujocoBackend
-from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, probed_sizes
-from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
+from tests.sim.arm_and_cube import everyone, only, start_of
 
 CPU = torch.device("cpu")
 SUBSTEPS = 5
@@ -21,11 +20,6 @@ TCP = "robot/tcp"
 
 # Single precision leaves 1e-7 of a number; contacts multiply it, and let it die away again when things come to rest.
 POSITION_TOLERANCE, VELOCITY_TOLERANCE = 1e-4, 5e-3
-
-
-@pytest.fixture(scope="module")
-def model():
-    return compose_scene("scenes/table.xml", PARTS)
 
 
 def begin(backend: Backend) -> Backend:

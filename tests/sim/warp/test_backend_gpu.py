@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from isaaclab_arena.sim.backends import MujocoBackend
-from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
-from tests.sim.arm_and_cube import PARTS
 from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE, begin, drive
 from tests.sim.warp.test_cameras import CLOSE, SAME_PIXELS
 
@@ -33,11 +31,6 @@ before = torch.cuda.mem_get_info(0)[0]
 worlds = WarpBackend(compose_scene("scenes/table.xml", PARTS), num_envs={NUM_ENVS}, device=torch.device("cuda:1"))
 print(before - torch.cuda.mem_get_info(0)[0])
 """
-
-
-@pytest.fixture(scope="module")
-def model():
-    return compose_scene("scenes/table.xml", PARTS)
 
 
 def driven(model, **options) -> WarpBackend:

@@ -16,7 +16,6 @@ from tests.sim.warp.test_kernels import Worker, between
 
 # The ray tracer on a scene whose right picture is known.
 
-
 # Number of lights, headlight, extent and sky are those of the table, so that its compiled kernel serves here too.
 AS_THE_TABLE = """
   <statistic center="0.4 0 0.2" extent="1.2"/>
@@ -110,7 +109,6 @@ def test_a_world_with_its_own_colour_looks_otherwise(tracer, model):
 
 
 # Pictures of all worlds at once, held to those that are rendered one by one.
-
 
 PARTS = (
     ScenePart(prefix="robot", asset="robots/panda.xml"),
@@ -241,7 +239,6 @@ def test_only_worlds_that_are_wanted_are_copied(three_worlds, cameras, at_once):
 
 
 # Films of a fixed camera: only what may change is drawn anew, and no pixel is another one by it.
-
 
 BACKDROPS_WIDTH, BACKDROPS_HEIGHT = 64, 48
 SHAPES = {

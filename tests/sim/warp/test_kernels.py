@@ -169,7 +169,6 @@ def test_what_is_reported_adds_up_and_differences_say_what_has_come_since():
 
 # Which stream Warp works in, and graphs: captured and replayed on the CPU, in streams that only take notes.
 
-
 CPU = torch.device("cpu")
 
 

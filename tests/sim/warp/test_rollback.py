@@ -22,15 +22,9 @@ from tests.sim.warp.test_backend import begin, everything
 
 # What is put back after a step is the same if it is replayed: worlds that rest, break down or find no room.
 
-
 CPU = torch.device("cpu")
 SUBSTEPS = 4
 NARROW = BufferSizes(contacts=1, constraints=2)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return compose_scene("scenes/table.xml", PARTS)
 
 
 def pair(model, **options) -> tuple[WarpBackend, WarpBackend]:
@@ -174,7 +168,6 @@ def test_models_without_controls_or_mocap_bodies_start_too(num_starts):
 
 
 # Worlds in streams that only take notes: whatever they do, Warp is told in a stream that is in order with torch.
-
 
 ROOMY, STREAMS_NARROW = BufferSizes(contacts=64, constraints=256), BufferSizes(contacts=1, constraints=2)
 TOUCHING = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})

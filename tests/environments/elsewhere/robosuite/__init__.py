@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from tests.environments.gym.worker.robosuite_fakes import SUBSTEPS, Observable
+from tests.environments.gym.worker.robosuite_fakes import SUBSTEPS, Observable, Observed
 
 __version__ = os.environ.get("FAKE_ROBOSUITE_VERSION", "1.5.2")
 ALL_ROBOTS = {"Panda", "Sawyer"}
@@ -22,10 +22,10 @@ def make(name, **settings):
     return ALL_ENVIRONMENTS[name](**settings)
 
 
-class Lift:
+class Lift(Observed):
     """Two cubes and a gripper; solved if the first cube is high."""
 
-    control_freq, control_timestep = 20, 0.05
+    control_freq = 20
     things = ("cube",)
 
     def __init__(self, *, robots, camera_names=(), camera_heights=0, camera_widths=0, seed, **settings):
@@ -64,17 +64,9 @@ class Lift:
         picture[0] = int(1e4 * abs(self.gripper[2])) % 256  # the lowest line, as OpenGL has it
         return picture
 
-    def modify_observable(self, name, attribute, modifier):
-        assert attribute == "sensor"
-        self._observables[name].set_sensor(modifier)
-
     def reset(self):
         self.draw()
-        sensors, cache = self.sensors(), {}
-        for name, observable in self._observables.items():
-            observable.reset()
-            observable.set_sensor(sensors[name])
-            observable.update(0.0, cache, force=True)
+        self.renew()
         return self.observations()
 
     def step(self, action):
@@ -89,8 +81,7 @@ class Lift:
             self.places[self.things[0]][2] = self.support()
         cache = {}
         for _ in range(SUBSTEPS):
-            for observable in self._observables.values():
-                observable.update(self.control_timestep / SUBSTEPS, cache)
+            self.read(cache)
         return self.observations(), float(self._check_success()), False, {}
 
     def held(self):
@@ -100,8 +91,7 @@ class Lift:
         return TABLE_M + HALF_M
 
     def observations(self):
-        shown = {name: each.obs for name, each in self._observables.items()}
-        shown = {name: value.astype(np.uint8 if "image" in name else float) for name, value in shown.items()}
+        shown = self.shown()
         shown["robot0_proprio-state"] = np.concatenate([shown["robot0_eef_pos"], shown["robot0_gripper_qpos"]])
         shown["object-state"] = np.concatenate([shown[f"{name}_pos"] for name in self.things])
         return shown

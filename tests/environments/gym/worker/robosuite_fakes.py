@@ -36,10 +36,38 @@ class Observable:
             self._time, self._sampled = 0.0, False
 
 
-class PointTask:
-    """A point that actions push, seen by a camera; in its place robosuite has a MujocoEnv."""
+class Observed:
+    """Reads its sensors with observables."""
 
     control_timestep = 0.05
+    _observables: dict[str, Observable]
+
+    def sensors(self):
+        raise NotImplementedError
+
+    def modify_observable(self, name, attribute, modifier):
+        assert attribute == "sensor"
+        self._observables[name].set_sensor(modifier)
+
+    def renew(self, *, hard=True):
+        sensors = self.sensors()
+        for name, observable in self._observables.items():
+            observable.reset()
+            if hard:
+                observable.set_sensor(sensors[name])
+        self.read({}, force=True)
+
+    def read(self, cache, *, force=False):
+        for observable in self._observables.values():
+            observable.update(self.control_timestep / SUBSTEPS, cache, force=force)
+
+    def shown(self):
+        shown = {name: each.obs for name, each in self._observables.items()}
+        return {name: each.astype(np.uint8 if "image" in name else float) for name, each in shown.items()}
+
+
+class PointTask(Observed):
+    """A point that actions push, seen by a camera; in its place robosuite has a MujocoEnv."""
 
     def __init__(self, *, hard_reset=True, camera_period_s=0.05, depth=False):
         self.hard_reset, self.depth, self.drawn, self.cameras_read = hard_reset, depth, 0, 0
@@ -67,31 +95,17 @@ class PointTask:
             sensor.__module__ = "robosuite.environments.robot_env"
         return sensors
 
-    def modify_observable(self, name, attribute, modifier):
-        assert attribute == "sensor"
-        self._observables[name].set_sensor(modifier)
-
     def reset(self):
-        self.place, cache = self.generator.uniform(-1, 1), {}
-        for name, observable in self._observables.items():
-            observable.reset()
-            if self.hard_reset:
-                observable.set_sensor(self.sensors()[name])
-        return self.observations(cache, force=True)
+        self.place = self.generator.uniform(-1, 1)
+        self.renew(hard=self.hard_reset)
+        return self.shown()
 
     def step(self, action):
         cache = {}
         for _ in range(SUBSTEPS):
             self.place += 0.1 * float(action[0])
-            for observable in self._observables.values():
-                observable.update(self.control_timestep / SUBSTEPS, cache)
-        return self.observations(cache, force=False)
-
-    def observations(self, cache, *, force):
-        for observable in self._observables.values() if force else ():
-            observable.update(self.control_timestep / SUBSTEPS, cache, force=True)
-        shown = {name: each.obs for name, each in self._observables.items()}
-        return {name: each.astype(np.uint8 if "image" in name else float) for name, each in shown.items()}
+            self.read(cache)
+        return self.shown()
 
 
 class GymWrapper(gymnasium.Env):

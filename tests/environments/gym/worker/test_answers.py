@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -188,11 +189,7 @@ def test_what_fits_its_space_is_shown(space, delivered, expected):
 @pytest.mark.parametrize(
     ("space", "delivered", "message"),
     [
-        (
-            PICTURE,
-            np.full((1, 2), 0.8, np.float32),
-            "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to",
-        ),
+        (PICTURE, np.full((1, 2), 0.8, np.float32), "'obs'[0, 0] is 0.8 as float32, its space says uint8 from 0 to"),
         (PICTURE, np.full((1, 2), 200.0), "'obs'[0, 0] is 200.0 as float64"),
         (PICTURE, np.full((1, 2), np.nan), "'obs'[0, 0] is nan as float64"),
         (PICTURE, np.array([[7, 300]]), "'obs'[0, 1] is 300 as int64"),
@@ -266,7 +263,6 @@ def test_a_reset_without_an_info_is_an_error_if_entries_of_it_are_asked_for():
 
 # What an environment runs on is told by package, revision and engine.
 
-
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -323,15 +319,20 @@ def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_pa
     assert commit_at(tmp_path / "here") is None
 
 
+def install(directory: Path, name: str, **files: str) -> None:
+    """Make a package known as installed there; a file ``RECORD`` holds what is given as ``RECORD``."""
+    info = directory / f"{name.replace('-', '_')}-2.5.dist-info"
+    info.mkdir()
+    for file, text in {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n", **files}.items():
+        (info / file).write_text(text)
+    importlib.invalidate_caches()
+
+
 def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_path, monkeypatch):
     assert revision("gymnasium") is None
-    info = tmp_path / "from_git-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: from-git\nVersion: 1.0\n")
-    (info / "top_level.txt").write_text("from_git\n")
-    (info / "direct_url.json").write_text(f'{{"url": "https://x.org/y", "vcs_info": {{"commit_id": "{COMMIT}"}}}}')
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
+    url = f'{{"url": "https://x.org/y", "vcs_info": {{"commit_id": "{COMMIT}"}}}}'
+    install(tmp_path, "from-git", **{"top_level.txt": "from_git\n", "direct_url.json": url})
     assert revision("from_git") == COMMIT
 
 
@@ -340,15 +341,11 @@ def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_p
     [("RECORD", "from_wheel/__init__.py,,\n"), ("RECORD", "from_wheel.py,,\n"), ("top_level.txt", "from_wheel\n")],
 )
 def test_a_package_is_provided_by_what_declares_it_or_installed_its_files(tmp_path, monkeypatch, file, content):
-    others = {"neighbour": ("RECORD", "from_wheels/__init__.py,,\n"), "plural": ("top_level.txt", "from_wheels\n")}
-    for name, (kind, text) in {"another": (file, content), **others}.items():
-        info = tmp_path / f"{name}-2.5.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n")
-        (info / kind).write_text(text)
-    (tmp_path / "from_wheel.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
+    (tmp_path / "from_wheel.py").write_text("")
+    install(tmp_path, "another", **{file: content})
+    install(tmp_path, "neighbour", RECORD="from_wheels/__init__.py,,\n")
+    install(tmp_path, "plural", **{"top_level.txt": "from_wheels\n"})
     importlib.import_module("from_wheel")
     assert origin("from_wheel")["versions"] == "another 2.5"
     del sys.modules["from_wheel"]

@@ -13,7 +13,6 @@ from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
     GRIPPERS,
     InitStatesError,
     LiberoTask,
-    ResetSequence,
     axis_angle,
     read_init_states,
 )
@@ -22,7 +21,6 @@ from tests.environments.libero.checkouts import write_states
 from tests.environments.libero.fake_env_wrapper import GOAL_M, ControlEnv, Domain
 
 # What LIBERO's tasks are given and give, as trained policies expect it.
-
 
 SETTINGS = {"cameras": [], "camera_size": 6, "picture_size": None, "gripper": "sign", "seeds_every_reset": False}
 STATES = np.array([[0.1, 0.0], [GOAL_M - 0.01, 0.0]])
@@ -132,7 +130,6 @@ def test_pictures_are_turned_by_half_a_turn_and_shrunk_and_one_that_was_not_read
 
 # Files of initial states are read without unpickling them, and hold an array of numbers or are refused.
 
-
 INIT_STATES = np.arange(12.0).reshape(4, 3)
 
 
@@ -207,43 +204,3 @@ def test_a_torn_file_is_refused(tmp_path, content):
     (tmp_path / "states").write_bytes(content)
     with pytest.raises(InitStatesError, match="fetch the file again"):
         read_init_states(str(tmp_path / "states"))
-
-
-# A reset of LIBERO is the same whichever resets came before.
-
-
-@pytest.fixture
-def task(tmp_path):
-    (tmp_path / "task.bddl").touch()
-    return ControlEnv(bddl_file_name=str(tmp_path / "task.bddl"))
-
-
-def plain(task: ControlEnv, seed: int, count: int, *, seeds_every_reset: bool) -> list[float]:
-    task.seed(seed)
-    places = []
-    for _ in range(count):
-        if seeds_every_reset:
-            task.seed(seed)
-        task.reset()
-        places.append(task.env.cabinet_m)
-    return places
-
-
-@pytest.mark.parametrize("seeds_every_reset", [False, True])
-def test_resets_are_those_of_a_plain_loop_in_any_order(task, tmp_path, seeds_every_reset):
-    expected = plain(ControlEnv(bddl_file_name=str(tmp_path / "task.bddl")), 7, 6, seeds_every_reset=seeds_every_reset)
-    resets = ResetSequence(task, seeds_every_reset=seeds_every_reset)
-    for index in (5, 0, 3, 1, 5, 4, 2, 0):
-        np.random.uniform(size=index)
-        resets.play(7, index)
-        assert task.env.cabinet_m == expected[index]
-    assert len(set(expected)) == 6
-
-
-def test_another_seed_is_another_sequence_and_the_first_comes_back(task):
-    resets = ResetSequence(task, seeds_every_reset=False)
-    places = []
-    for seed in (7, 8, 7):
-        resets.play(seed, 2)
-        places.append(task.env.cabinet_m)
-    assert places[0] == places[2] != places[1]

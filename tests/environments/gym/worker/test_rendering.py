@@ -18,7 +18,6 @@ from tests.environments.gym.worker.robosuite_fakes import FrameStack, GymWrapper
 
 # Environments that can leave pictures out do so, and what they show is what they show otherwise.
 
-
 WANTED = (True, False, False, True, True, False, True)
 
 
@@ -217,7 +216,6 @@ def test_each_renderer_draws_and_is_freed_in_its_own_context():
 
 # Geoms that cannot be seen in a picture are not drawn, and what reflects is drawn in a part of its own.
 
-
 WORLD = """
 <mujoco>
   <asset>{material}</asset>
@@ -373,7 +371,6 @@ def test_the_first_picture_of_a_camera_is_drawn_whole_too_and_where_the_two_diff
 
 
 # A box of which a point may be seen is never left out, and few others are kept.
-
 
 FACE, UPWARDS = np.array([0.0, 0.0, -1.0]), np.eye(3)
 """A rectangle that faces upwards."""
