@@ -375,6 +375,10 @@ def test_answers_of_any_type_are_compared(dtype):
     assert not answers_follow_from_examples(Answering(lambda values: place(values).to(dtype)), 4)
 
 
+def test_a_single_example_is_not_asked_for():
+    assert answers_follow_from_examples(lambda examples, num_steps: pytest.fail("asked"), 1)
+
+
 def test_examples_that_stand_alone_pass_in_five_calls_each_of_which_is_a_whole_batch_of_different_ones():
     for batch in (*range(2, 20), 64, 100):
         for rule in (lambda values: values * 3, lambda values: values * torch.nan):
