@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Stat
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 
@@ -94,11 +95,12 @@ class CoinEnvironment(Environment):
 
 
 class CoinBuilder(EnvironmentBuilder):
-    """Builds `CoinEnvironment` the way a registered environment is built."""
+    """Builds `CoinEnvironment`, or what a test makes of it, the way a registered environment is built."""
 
     config_class = CoinConfig
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[CoinConfig, int], CoinEnvironment] = CoinEnvironment) -> None:
+        self.make = make
         self.built: list[CoinEnvironment] = []
 
     def check(self, config: CoinConfig) -> None: ...
@@ -106,7 +108,7 @@ class CoinBuilder(EnvironmentBuilder):
     def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
         if config.fail_to_build:
             raise RuntimeError("the mint is closed")
-        environment = CoinEnvironment(config, num_envs)
+        environment = self.make(config, num_envs)
         self.built.append(environment)
         return environment
 
@@ -156,6 +158,42 @@ class ShrugPolicy(PolicyBase[ShrugCfg]):
 
     def close(self) -> None:
         self.closed = True
+
+
+def shrugging(act: Callable[[Environment, Observation], object] = lambda *_: None, **own: object) -> type[ShrugPolicy]:
+    """Return a class of its own of policies that do something before they shrug, with some attributes."""
+
+    def get_action(self: ShrugPolicy, env: Environment, observation: Observation) -> torch.Tensor:
+        act(env, observation)
+        return ShrugPolicy.get_action(self, env, observation)
+
+    name = f"Shrugging{next(_NUMBERS)}"
+    return type(name, (ShrugPolicy,), {"get_action": get_action, "__module__": __name__, "__qualname__": name, **own})
+
+
+_NUMBERS = count()
+
+
+class SurePolicy(ShrugPolicy):
+    """Does the same in every env slot, whatever the others hold."""
+
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+
+
+class RepeatablePolicy(ShrugPolicy):
+    """Promises that its actions follow from what it sees, which a probe on each size of batch has to show."""
+
+    traits = PolicyTraits(reproducible=True)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class Notebook(Observer):

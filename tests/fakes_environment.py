@@ -1,11 +1,12 @@
 """A small environment with a state, observations and images, whose episodes end as their conditions say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from isaaclab_arena.evaluation.rollout import EnvGroup
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import Observer
@@ -171,19 +172,36 @@ class ActionLog(Observer):
 
     def __init__(self) -> None:
         self.actions: dict[int, torch.Tensor] = {}
-        self._underway: dict[int, list[torch.Tensor]] = {}
+        self._underway: dict[tuple[Environment, int], list[torch.Tensor]] = {}
 
     def on_episode_start(self, environment, starts, observation) -> None:
-        for start in starts:
-            self._underway[start.env_id] = []
+        self._underway.update({(environment, start.env_id): [] for start in starts})
 
     def on_step(self, environment, transition) -> None:
         for env_id in torch.nonzero(transition.running).flatten().tolist():
-            self._underway[env_id].append(transition.action[env_id].clone())
+            self._underway[environment, env_id].append(transition.action[env_id].clone())
 
     def on_episode_end(self, environment, record) -> None:
-        made = self._underway.pop(record.env_id)
+        made = self._underway.pop((environment, record.env_id))
         self.actions[record.episode.episode_index] = torch.stack(made) if made else torch.empty(0, 3)
+
+
+class BlindLog(ActionLog):
+    """The same, which looks at no picture."""
+
+    sees_pictures = False
+
+
+class BoldPolicy(PushPolicy):
+    """Asks for up to three times what `ScriptedEnvironment` takes."""
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return 3 * super().get_action(env, observation)
+
+
+def groups_of(environments: Iterable[Environment], policy: Callable[[], PolicyBase]) -> list[EnvGroup]:
+    """Return groups of env slots, each with an environment and a policy of its own."""
+    return [EnvGroup(environment=each, policy=policy()) for each in environments]
 
 
 def episodes(number: int, *, job: str = "push", seed: int = 7) -> list[Episode]:

@@ -10,13 +10,11 @@ import torch
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.results.merge import MergedResults, merge_results
-from tests.evaluation.jobs import coin_job, execute
+from tests.evaluation.jobs import coin_job, execute, request_of
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
@@ -45,13 +43,6 @@ class ContestEnvironment(CoinEnvironment):
         return super().step(action)
 
 
-class ContestBuilder(CoinBuilder):
-    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
-        environment = ContestEnvironment(config, num_envs)
-        self.built.append(environment)
-        return environment
-
-
 @dataclass(frozen=True)
 class SkilledCfg:
     skill: float = 0.5
@@ -73,7 +64,7 @@ def contestant(name: str, skill: float, *, index: int, builder: CoinBuilder | No
     policy_class = config.pop("policy_class", SkilledPolicy)
     job = coin_job(
         name,
-        builder or ContestBuilder(),
+        builder or CoinBuilder(ContestEnvironment),
         config.pop("environment", None),
         policy_class,
         index,
@@ -87,21 +78,14 @@ def contest(
     directory: Path, jobs: Sequence[Job], questions: Sequence[Question], *, code: int = 0, **options
 ) -> MergedResults:
     """Run jobs that a run asks something of, and return what came out."""
-    request = RunRequest(
-        jobs=tuple(jobs),
-        config_hash="abc",
-        source_file=None,
-        command_line=(),
-        options=RunOptions(output_dir=str(directory), no_dataset=True, **options),
-        questions=tuple(questions),
-    )
+    request = request_of(*jobs, questions=questions, output_dir=str(directory), no_dataset=True, **options)
     assert execute(request, CONTEXT) == code
     return merge_results(directory)
 
 
 def new_and_old(new: float = 0.9, old: float = 0.6, **config) -> list[Job]:
     """Return two jobs of the same environment."""
-    builder = config.pop("builder", None) or ContestBuilder()
+    builder = config.pop("builder", None) or CoinBuilder(ContestEnvironment)
     return [
         contestant(name, skill, index=index, builder=builder, **config)
         for index, (name, skill) in enumerate({"new": new, "old": old}.items())

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.serving import HostedPolicy, HostSession, PolicyHost
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
@@ -72,8 +73,10 @@ def played(session: HostSession, episode_index: int, clocks: Sequence[float], wo
 
 
 @contextmanager
-def hosting(policy_class: type[PolicyBase], num_slots: int = 4, **options) -> Iterator[PolicyHost]:
-    host = PolicyHost(HostedPolicy(coin_job(policy_class=policy_class), num_slots), **options)
+def hosting(asked: type[PolicyBase] | Job, num_slots: int = 4, **options) -> Iterator[PolicyHost]:
+    """Host a policy of coins, or that of a job."""
+    job = asked if isinstance(asked, Job) else coin_job(policy_class=asked)
+    host = PolicyHost(HostedPolicy(job, num_slots), **options)
     try:
         yield host
     finally:

@@ -1,9 +1,11 @@
 """Jobs to run in tests, without a job file, and the settings to run them with."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, Question
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.evaluation.builds import RankSettings
@@ -46,6 +48,12 @@ def coin_job(
     )
 
 
+def config_of(environment: str, policy_type: str = "zero_action", name: str = "a", **keys: Any) -> JobConfig:
+    """Return a job as its file describes it, of one episode unless told otherwise."""
+    keys = {"num_episodes": 1, **keys}
+    return JobConfig(index=0, name=name, environment=environment, policy_type=policy_type, **keys)
+
+
 def settings(output_directory: Path, **changes) -> RankSettings:
     """Return the settings of a single rank that records only commit lines, unless told otherwise."""
     of_rank = {name: changes.pop(name) for name in ("rank", "world_size") if name in changes}
@@ -63,6 +71,18 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         attempt=attempt(number),
         num_threads=1,
         **changes,
+    )
+
+
+def request_of(*jobs: Job, questions: Sequence[Question] = (), config_hash: str = "abc", **options: Any) -> RunRequest:
+    """Return the request of a run of these jobs, with these options."""
+    return RunRequest(
+        jobs=jobs,
+        config_hash=config_hash,
+        source_file=None,
+        command_line=options.pop("command_line", ()),
+        options=RunOptions(**options),
+        questions=tuple(questions),
     )
 
 

@@ -16,8 +16,8 @@ from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.stopping import Verdict
 from isaaclab_arena.storage.commits import read_commits
-from tests.evaluation.contests import ASKED, ContestBuilder, SkilledPolicy, contest, contestant, new_and_old
-from tests.fakes import CoinConfig
+from tests.evaluation.contests import ASKED, SkilledPolicy, contest, contestant, new_and_old
+from tests.fakes import CoinBuilder, CoinConfig
 
 
 def decision(merged) -> tuple[Verdict | None, int]:
@@ -180,7 +180,7 @@ def test_a_run_with_another_question_is_another_run(resumed):
 
 
 def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
-    class Broken(ContestBuilder):
+    class Broken(CoinBuilder):
         def build(self, config, *, num_envs, device, num_threads):
             raise RuntimeError("the mint is closed")
 

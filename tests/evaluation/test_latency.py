@@ -2,7 +2,6 @@
 
 import math
 from contextlib import nullcontext
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,14 +11,7 @@ import torch
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.latency import (
-    LatePolicy,
-    QueryTimes,
-    continuation,
-    in_time,
-    late_groups,
-    latencies_of,
-)
+from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, continuation, in_time, late_groups, latencies_of
 from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -184,19 +176,11 @@ def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, poli
 
 
 def test_groups_of_env_slots_that_take_turns_change_nothing():
-    def returns(num_groups: int) -> dict[int, float]:
-        notebook = Notebook()
-        groups = [
-            EnvGroup(
-                environment=Still(3, endings=("timeout",), cameras=True),
-                policy=late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC),
-            )
-            for _ in range(num_groups)
-        ]
-        pipelined_rollout(groups, episodes(20), [notebook])
-        return {record.episode.episode_index: record.episode_return for record in notebook.records}
-
-    assert returns(1) == returns(2)
+    log, alone = ActionLog(), actions(late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC), 3)
+    slots = [Still(3, endings=("timeout",), cameras=True) for _ in range(2)]
+    groups = [EnvGroup(environment=each, policy=late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC)) for each in slots]
+    pipelined_rollout(groups, episodes(20), [log])
+    assert all(torch.equal(alone[index], log.actions[index]) for index in range(20))
 
 
 @pytest.mark.parametrize(
@@ -327,34 +311,34 @@ OPENPI = {"states": {"observation/state": ["robot_joint_pos"]}, "action_chunk_le
 
 GR00T = {"policy_config_yaml_path": "isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml"}
 CLOSED = {**GR00T, "model_path": "models/panda_tabletop"}
-AVERAGING = {**CLOSED, "temporal_ensemble_coeff": 0.1}
+COEFFICIENT = "temporal_ensemble_coeff"
+AVERAGING = {**CLOSED, COEFFICIENT: 0.1}
 
 
 @pytest.mark.parametrize(
-    ("latency", "policy", "options", "key"),
+    ("latency", "policy", "options", "key", "why"),
     [
-        ({"steps": 4, "meanwhile": "chunk"}, "openpi_remote", OPENPI, "latency.meanwhile"),
-        ({"steps": 1, "meanwhile": "rtc"}, "openpi_remote", OPENPI, "latency.meanwhile"),
-        ({"steps": 9, "meanwhile": "chunk"}, "gr00t_closedloop", CLOSED, "latency.meanwhile"),
-        ({"steps": 8, "meanwhile": "rtc"}, "gr00t_closedloop", CLOSED, None),
-        ({"steps": 1, "meanwhile": "rtc"}, "gr00t_remote_closedloop", GR00T, "latency.meanwhile"),
-        (
-            {"steps": 1, "meanwhile": "hold"},
-            "gr00t_closedloop",
-            AVERAGING,
-            "policy_config_dict.temporal_ensemble_coeff",
-        ),
+        ({"steps": 4, "meanwhile": "chunk"}, "openpi_remote", OPENPI, "latency.meanwhile", ""),
+        ({"steps": 1, "meanwhile": "rtc"}, "openpi_remote", OPENPI, "latency.meanwhile", ""),
+        ({"steps": 9, "meanwhile": "chunk"}, "gr00t_closedloop", CLOSED, "latency.meanwhile", ""),
+        ({"steps": 1, "meanwhile": "rtc"}, "gr00t_remote_closedloop", GR00T, "latency.meanwhile", ""),
+        ({"steps": 1, "meanwhile": "hold"}, "gr00t_closedloop", AVERAGING, f"policy_config_dict.{COEFFICIENT}", ""),
+        ({"steps": 10_000, "meanwhile": "wait"}, "zero_action", {}, "latency", "an episode has"),
+        ({"steps": 1, "meanwhile": "chunk"}, "zero_action", {}, "latency.meanwhile", "predicts 1 action"),
+        ({"steps": 0, "meanwhile": "rtc"}, "zero_action", {}, "latency.meanwhile", "to go on from"),
+        ({"file": "none.csv"}, "zero_action", {}, "latency.file", "cannot be read"),
     ],
 )
-def test_what_a_policys_options_already_rule_out_is_refused_before_it_is_built(latency, policy, options, key):
-    ask = partial(job, latency, "lift_object", policy, options, camera_size=64, enable_cameras=True)
-    if key is None:
-        assert ask().delays is not None
-        return
-    with pytest.raises(ConfigError) as refused:
-        ask()
+def test_what_cannot_work_as_far_as_its_options_say_is_refused_before_it_is_built(latency, policy, options, key, why):
+    with pytest.raises(ConfigError, match=why) as refused:
+        job(latency, "lift_object", policy, options, camera_size=64, enable_cameras=True)
     (problem,) = refused.value.problems
     assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "late", key)
+
+
+def test_as_many_steps_as_a_chunk_has_left_are_not_refused():
+    latency = {"steps": 8, "meanwhile": "rtc"}
+    assert job(latency, "lift_object", "gr00t_closedloop", CLOSED, camera_size=64, enable_cameras=True).delays
 
 
 class BuiltItsOwnWay(ConstantChunks):
@@ -369,21 +353,6 @@ class BuiltItsOwnWay(ConstantChunks):
 
 def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_options():
     assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").delays is not None
-
-
-@pytest.mark.parametrize(
-    ("latency", "why"),
-    [
-        ({"steps": 10_000, "meanwhile": "wait"}, "an episode has"),
-        ({"steps": 1, "meanwhile": "chunk"}, "predicts 1 action"),
-        ({"steps": 0, "meanwhile": "rtc"}, "to go on from"),
-        ({"file": "none.csv"}, "cannot be read"),
-    ],
-)
-def test_a_latency_that_cannot_work_is_refused_before_anything_is_built(latency, why):
-    with pytest.raises(ConfigError, match=why) as refused:
-        job(latency)
-    assert (refused.value.problems[0].job, refused.value.problems[0].file) == ("late", "jobs.yaml")
 
 
 @pytest.mark.parametrize(

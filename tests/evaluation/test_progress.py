@@ -135,16 +135,6 @@ def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_ste
     assert (publisher.status.job_episodes_done, publisher.status.job_episodes_total) == (3, 3)
 
 
-def test_the_line_names_lost_ranks():
-    reports = [
-        report_of(0, fate=RankFate.FINISHED, jobs_done=2, jobs_total=2),
-        report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2),
-        report_of(2, fate=RankFate.FAILED, alive=False, jobs_total=1, jobs_done=1),
-    ]
-    line = progress_line(reports, elapsed_s=4000.0)
-    assert line == "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"
-
-
 @pytest.mark.parametrize(
     ("reports", "done"),
     [
@@ -158,52 +148,66 @@ def test_work_is_measured_in_episodes_or_else_in_jobs(reports, done):
     assert fraction_done(reports) == done
 
 
-def test_an_idle_run_says_nothing_about_time_left():
-    assert progress_line([report_of(0, jobs_total=2)], elapsed_s=5.0).endswith("0 steps/s, 0:05 gone")
-
-
-def test_a_rank_that_consolidates_says_so_and_not_that_everything_is_done_at_no_steps_a_second():
-    busy = {"long_work": "consolidating", "long_work_done": 3_400, "long_work_total": 12_000}
-    done = {"jobs_total": 1, "episodes_done": 12_000, "episodes_total": 12_000, "current_job": "lift"}
-    reports = [report_of(0, **done, **busy)]
-    line = progress_line(reports, elapsed_s=60.0)
-    assert line == "99%, jobs 0/1, episodes 12000, success -, consolidating 3,400 of 12,000 episodes, 1:00 gone"
-    text = rendered(reports)
-    assert "consolidating 3,400 of 12,000 episodes" in text
-    assert "lift: consolidating 3,400 of" in text
-    assert "100%" not in text
-
-
-def test_ranks_that_consolidate_and_ranks_that_step_are_both_told():
-    busy = {"long_work": "consolidating", "long_work_total": 100, "current_job": "lift"}
-    reports = [
-        report_of(0, long_work_done=10, **busy),
-        report_of(1, long_work_done=30, **busy, steps_per_s=40.0),
-        report_of(2, steps_per_s=7.0, current_job="drawer"),
-        report_of(3, fate=RankFate.DEAD, alive=False, long_work_done=99, **busy),
-    ]
-    assert ", 7 steps/s, consolidating 40 of 200 episodes, " in progress_line(reports, elapsed_s=1.0)
-
-
+WHOLE: dict[str, Any] = {"jobs_total": 1, "episodes_done": 12_000, "episodes_total": 12_000, "current_job": "lift"}
+CONSOLIDATING: dict[str, Any] = {"long_work": "consolidating", "long_work_total": 100}
 BESIDE = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
+LOST = [
+    report_of(0, fate=RankFate.FINISHED, jobs_done=2, jobs_total=2),
+    report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2),
+    report_of(2, fate=RankFate.FAILED, alive=False, jobs_total=1, jobs_done=1),
+]
+SOME_CONSOLIDATE = [
+    report_of(0, long_work_done=10, **CONSOLIDATING),
+    report_of(1, long_work_done=30, **CONSOLIDATING, steps_per_s=40.0),
+    report_of(2, steps_per_s=7.0, current_job="drawer"),
+    report_of(3, fate=RankFate.DEAD, alive=False, long_work_done=99, **CONSOLIDATING),
+]
 
 
 @pytest.mark.parametrize(
-    ("next_job", "line", "row"),
+    ("reports", "elapsed_s", "line"),
+    [
+        # An idle run says nothing about the time left.
+        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, success -, 0 steps/s, 0:05 gone"),
+        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"),
+        (
+            [report_of(0, **WHOLE, long_work="consolidating", long_work_done=3_400, long_work_total=12_000)],
+            60.0,
+            "99%, jobs 0/1, episodes 12000, success -, consolidating 3,400 of 12,000 episodes, 1:00 gone",
+        ),
+        (
+            SOME_CONSOLIDATE,
+            1.0,
+            "0%, episodes 0, success -, 7 steps/s, consolidating 40 of 200 episodes, 0:01 gone, lost ranks: 3",
+        ),
+    ],
+)
+def test_the_line_says_how_far_a_run_is_what_its_ranks_do_and_which_are_lost(reports, elapsed_s, line):
+    assert progress_line(reports, elapsed_s=elapsed_s) == line
+
+
+@pytest.mark.parametrize(
+    ("state", "line", "row"),
     [
         (
             {"current_job": "drawer", "steps_per_s": 7.0},
             ", 7 steps/s, consolidating 3 of 5 episodes",
             "drawer, lift: .* 7",
         ),
+        (
+            {"current_job": "lift", "long_work_job": None},
+            "99%, episodes 9, success -, consolidating 3 of 5 episodes",
+            "lift: consolidating 3 of .*",
+        ),
         # Its last job still lacks its dataset, so not everything is done.
         ({}, "99%, episodes 9, success -, consolidating 3 of 5 episodes", " lift: .* -"),
     ],
 )
-def test_a_rank_that_consolidates_beside_its_next_job_tells_both(next_job, line, row):
-    reports = [report_of(0, **BESIDE, **next_job, episodes_done=9, episodes_total=9)]
+def test_a_rank_that_consolidates_beside_its_next_job_tells_both(state, line, row):
+    reports = [report_of(0, **{**BESIDE, **state}, episodes_done=9, episodes_total=9)]
     assert line in progress_line(reports, elapsed_s=1.0)
     assert re.search(rf"{row}$", rendered(reports).rstrip())
+    assert "100%" not in rendered(reports)
 
 
 def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):

@@ -132,7 +132,7 @@ CATALOGUE = catalogue_of("lift_object")
 def ranges(axis: Axis, level: int) -> str:
     """Range of a level, or the refusal of a task that lacks the axis."""
     on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
-    shown = (f"{each.name} {sampler_in_words(_brief(each.sampler))}{_unit(each.unit)}" for each in on)
+    shown = (f"{each.name} {sampler_in_words(_brief(each.sampler))} {each.unit}".rstrip() for each in on)
     return "; ".join(dict.fromkeys(shown)) or "-"
 
 
@@ -141,10 +141,6 @@ def _brief(sampler: Sampler) -> Sampler:
     if len({*zip(sampler.low, sampler.high, strict=True)}) > 1:
         return sampler
     return replace(sampler, low=sampler.low[:1], high=sampler.high[:1])
-
-
-def _unit(unit: str) -> str:
-    return f" {unit}" if unit else ""
 
 
 def rows() -> str:

@@ -15,8 +15,7 @@ from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
 from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.options import read_command_line
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.run import how_to_go_on, resuming_command, typed_command
 from isaaclab_arena.interfaces.policy import PolicyTraits
@@ -24,8 +23,8 @@ from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_attempts
 from tests.end_to_end.launching import wait_until, write_jobs
-from tests.evaluation.jobs import coin_job, execute
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.evaluation.jobs import coin_job, execute, request_of
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
@@ -40,14 +39,8 @@ class MendedBuilder(CoinBuilder):
 
 
 def run(job: Job | tuple[Job, ...], output_directory, **options) -> int:
-    request = RunRequest(
-        jobs=job if isinstance(job, tuple) else (job,),
-        config_hash="abc",
-        source_file=None,
-        command_line=(),
-        options=RunOptions(output_dir=str(output_directory), **options),
-    )
-    return execute(request, CONTEXT)
+    jobs = job if isinstance(job, tuple) else (job,)
+    return execute(request_of(*jobs, output_dir=str(output_directory), **options), CONTEXT)
 
 
 def table(output_directory) -> dict:
@@ -105,12 +98,9 @@ def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_tho
 
 
 def test_a_job_whose_dataset_cannot_be_made_fails_and_the_run_goes_on(tmp_path):
-    class Obstructing(ShrugPolicy):
-        def get_action(self, env, observation):
-            (tmp_path / "first" / "dataset_first.hdf5").mkdir(exist_ok=True)
-            return super().get_action(env, observation)
-
-    jobs = (coin_job("first", policy_class=Obstructing), coin_job("second", index=1))
+    in_the_way = tmp_path / "first" / "dataset_first.hdf5"
+    obstructing = shrugging(lambda *_: in_the_way.mkdir(exist_ok=True))
+    jobs = (coin_job("first", policy_class=obstructing), coin_job("second", index=1))
     assert run(jobs, tmp_path) == 1
     results = pd.read_csv(tmp_path / "results.csv")
     assert list(results["status"]) == ["failed", "completed"]
@@ -245,10 +235,6 @@ def begun_elsewhere(tmp_path, monkeypatch):
     return job
 
 
-def batches_of_attempts(output_directory) -> list[int | None]:
-    return [work.policy_batch for attempt in read_attempts(output_directory)[0] for work in attempt.jobs]
-
-
 def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_jobs_own_record_of_it_is_lost(
     tmp_path, begun_elsewhere, monkeypatch
 ):
@@ -258,7 +244,8 @@ def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_job
     monkeypatch.setattr(Network, "goes_on", True)
     monkeypatch.setattr(Network, "granule", 1)
     assert run(begun_elsewhere, tmp_path, resume="") == 0
-    assert batches_of_attempts(tmp_path) == [None, 4, 4]
+    attempts, _ = read_attempts(tmp_path)
+    assert [work.policy_batch for attempt in attempts for work in attempt.jobs] == [None, 4, 4]
     after = table(tmp_path)
     assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
 
@@ -292,18 +279,6 @@ def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_show
     assert f"tensorboard: tensorboard --logdir {tracked / 'logs' / 'tensorboard'}" in caplog.messages
 
 
-def test_a_tracker_that_fails_is_one_warning_and_no_failure_of_the_run(tmp_path, caplog):
-    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
-    job = coin_job(environment=CoinConfig(diverge_every=3))
-    assert run(job, tmp_path) == 0
-    (tmp_path / "logs" / "tensorboard").write_text("in the way of its directory")
-    with caplog.at_level("WARNING", logger="isaaclab_arena"):
-        assert run(job, tmp_path, resume="", retry_errors=True, tracking=("tensorboard",)) == 0
-    [warning] = [line for line in caplog.messages if "tensorboard" in line]
-    assert warning.startswith("tensorboard gets no more results of this run, which goes on: ")
-    assert table(tmp_path)["status"] == "completed"
-
-
 # What a person is told to type after a run that is not complete.
 
 
@@ -316,11 +291,7 @@ TORCHRUN = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2"]
     ("own", "parent", "typed"),
     [
         (["python", *MODULE, *ARGUMENTS], None, ["python", *MODULE, *ARGUMENTS]),
-        (
-            ["python", "/venv/bin/isaaclab-arena", "run", *ARGUMENTS],
-            None,
-            ["isaaclab-arena", "run", *ARGUMENTS],
-        ),
+        (["python", "/venv/bin/isaaclab-arena", "run", *ARGUMENTS], None, ["isaaclab-arena", "run", *ARGUMENTS]),
         (["python", *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS]),
         (
             ["python", *MODULE, *ARGUMENTS],
@@ -344,10 +315,7 @@ BY_COMMAND = ["python", "/venv/bin/isaaclab-arena"]
     ("typed", "told"),
     [
         ([*BY_COMMAND, "resume", "out"], ["isaaclab-arena", "resume", "out"]),
-        (
-            [*BY_COMMAND, "resume", "old/out", "--retry_errors"],
-            ["isaaclab-arena", "resume", "out", "--retry_errors"],
-        ),
+        ([*BY_COMMAND, "resume", "old/out", "--retry_errors"], ["isaaclab-arena", "resume", "out", "--retry_errors"]),
         ([*BY_COMMAND, "quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
         (["pytest", "tests"], ["python", *MODULE, *ARGUMENTS, "--resume", "./out"]),
     ],
@@ -355,15 +323,9 @@ BY_COMMAND = ["python", "/venv/bin/isaaclab-arena"]
 def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(typed, told, monkeypatch):
     assert not typed_command(ARGUMENTS, own=typed, parent=None)[1]
     monkeypatch.setattr(sys, "orig_argv", typed)
-    assert line_for_the_user() == f"go on with: {shlex.join(told)}"
-
-
-def line_for_the_user() -> str:
-    request = RunRequest(
-        jobs=(), config_hash="", source_file=None, command_line=(MODULE[1], *ARGUMENTS), options=RunOptions()
-    )
     context = DistributedContext.from_environment({}, device="cpu")
-    return how_to_go_on(request, context, Path.cwd() / "out")
+    line = how_to_go_on(request_of(command_line=(MODULE[1], *ARGUMENTS)), context, Path.cwd() / "out")
+    assert line == f"go on with: {shlex.join(told)}"
 
 
 @pytest.mark.parametrize("before", [[], ["--resume"], ["--resume", "some/run"], ["--resume=some/run"]])

@@ -1,9 +1,9 @@
 """A policy that other programs ask."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.serving import (
     Begun,
     HostedPolicy,
@@ -41,11 +40,6 @@ from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
 BOTH = pytest.mark.parametrize("policy_class", [CountingPolicy, CountingTogetherPolicy])
 
 
-def noise(episode_index: int, count: int) -> list[float]:
-    generator = Episode(job="coins", episode_index=episode_index, seed=3).policy_generator()
-    return [generator.random() for _ in range(count)]
-
-
 def together(host: PolicyHost) -> CountingTogetherPolicy:
     policy = host.policy.policy
     assert isinstance(policy, CountingTogetherPolicy)
@@ -53,8 +47,8 @@ def together(host: PolicyHost) -> CountingTogetherPolicy:
 
 
 def due(episode_index: int, clocks: list[float]) -> list[list[float]]:
-    drawn = noise(episode_index, len(clocks))
-    sums = [float(np.float32(clock + one)) for clock, one in zip(clocks, drawn, strict=True)]
+    noise = Episode(job="coins", episode_index=episode_index, seed=3).policy_generator()
+    sums = [float(np.float32(clock + noise.random())) for clock in clocks]
     return [[step, number] for step, number in enumerate(sums, start=1)]
 
 
@@ -422,17 +416,8 @@ def test_a_batch_has_zeros_where_nobody_asks_and_no_picture_that_nobody_sent():
 NUM_STEPS = 5
 
 
-def lerobot_job(options: dict[str, Any]) -> Job:
-    return replace(limb_job(LeRobotPolicy), policy_options=options)
-
-
-@contextmanager
-def lerobot_hosting(options: dict[str, Any], num_slots: int = 3) -> Iterator[PolicyHost]:
-    host = PolicyHost(HostedPolicy(lerobot_job(options), num_slots), max_wait_s=20.0)
-    try:
-        yield host
-    finally:
-        host.close()
+def lerobot_hosting(options: dict[str, Any]) -> AbstractContextManager[PolicyHost]:
+    return hosting(replace(limb_job(LeRobotPolicy), policy_options=options), 3, max_wait_s=20.0)
 
 
 def lerobot_shown(number: int, step: int) -> dict[str, dict[str, np.ndarray]]:

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.batching import (
-    answers_follow_from_examples,
-    made_up,
-    probe_policy,
-    unlike_itself,
-)
+from isaaclab_arena.evaluation.batching import answers_follow_from_examples, made_up, probe_policy, unlike_itself
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -20,16 +15,12 @@ from isaaclab_arena.storage.ledger import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, SurePolicy
 
 MAX_CALLS = 5
 """Most calls for a batch of one size: two arrangements of two steps, and one of one step."""
 
 # Only an environment whose episodes repeat themselves when they are played again is promised to give the same bits.
-
-
-class Table(ShrugPolicy):
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
 
 
 def probed(maker, num_envs: int) -> str | None:
@@ -60,7 +51,7 @@ def test_where_and_how_an_episode_differs_is_said():
 def test_a_job_promises_what_was_measured(tmp_path, maker, promise):
     builder = ENVIRONMENTS.get(name_of(maker))
     config = builder.config_class(success_key="success")
-    report = JobRunner(settings(tmp_path)).run(coin_job(builder=builder, environment=config, policy_class=Table))
+    report = JobRunner(settings(tmp_path)).run(coin_job(builder=builder, environment=config, policy_class=SurePolicy))
     assert (report.error, report.reproducible) == (None, promise)
 
 
@@ -91,15 +82,6 @@ class Refuses(CoinEnvironment):
         return super().step(action)
 
 
-class OwnBuilder(CoinBuilder):
-    def __init__(self, environment_class) -> None:
-        super().__init__()
-        self.environment_class = environment_class
-
-    def build(self, config, *, num_envs, device, num_threads):
-        return self.environment_class(config, num_envs)
-
-
 @pytest.mark.parametrize(
     ("environment_class", "because"),
     [
@@ -109,7 +91,9 @@ class OwnBuilder(CoinBuilder):
     ],
 )
 def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environment_class, because):
-    report = JobRunner(settings(tmp_path)).run(coin_job(builder=OwnBuilder(environment_class), policy_class=Table))
+    report = JobRunner(settings(tmp_path)).run(
+        coin_job(builder=CoinBuilder(environment_class), policy_class=SurePolicy)
+    )
     assert report.error is None
     assert (report.plan_because is None) if because is None else because in str(report.plan_because)
 
@@ -182,21 +166,31 @@ def test_a_policy_whose_env_slots_stand_alone_passes(policy):
     assert passes(policy)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda action: action + torch.arange(len(action))[:, None] * 1e-6,
-        lambda action: action - action.mean(dim=0),
-        lambda action: action + torch.rand(len(action), 1),
-    ],
-    ids=["place", "all together", "a generator for all"],
-)
-def test_a_policy_whose_env_slots_do_not_stand_alone_fails(spoil):
+def place(values):
+    return torch.arange(float(len(values)))
+
+
+DEPENDENT = {
+    "place": lambda values: values + place(values) * 1e-6,
+    "last place": lambda values: values + (place(values) == len(values) - 1) * 1e-6,
+    "last four": lambda values: values + (place(values) >= len(values) - 4) * 1e-6 * place(values),
+    "odd places": lambda values: values + (place(values) % 2) * 1e-6,
+    "place before": lambda values: values + values.roll(1) * 1e-6,
+    "mean of all": lambda values: values - values.mean(),
+    "largest of all": lambda values: values / values.max(),
+    "a generator for all": lambda values: values + torch.rand(len(values)),
+    "sign of zero": lambda values: torch.where(place(values) == 0, -0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("rule", DEPENDENT.values(), ids=DEPENDENT)
+@pytest.mark.parametrize("batch", [4, 8, 52])
+def test_a_policy_whose_env_slots_depend_on_places_or_neighbours_fails(rule, batch):
     class Spoilt(Echo):
         def get_action(self, env, observation):
-            return spoil(super().get_action(env, observation))
+            return rule(super().get_action(env, observation)[:, 0])[:, None].expand(-1, 2)
 
-    assert not passes(Spoilt())
+    assert not passes(Spoilt(), batch, batch)
 
 
 def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
@@ -357,7 +351,7 @@ def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_an
     assert torch.equal(again["policy"]["free"], policy["free"])
 
 
-# Answers that depend on the place in a batch, or on what stands beside it, are found out by a few calls.
+# Answers that depend on nothing else are told by a few calls.
 
 
 class Answering:
@@ -373,36 +367,6 @@ class Answering:
         self.num_calls += num_steps
         values = torch.tensor([1.0 + example / 7 for example in examples])
         return [torch.stack((values, self.rule(values + step)), dim=1) for step in range(num_steps)]
-
-
-def place(values):
-    return torch.arange(float(len(values)))
-
-
-DEPENDENT = {
-    "place": lambda values: values + place(values) * 1e-6,
-    "last place": lambda values: values + (place(values) == len(values) - 1) * 1e-6,
-    "last four": lambda values: values + (place(values) >= len(values) - 4) * 1e-6 * place(values),
-    "odd places": lambda values: values + (place(values) % 2) * 1e-6,
-    "place before": lambda values: values + values.roll(1) * 1e-6,
-    "mean of all": lambda values: values - values.mean(),
-    "largest of all": lambda values: values / values.max(),
-    "sign of zero": lambda values: torch.where(place(values) == 0, -0.0, 0.0),
-}
-
-
-@pytest.mark.parametrize("rule", DEPENDENT)
-@pytest.mark.parametrize("batch", [4, 8, 52])
-def test_examples_that_depend_on_places_or_neighbours_are_found_out(rule, batch):
-    assert not answers_follow_from_examples(Answering(DEPENDENT[rule]), batch)
-
-
-def test_what_is_remembered_from_the_step_before_counts_too():
-    def ask(examples, num_steps):
-        values = torch.tensor(examples, dtype=torch.float64)[:, None]
-        return [values, values + torch.arange(len(examples))[:, None] * 1e-9][:num_steps]
-
-    assert not answers_follow_from_examples(ask, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])

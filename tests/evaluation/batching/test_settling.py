@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching import filled_up
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.storage.ledger import JobReport, Reproducible
@@ -36,25 +35,9 @@ class Eights(Network):
     granule = 8
 
 
-class Sixteens(Network):
-    granule = 16
-
-
-class Never(Network):
-    granule = 10_000
-
-
 def played(directory, policy_class=Network, num_envs=5, **changes) -> JobReport:
     runner = JobRunner(settings(directory, **changes))
     return runner.run(coin_job(policy_class=policy_class, num_envs=num_envs))
-
-
-@pytest.mark.parametrize(
-    ("num_envs", "sizes"),
-    [(1, (1,)), (2, (4, 8, 16)), (4, (4, 8, 16)), (5, (8, 16)), (16, (16,)), (25, (28, 32)), (50, (52, 56, 64))],
-)
-def test_a_batch_is_filled_up_to_the_next_multiples_and_a_single_env_slot_is_not(num_envs, sizes):
-    assert filled_up(num_envs) == sizes
 
 
 @pytest.mark.parametrize(
@@ -64,7 +47,9 @@ def test_a_batch_is_filled_up_to_the_next_multiples_and_a_single_env_slot_is_not
         (Network, 2, {}, 4),
         (Network, 12, {}, 12),
         (Eights, 12, {}, 16),
-        (Sixteens, 3, {}, 16),
+        (Network, 25, {}, 28),
+        (Eights, 50, {}, 56),
+        (type("Sixteens", (Network,), {"granule": 16}), 3, {}, 16),
         # The batch of ``deterministic`` is filled up and asked about as well, and all groups are asked on one.
         (Network, 2, {"policy_batch": 6}, 8),
         (Eights, 2, {"policy_batch": 12}, 16),
@@ -90,7 +75,8 @@ def plan_because(report: JobReport, batch: int | None) -> str:
 
 
 def test_where_no_batch_will_do_the_plan_is_promised_and_why_is_said(tmp_path):
-    assert "a batch of 8 and of 16 rows" in plan_because(played(tmp_path, Never), 8)
+    never = type("Never", (Network,), {"granule": 10_000})
+    assert "a batch of 8 and of 16 rows" in plan_because(played(tmp_path, never), 8)
 
 
 def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_path):
@@ -98,13 +84,7 @@ def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_pat
     assert "a batch of 4 rows" in plan_because(played(tmp_path, Eights, 3, attempt=2), 4)
 
 
-class Unseen(Network):
-    """Passes on any batch."""
-
-    granule = 1
-
-
-@pytest.mark.parametrize("policy_class", [Network, Unseen])
+@pytest.mark.parametrize("policy_class", [Network, type("Unseen", (Network,), {"granule": 1})])
 def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_env_slots_as_there_are(tmp_path, policy_class):
     """A batch that is no multiple of 4 promises nothing, though it passes."""
     played(tmp_path, policy_class, 5)

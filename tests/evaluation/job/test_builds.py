@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from isaaclab_arena.config.schema import Delays, JobConfig, LatencyConfig, Meanwhile
-from isaaclab_arena.evaluation.builds import GroupBuilder, Kept, StartUpClock, StartUpPart, reuse
+from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -23,76 +22,16 @@ from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobReport, Reproducible, StartUp
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.evaluation.plants import NoisyChunks
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
 from tests.models.trainings import exported_onnx, exported_torchscript, trained
 from tests.policy.checkpoints import write_checkpoint
-
-
-class Thing:
-    """Notes when it is closed, and may refuse to."""
-
-    def __init__(self, name: str, closed: list[str], *, stuck: bool = False) -> None:
-        self.name = name
-        self._closed = closed
-        self._stuck = stuck
-
-    def close(self) -> None:
-        self._closed.append(self.name)
-        if self._stuck:
-            raise RuntimeError("the lid is stuck")
-
-
-def filled(kept: Kept[Any], closed: list[str], *keys: str) -> Sequence[Thing]:
-    things = reuse(kept, keys)
-    for key in keys[len(things) :]:
-        things.append(Thing(f"{key}{len(things)}", closed, stuck=keys[0] == "stuck"))
-        kept.append((key, things[-1], False))
-    return things
-
-
-def test_what_is_asked_for_again_is_not_built_again_and_the_rest_is_closed_before_anything_is_built():
-    kept, closed = [], []
-    first = filled(kept, closed, "a", "b", "b")
-    again = filled(kept, closed, "a", "b", "b")
-    assert [id(thing) for thing in first] == [id(thing) for thing in again]
-    assert closed == []
-    assert reuse(kept, ["a", "c", "d"]) == [first[0]]
-    assert closed == ["b2", "b1"]
-
-
-def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
-    kept, closed = [], []
-    filled(kept, closed, "stuck", "b")
-    reuse(kept)
-    assert closed == ["b1", "stuck0"]
-    assert "closing Thing failed" in caplog.text
-    assert filled(kept, closed, "stuck")[0].name == "stuck0"
-
-
-def test_what_was_lent_is_kept_for_the_next_job_and_never_closed():
-    kept, closed = [], []
-    thing = Thing("lent", closed)
-    for _ in range(2):
-        if not reuse(kept, ["a"]):
-            kept.append(("a", thing, True))
-        assert reuse(kept, ["a"]) == [thing]
-    filled(kept, closed, "b")
-    reuse(kept)
-    assert closed == ["b0"]
-
 
 # While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked.
 
 
-class BlindPolicy(ShrugPolicy):
-    """Looks at no picture."""
-
-    traits = PolicyTraits(sees_pictures=False)
-
-    def get_action(self, env, observation):
-        return super().get_action(env, observation)
+BLIND = shrugging(traits=PolicyTraits(sees_pictures=False))
 
 
 class SlowToDraw(CoinEnvironment):
@@ -108,21 +47,11 @@ class SlowToDraw(CoinEnvironment):
         self.num_loads += 1
 
 
-class SlowToDrawBuilder(CoinBuilder):
-    """Builds `SlowToDraw`."""
-
-    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> SlowToDraw:
-        del device, num_threads
-        environment = SlowToDraw(config, num_envs)
-        self.built.append(environment)
-        return environment
-
-
-@pytest.mark.parametrize(("policy_class", "loads"), [(ShrugPolicy, [1, 1]), (BlindPolicy, [0, 0])])
+@pytest.mark.parametrize(("policy_class", "loads"), [(ShrugPolicy, [1, 1]), (BLIND, [0, 0])])
 def test_a_policy_that_looks_finds_every_renderer_loaded_and_one_that_never_does_waits_for_none(
     tmp_path, policy_class, loads
 ):
-    builder = SlowToDrawBuilder()
+    builder = CoinBuilder(SlowToDraw)
     job = coin_job(builder=builder, policy_class=policy_class)
     GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     assert [each.num_loads for each in builder.built if isinstance(each, SlowToDraw)] == loads
@@ -178,8 +107,7 @@ class PlacedWhenItGoesOn(NoisyChunks):
 def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, meanwhile, steps, is_bitwise):
     config = LatencyConfig(steps=(steps, steps), meanwhile=meanwhile)
     job = dataclasses.replace(
-        coin_job(policy_class=PlacedWhenItGoesOn, latency=config),
-        delays=Delays(steps=((steps, 1),)),
+        coin_job(policy_class=PlacedWhenItGoesOn, latency=config), delays=Delays(steps=((steps, 1),))
     )
     built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     assert (built.plan_because is None) == is_bitwise
@@ -223,15 +151,8 @@ def assert_what_is_said_is_true(tmp_path: Path, job: JobConfig) -> None:
 
 
 def job_of(environment: str, file: Path, **options: Any) -> JobConfig:
-    return JobConfig(
-        index=0,
-        name=environment,
-        environment=environment,
-        num_envs=3,
-        num_episodes=3,
-        policy_type="rsl_rl",
-        policy_config_dict={"checkpoint_path": os.fspath(file), **options},
-    )
+    options["checkpoint_path"] = os.fspath(file)
+    return config_of(environment, "rsl_rl", environment, num_envs=3, num_episodes=3, policy_config_dict=options)
 
 
 def test_the_shipped_cartpole(tmp_path):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from isaaclab_arena.evaluation.job_run import Consolidations, JobRunner
 from isaaclab_arena.interfaces.specs import VIEWPORT
@@ -15,7 +14,7 @@ from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, episode_files, read_job_reports
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, shrugging
 
 TIMEOUT_S = 20.0
 
@@ -73,20 +72,22 @@ def test_how_far_a_job_has_come_is_told_with_its_name():
 
 
 class Waits:
-    """Listens to long work for ``first``, and so keeps it from going on, until something has happened.
-
-    Attributes:
-        happened: Set by what it waits for.
-        in_time: Whether that came, each time that it was waited for.
-    """
+    """Listens to long work for ``first``, or draws a picture, no sooner than something has happened."""
 
     def __init__(self) -> None:
         self.happened = threading.Event()
-        self.in_time: list[bool] = []
+        self.in_time: list[bool] = []  # whether that came, each time that it was waited for
+
+    def wait(self) -> None:
+        self.in_time.append(all(self.in_time) and self.happened.wait(TIMEOUT_S))
 
     def hear(self, job, long_work):
         if job == "first" and long_work is not None:
-            self.in_time.append(all(self.in_time) and self.happened.wait(TIMEOUT_S))
+            self.wait()
+
+    def draw(self) -> dict[str, np.ndarray]:
+        self.wait()
+        return {VIEWPORT: np.full((32, 48, 3), 99, np.uint8)}
 
 
 def recording_runner(output_directory: Path, hear=heed_nothing, **options) -> JobRunner:
@@ -103,16 +104,14 @@ def report_on_disk(output_directory: Path, name: str) -> JobReport:
 def test_the_next_job_begins_while_episodes_of_the_one_before_are_put_into_one_dataset(tmp_path):
     waits, ended = Waits(), []
 
-    class Beginning(ShrugPolicy):
-        def get_action(self, env, observation):
-            ended_before.append(list(ended))
-            waits.happened.set()
-            return super().get_action(env, observation)
+    def begin(*_) -> None:
+        ended_before.append(list(ended))
+        waits.happened.set()
 
     ended_before: list[list[str]] = []
     runner = recording_runner(tmp_path, waits.hear, on_report=lambda report: ended.append(report.job))
     runner.run(job("first"))
-    runner.run(job("second", policy_class=Beginning))
+    runner.run(job("second", policy_class=shrugging(begin)))
     runner.close()
     assert set(waits.in_time) == {True}
     assert ended_before[0] == []
@@ -124,57 +123,26 @@ def test_the_next_job_begins_while_episodes_of_the_one_before_are_put_into_one_d
 
 
 class FilmedCoins(CoinEnvironment):
-    """Coins that are filmed; see `FilmedBuilder`."""
+    """Coins that are filmed in grey, drawn no sooner than something has happened."""
 
     filmable = (VIEWPORT,)
-
-    def __init__(self, config: CoinConfig, num_envs: int, draw: Callable[[], dict[str, np.ndarray]]) -> None:
-        super().__init__(config, num_envs)
-        self._draw = draw
+    waits: Waits
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         raise AssertionError("this environment can be filmed later")
 
     def film_later(self, env_ids: Sequence[int], cameras: Sequence[str]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        return [self._draw for _ in env_ids]
-
-
-class FilmedBuilder(CoinBuilder):
-    """Builds environments that are filmed in grey, drawn no sooner than something has happened.
-
-    Attributes:
-        happened: Set by what it waits for.
-        in_time: Whether that came, for each picture that waited for it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.happened = threading.Event()
-        self.in_time: list[bool] = []
-
-    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
-        return FilmedCoins(config, num_envs, self.draw)
-
-    def draw(self) -> dict[str, np.ndarray]:
-        """Return the viewport's picture."""
-        self.in_time.append(all(self.in_time) and self.happened.wait(TIMEOUT_S))
-        return {VIEWPORT: np.full((32, 48, 3), 99, np.uint8)}
+        return [self.waits.draw for _ in env_ids]
 
 
 def test_the_next_job_begins_while_videos_of_the_one_before_are_drawn(tmp_path):
-    coins = FilmedBuilder()
-
-    class Beginning(ShrugPolicy):
-        def get_action(self, env, observation):
-            coins.happened.set()
-            return super().get_action(env, observation)
-
+    waits = FilmedCoins.waits = Waits()
     filmed = settings(tmp_path, record_viewport_video=True)
     runner = JobRunner(filmed, consolidations=Consolidations(heed_nothing))
-    runner.run(job("first", coins, CoinConfig(success_step=3, failure_step=3), num_episodes=3))
-    runner.run(job("second", policy_class=Beginning))
+    runner.run(job("first", CoinBuilder(FilmedCoins), CoinConfig(success_step=3, failure_step=3), num_episodes=3))
+    runner.run(job("second", policy_class=shrugging(lambda *_: waits.happened.set())))
     runner.close()
-    assert set(coins.in_time) == {True}
+    assert set(waits.in_time) == {True}
     assert report_on_disk(tmp_path, "first").status is ReportedStatus.COMPLETED
     assert len(list((tmp_path / "first" / "videos").glob("*.mp4"))) == 3
     assert (tmp_path / "first" / "contact_sheet.png").is_file()
@@ -214,15 +182,10 @@ def test_a_dataset_that_cannot_be_made_is_its_own_jobs_failure_now_as_without_a_
 
 def test_a_run_that_is_stopped_in_the_next_job_keeps_the_dataset_of_the_one_before(tmp_path):
     waits, stopped = Waits(), []
-
-    class Stopping(ShrugPolicy):
-        def get_action(self, env, observation):
-            stopped.append(True)
-            return super().get_action(env, observation)
-
+    stopping = shrugging(lambda *_: stopped.append(True))
     runner = recording_runner(tmp_path, waits.hear, stop_requested=lambda: bool(stopped))
     runner.run(job("first"))
-    assert runner.run(job("second", policy_class=Stopping)).status is ReportedStatus.INTERRUPTED
+    assert runner.run(job("second", policy_class=stopping)).status is ReportedStatus.INTERRUPTED
     waits.happened.set()
     runner.close()
     assert report_on_disk(tmp_path, "first").status is ReportedStatus.COMPLETED
@@ -233,14 +196,12 @@ def test_a_run_that_is_stopped_in_the_next_job_keeps_the_dataset_of_the_one_befo
 def test_a_job_that_runs_again_waits_for_its_own_dataset(tmp_path):
     ended = []
 
-    class Beginning(ShrugPolicy):
-        def get_action(self, env, observation):
-            assert ended == [ReportedStatus.COMPLETED]
-            return super().get_action(env, observation)
+    def begin(*_) -> None:
+        assert ended == [ReportedStatus.COMPLETED]
 
     runner = recording_runner(tmp_path, on_report=lambda report: ended.append(report.status))
     runner.run(job("first", num_episodes=20))
-    runner.run(job("first", policy_class=Beginning, num_episodes=20))
+    runner.run(job("first", policy_class=shrugging(begin), num_episodes=20))
     runner.close()
     assert ended == [ReportedStatus.COMPLETED] * 2
 
@@ -255,17 +216,17 @@ def test_an_environment_does_not_stay_in_memory_until_the_dataset_is_made(tmp_pa
             built.append(weakref.ref(environment))
             return environment
 
-    class Looking(ShrugPolicy):
-        def get_action(self, env, observation):
-            if not waits.happened.is_set():
-                gc.collect()
-                kept.append(built[0]())
-                waits.happened.set()
-            return super().get_action(env, observation)
+    def look(*_) -> None:
+        if not waits.happened.is_set():
+            gc.collect()
+            kept.append(built[0]())
+            waits.happened.set()
 
     runner = recording_runner(tmp_path, waits.hear)
     runner.run(job("first", builder=Forgetting()))
-    runner.run(job("second", builder=Forgetting(), policy_class=Looking, environment=CoinConfig(success_step=9)))
+    runner.run(
+        job("second", builder=Forgetting(), policy_class=shrugging(look), environment=CoinConfig(success_step=9))
+    )
     runner.close()
     assert set(waits.in_time) == {True}
     assert kept == [None]

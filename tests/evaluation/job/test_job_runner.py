@@ -20,7 +20,7 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
-from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, Notebook, RepeatablePolicy, ShrugPolicy, shrugging
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:
@@ -53,15 +53,11 @@ def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_nex
     assert runner.run(job("short", timeout_s=100.0)).status is ReportedStatus.COMPLETED
 
 
-class Dawdling(ShrugPolicy):
-    def get_action(self, env, observation):
-        time.sleep(0.002)
-        return super().get_action(env, observation)
-
-
 def test_an_episode_that_takes_too_long_is_an_error_that_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
     for attempt, limit_s in ((1, 0.001), (2, None)):
-        again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=2)
+        again = job(
+            policy_class=shrugging(lambda *_: time.sleep(0.002)), num_episodes=3, episode_timeout_s=limit_s, num_envs=2
+        )
         report = JobRunner(settings(tmp_path, attempt=attempt)).run(again)
         assert report.status is ReportedStatus.COMPLETED
     late = [(line["outcome"], line["termination"], line["episode_length"]) for line in committed(tmp_path)[:3]]
@@ -74,19 +70,15 @@ def test_an_episode_that_takes_too_long_is_an_error_that_gives_way_to_the_same_e
 def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_independent(tmp_path):
     sizes = []
 
-    class Curious(ShrugPolicy):
-        def get_action(self, env, observation):
-            sizes.append(env.num_envs)
-            return super().get_action(env, observation)
-
-    class Independent(Curious):
-        traits = PolicyTraits(batch_invariant=True)
-
+    curious, independent = (
+        shrugging(lambda env, _: sizes.append(env.num_envs), traits=PolicyTraits(batch_invariant=alone))
+        for alone in (False, True)
+    )
     runner = JobRunner(settings(tmp_path, policy_batch=16))
-    assert runner.run(job("network", policy_class=Curious)).status is ReportedStatus.COMPLETED
+    assert runner.run(job("network", policy_class=curious)).status is ReportedStatus.COMPLETED
     assert set(sizes) == {16}
     sizes.clear()
-    assert runner.run(job("table", policy_class=Independent)).status is ReportedStatus.COMPLETED
+    assert runner.run(job("table", policy_class=independent)).status is ReportedStatus.COMPLETED
     assert set(sizes) == {4}
 
 
@@ -96,13 +88,8 @@ def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_ind
 )
 def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path, step_timeout_s, episode_timeout_s, told):
     seen, lines = [], tmp_path / "logs" / "rank0.watchdog.txt"
-
-    class Looking(ShrugPolicy):
-        def get_action(self, env, observation):
-            seen.append(lines.read_text() if lines.exists() else None)
-            return super().get_action(env, observation)
-
-    watched = job("lift", policy_class=Looking, episode_timeout_s=episode_timeout_s)
+    looking = shrugging(lambda *_: seen.append(lines.read_text() if lines.exists() else None))
+    watched = job("lift", policy_class=looking, episode_timeout_s=episode_timeout_s)
     JobRunner(settings(tmp_path, step_timeout_s=step_timeout_s)).run(watched)
     assert set(seen) == {told and f"job 'lift' has made no control step for {told} s:\n"}
     assert not lines.exists()
@@ -110,13 +97,9 @@ def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path, ste
 
 def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
     """Nobody can see from outside whether a policy carries something from one episode or job to the next."""
-
-    class Careful(ShrugPolicy):
-        traits = PolicyTraits(reproducible=True)
-
     runner = JobRunner(settings(tmp_path))
     assert runner.run(job("shrug")).reproducible is Reproducible.PLAN
-    assert runner.run(job("careful", policy_class=Careful)).reproducible is Reproducible.BITWISE
+    assert runner.run(job("careful", policy_class=RepeatablePolicy)).reproducible is Reproducible.BITWISE
 
 
 @pytest.mark.parametrize(
@@ -185,7 +168,11 @@ def test_whatever_a_policy_raises_fails_its_job_only(tmp_path, raised, error):
     ],
 )
 def test_an_equal_environment_is_kept_for_the_next_job_and_another_one_takes_its_place(tmp_path, changes, closed):
-    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    def make(config, num_envs):
+        assert all(environment.closed for environment in builder.built), "memory may hold no two of them"
+        return CoinEnvironment(config, num_envs)
+
+    builder, runner = CoinBuilder(make), JobRunner(settings(tmp_path))
     runner.run(job("first", builder))
     runner.run(job("second", builder, **changes))
     assert [environment.closed for environment in builder.built] == closed
@@ -194,14 +181,15 @@ def test_an_equal_environment_is_kept_for_the_next_job_and_another_one_takes_its
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("never"), SystemExit(3)])
-def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path, raised):
+def test_policies_that_fail_to_close_are_not_held_against_each_other_or_the_next_job(tmp_path, raised, caplog):
     class Clinging(ShrugPolicy):
         def close(self):
             raise raised
 
-    runner = JobRunner(settings(tmp_path))
+    runner = JobRunner(settings(tmp_path, pipeline=2))
     runner.run(job("first", policy_class=Clinging))
     assert runner.run(job("second")).status is ReportedStatus.COMPLETED
+    assert caplog.text.count("closing Clinging failed") == 2
 
 
 @pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**63 - 1])
@@ -220,8 +208,7 @@ def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_
     assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]
 
 
-def test_episodes_are_split_evenly_and_over_no_more_rebuilds_than_there_are():
-    assert [list(part) for part in split_evenly(5, 3)] == [[0, 1], [2, 3], [4]]
+def test_episodes_are_not_split_over_more_rebuilds_than_there_are():
     with pytest.raises(ArenaError):
         split_evenly(2, 3)
 
@@ -277,12 +264,11 @@ def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
     runner.run(job("plain", seed=3))
     runner.run(job("placed", seed=3, placement_seed=4))
     runner.run(job("other", seed=4))
-    conditions = {name: _conditions(tmp_path, name) for name in ("plain", "placed", "other")}
+    conditions = {
+        name: {line["episode_index"]: line["variations"] for line in committed(tmp_path, name)}
+        for name in ("plain", "placed", "other")
+    }
     assert conditions["placed"] == conditions["other"] != conditions["plain"]
-
-
-def _conditions(output_directory: Path, name: str) -> dict[int, dict]:
-    return {line["episode_index"]: line["variations"] for line in committed(output_directory, name)}
 
 
 # Jobs whose env slots are divided into groups: each has its environment, and policies share what can be shared.
@@ -330,8 +316,10 @@ def test_groups_are_kept_for_the_next_job_that_asks_for_the_same_and_a_single_en
     runner.run(job("first", builder))
     runner.run(job("second", builder, seed=1))
     assert len(builder.built) == 2
+    runner.run(job("smaller", builder, num_envs=3))
+    assert [(each.num_envs, each.closed) for each in builder.built] == [(2, False), (2, True), (1, False)]
     runner.run(job("single", builder, num_envs=1))
-    assert [(each.num_envs, each.closed) for each in builder.built] == [(2, True), (2, True), (1, False)]
+    assert [(each.num_envs, each.closed) for each in builder.built[2:]] == [(1, True), (1, False)]
     runner.close()
 
 

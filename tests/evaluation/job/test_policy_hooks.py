@@ -8,7 +8,6 @@ from unittest import SkipTest
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.builds import settle_served_model
@@ -25,8 +24,8 @@ from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroAct
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.testing import EnvironmentConformance
-from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.evaluation.jobs import coin_job, config_of, settings
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
 from tests.fakes_environment import episodes as own_names_episodes
 from tests.outsiders.test_another_model_behind_the_server import FIRST, OTHER, Served
 from tests.testing.one_rule import rule
@@ -113,14 +112,7 @@ class Even(PolicyBase[EvenCfg]):
 
 def test_a_policy_may_refuse_options_that_have_the_right_types():
     def resolve(number: int) -> Any:
-        job = JobConfig(
-            index=0,
-            name="a",
-            environment="reach",
-            policy_type=f"{__name__}.Even",
-            policy_config_dict={"number": number},
-            num_episodes=1,
-        )
+        job = config_of("reach", f"{__name__}.Even", policy_config_dict={"number": number})
         return resolve_jobs([job])
 
     assert resolve(2)
@@ -147,11 +139,6 @@ class Speaking(CoinEnvironment):
 
     def instruction(self, conditions):
         return f"call {conditions['coin.number']}"
-
-
-class SpeakingBuilder(CoinBuilder):
-    def build(self, config, *, num_envs, device, num_threads):
-        return Speaking(config, num_envs)
 
 
 class ReadsTask(ShrugPolicy):
@@ -182,11 +169,8 @@ class ReadsLater(ShrugPolicy):
         return super().get_action(env, observation)
 
 
-class Replays(ShrugPolicy):
-    """Plays four recorded episodes, whatever they ask for."""
-
-    def num_episodes(self):
-        return 4
+replays = shrugging(num_episodes=lambda self: 4)
+"""Plays four recorded episodes, whatever they ask for."""
 
 
 def act(observation):
@@ -194,7 +178,7 @@ def act(observation):
 
 
 def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
-    job = coin_job(builder=builder or SpeakingBuilder(), policy_class=policy_class, **config)
+    job = coin_job(builder=builder or CoinBuilder(Speaking), policy_class=policy_class, **config)
     report = JobRunner(settings(tmp_path)).run(job)
     assert report.error is None
     return report.remarks
@@ -210,7 +194,7 @@ def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_
 
 
 @pytest.mark.parametrize(
-    "policy_class", [ReadsStart, ReadsLater, Insists, Replays, ZeroActionPolicy, RandomActionPolicy]
+    "policy_class", [ReadsStart, ReadsLater, Insists, replays, ZeroActionPolicy, RandomActionPolicy]
 )
 def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
     assert remarks(tmp_path, policy_class) == ()
@@ -237,11 +221,6 @@ class OwnEnvironment(CoinEnvironment):
     try_step = restore = snapshot = _own  # pyright: ignore[reportAssignmentType]
 
 
-class OwnBuilder(CoinBuilder):
-    def build(self, config, *, num_envs, device, num_threads):
-        return OwnEnvironment(config, num_envs)
-
-
 class OwnPolicy(ShrugPolicy):
     def __init__(self, config=None) -> None:
         super().__init__(config)
@@ -262,7 +241,9 @@ def test_no_policy_is_asked_for_pictures_of_an_environment_without_a_renderer(tm
 
 
 def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
-    report = JobRunner(settings(tmp_path, pipeline=2)).run(coin_job(builder=OwnBuilder(), policy_class=OwnPolicy))
+    report = JobRunner(settings(tmp_path, pipeline=2)).run(
+        coin_job(builder=CoinBuilder(OwnEnvironment), policy_class=OwnPolicy)
+    )
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
 
 

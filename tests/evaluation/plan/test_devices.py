@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
@@ -84,10 +84,6 @@ def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
     assert_alike(tmp_path, name, RandomActionPolicy)
 
 
-def test_doing_nothing_is_the_same_everywhere(tmp_path):
-    assert_alike(tmp_path, "cartpole", ZeroActionPolicy)
-
-
 # Here MuJoCo makes its renderer, which takes seconds.
 def test_pictures_are_recorded_from_there(tmp_path):
     assert_alike(tmp_path, "reach", ScriptedPolicy, backend="mujoco", enable_cameras=True, camera_size=16)
@@ -102,10 +98,7 @@ def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on
     assert_the_same(recorded(tmp_path, "reach", again, GPU), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "network_on", "stochastic"),
-    [("cartpole", GPU, True), ("cartpole", CPU, False)],
-)
+@pytest.mark.parametrize(("name", "network_on", "stochastic"), [("cartpole", GPU, True), ("cartpole", CPU, False)])
 def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on, stochastic):
     def policy(device: torch.device) -> PolicyBase:
         config = RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic)

@@ -19,15 +19,14 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, interleaved_jobs, plan_run
+from isaaclab_arena.evaluation.planning import interleaved_jobs, plan_run
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, config_of, request_of, settings
 from tests.fakes import CoinConfig, ShrugPolicy
 from tests.machine import show_gpus
 from tests.outsiders.test_policies_written_for_arena import block
@@ -102,15 +101,8 @@ def recording(directory: Path, indices=(0, 1, 2), env_args: Mapping[str, Any] = 
 
 def played(path: Path, environment: str = "lift_object", episodes: Any = None, seed: int = 7, **more: Any) -> Job:
     options = {"replay_file_path": str(path)} | ({} if episodes is None else {"episodes": episodes})
-    config = JobConfig(
-        index=0,
-        name="again",
-        environment=environment,
-        policy_type="replay",
-        policy_config_dict=options,
-        seed=seed,
-        **more,
-    )
+    more = {"num_episodes": None, "policy_config_dict": options, "seed": seed, **more}
+    config = config_of(environment, "replay", "again", **more)
     (job,) = resolve_jobs([config])
     return job
 
@@ -172,15 +164,9 @@ def test_episodes_that_are_missing_are_told_before_anything_runs_with_the_way_ou
 def test_a_checkpoint_that_was_trained_in_another_environment_is_told(tmp_path, trained, doubts):
     directory = shutil.copytree("models/reach", tmp_path / "reach")
     (directory / "params/env.yaml").write_text(trained if isinstance(trained, str) else json.dumps(trained))
-    config = JobConfig(
-        index=0,
-        name="trained",
-        environment="reach",
-        environment_args={"action_mode": "ee_delta"},
-        policy_type="rsl_rl",
-        policy_config_dict={"checkpoint_path": str(directory)},
-        num_episodes=1,
-    )
+    options = {"checkpoint_path": str(directory)}
+    arguments = {"action_mode": "ee_delta"}
+    config = config_of("reach", "rsl_rl", environment_args=arguments, policy_config_dict=options)
     (job,) = resolve_jobs([config])
     assert [doubt.split("model_250.pt ")[1].split("; ")[0] for doubt in job.doubts] == doubts
 
@@ -285,16 +271,14 @@ def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy
 
 def task(name: str, *, entry: str = "mine") -> JobConfig:
     suite = SuiteMember(name=entry, suite="kitchen", task=name)
-    return JobConfig(
-        index=0, name=f"{entry}-{name}", environment=f"cook:{name}", policy_type="zero_action", suite=suite
-    )
+    return config_of(f"cook:{name}", name=f"{entry}-{name}", suite=suite)
 
 
 def problem(message: str, *, job: str = "mine-a", key: str | None = "environment") -> Problem:
     return Problem(message, job=job, key=key)
 
 
-ALONE = JobConfig(index=0, name="alone", environment="reach", policy_type="zero_action")
+ALONE = config_of("reach", name="alone")
 OPEN, LID = task("open"), problem("no lid")
 
 
@@ -329,9 +313,6 @@ QUESTIONS = (
 
 def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
     assert interleaved_jobs(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
-    jobs, options = tuple(TURNS_JOBS), RunOptions()
-    request = RunRequest(
-        jobs=jobs, config_hash="", source_file=None, command_line=(), options=options, questions=QUESTIONS
-    )
+    request = request_of(*TURNS_JOBS, questions=QUESTIONS)
     plan = plan_run(request, 4, ["cpu"] * 4, run_id="run", contents={})
     assert [job.rank for job in plan.jobs] == [0, 1, 2, 1]

@@ -14,14 +14,13 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, plan_run, resumed_plan
+from isaaclab_arena.evaluation.planning import plan_run, resumed_plan
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
 from tests.end_to_end.mistakes import mistaken
-from tests.evaluation.jobs import coin_job
+from tests.evaluation.jobs import coin_job, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.growth import assert_grows_linearly
 
@@ -234,13 +233,7 @@ CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
 
 def plan_of(*jobs, **options: Any) -> RunPlan:
-    request = RunRequest(
-        jobs=jobs or (coin_job("a"), coin_job("b", index=1)),
-        config_hash="abc",
-        source_file="jobs.json",
-        command_line=(),
-        options=RunOptions(**options),
-    )
+    request = request_of(*(jobs or (coin_job("a"), coin_job("b", index=1))), **options)
     return plan_run(request, CONTEXT.world_size, [str(torch.device("cpu"))], run_id="run", contents={})
 
 

@@ -10,7 +10,7 @@ TOKEN = "open sesame"
 
 
 class Socket:
-    """A listening socket and its address."""
+    """A listening socket, its address, and all that serves there."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / "policy.sock"
@@ -18,7 +18,14 @@ class Socket:
         self.listening.bind(str(path))
         self.listening.listen(16)
         self.address = ServerAddress(path=str(path), token=TOKEN)
+        self.servings: list[Serving] = []
 
     def serve(self, max_wait_s: float = 0.005, **loaders) -> Serving:
         """Serve networks, each under its name."""
-        return Serving(self.listening, loaders, max_batch=64, max_wait_s=max_wait_s, token=TOKEN)
+        self.servings.append(Serving(self.listening, loaders, max_batch=64, max_wait_s=max_wait_s, token=TOKEN))
+        return self.servings[-1]
+
+    def close(self) -> None:
+        for serving in self.servings:
+            serving.close()
+        self.listening.close()

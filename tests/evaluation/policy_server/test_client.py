@@ -10,17 +10,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation import policy_client
 from isaaclab_arena.evaluation.policy_client import ServedNetwork
 from isaaclab_arena.logs import ended_in
-from tests.evaluation.policy_server.serving import Socket
 from tests.fakes_network import RandomNetwork
 
 QUERY = {"numbers": np.ones((3, 2), np.float32), "seed": np.arange(3), "words": ["lift", "über", ""]}
-
-
-@pytest.fixture
-def place(tmp_path):
-    made = Socket(tmp_path)
-    yield made
-    made.listening.close()
 
 
 def answer_of(network: ServedNetwork, **changes) -> bytes:
@@ -28,7 +20,7 @@ def answer_of(network: ServedNetwork, **changes) -> bytes:
 
 
 def test_a_network_elsewhere_answers_as_one_here(place):
-    serving = place.serve(random=RandomNetwork)
+    place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
     assert (network.about, network.max_batch) == (RandomNetwork().about, 64)
     filled = {name: [*values, *[values[0]] * 5] for name, values in QUERY.items()}
@@ -36,11 +28,10 @@ def test_a_network_elsewhere_answers_as_one_here(place):
     assert answer_of(network) == here["action"][:3].tobytes()
     assert (network.usage.queries, network.usage.entries, network.usage.call_entries) == (1, 3, 8.0)
     network.close()
-    serving.close()
 
 
 def test_a_rank_sees_what_the_server_does_for_others_while_it_asks_and_nothing_of_before(place):
-    serving = place.serve(random=RandomNetwork)
+    place.serve(random=RandomNetwork)
     network, other = (ServedNetwork(place.address, "random") for _ in range(2))
     answer_of(other)
     answer_of(network)
@@ -53,9 +44,6 @@ def test_a_rank_sees_what_the_server_does_for_others_while_it_asks_and_nothing_o
     network.seen = None
     answer_of(network)
     assert network.usage.seen_entries == 6
-    for each in (network, other):
-        each.close()
-    serving.close()
 
 
 def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):
@@ -63,12 +51,10 @@ def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):
     network = ServedNetwork(place.address, "random")
     before = answer_of(network)
     serving.close()
-    back = threading.Timer(0.1, lambda: comes.append(place.serve(random=RandomNetwork)))
-    comes: list = []
+    back = threading.Timer(0.1, lambda: place.serve(random=RandomNetwork))
     back.start()
     assert answer_of(network) == before
     back.join()
-    comes[0].close()
 
 
 def test_the_end_of_the_rank_with_the_server_is_told_at_once(place):
@@ -109,18 +95,19 @@ def test_a_server_that_comes_back_with_another_network_is_refused(place):
     serving = place.serve(random=RandomNetwork)
     network = ServedNetwork(place.address, "random")
     serving.close()
-    serving = place.serve(random=lambda: other(slots_per_call=4))
+    place.serve(random=lambda: other(slots_per_call=4))
     with pytest.raises(PolicyLostError, match=r"came back as another one: it stated .*'slots_per_call': 4"):
         answer_of(network)
-    serving.close()
 
 
-def refuses():
-    raise ConfigError("there is no checkpoint 'a.pt'")
+NO_CHECKPOINT = ConfigError("there is no checkpoint 'a.pt'")
 
 
-def breaks():
-    raise RuntimeError("out of luck")
+def raising(error: Exception):
+    def load():
+        raise error
+
+    return load
 
 
 @pytest.mark.parametrize(
@@ -132,30 +119,27 @@ def breaks():
     ],
 )
 def test_what_cannot_be_loaded_is_said_and_others_are_served(place, key, error, words):
-    serving = place.serve(random=RandomNetwork, refuses=refuses, breaks=breaks)
+    place.serve(random=RandomNetwork, refuses=raising(NO_CHECKPOINT), breaks=raising(RuntimeError("out of luck")))
     with pytest.raises(error, match=words):
         ServedNetwork(place.address, key)
     assert ServedNetwork(place.address, "random").max_batch == 64
-    serving.close()
 
 
 @pytest.mark.parametrize("token", ["guess", "open", ""])
 def test_who_does_not_know_the_token_is_told_and_hears_no_more(place, token):
-    serving = place.serve(random=RandomNetwork)
+    place.serve(random=RandomNetwork)
     with pytest.raises(PolicyError, match="the token is wrong"):
         ServedNetwork(replace(place.address, token=token), "random")
-    serving.close()
 
 
 def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_read(place):
-    serving = place.serve(random=RandomNetwork)
+    place.serve(random=RandomNetwork)
     with place.address.connected(60.0) as connection:
         # Whether all of it fits into the pipe before the server lets go is not for us to say.
         with suppress(ConnectionError):
             policy_client.send(connection, {"hello": 1}, {"much": np.zeros(100_000)})
         with pytest.raises((EOFError, ConnectionError)):
             policy_client.received(connection, timeout_s=60.0)
-    serving.close()
 
 
 @pytest.mark.parametrize(
@@ -202,23 +186,21 @@ def test_a_silent_server_is_lost_before_the_process_ends_and_its_late_answer_is_
     place, answer_timeout_s, process_ends_s
 ):
     held = HeldNetwork()
-    serving = place.serve(held=lambda: held, random=RandomNetwork)
+    place.serve(held=lambda: held, random=RandomNetwork)
     network = ServedNetwork(place.address, "held", answer_timeout_s=answer_timeout_s)
     with ended_in(lambda: process_ends_s), pytest.raises(PolicyLostError, match="in time"):
         answer_of(network)
     held.may_answer.set()
     seeds = np.arange(3) + 9
     assert answer_of(network, seed=seeds) == answer_of(ServedNetwork(place.address, "random"), seed=seeds)
-    serving.close()
 
 
 def test_who_has_gone_is_no_longer_waited_for(place):
-    serving = place.serve(max_wait_s=20.0, random=RandomNetwork)
+    place.serve(max_wait_s=20.0, random=RandomNetwork)
     first, second = ServedNetwork(place.address, "random"), ServedNetwork(place.address, "random")
     first.close()
     answer_of(second)
     assert second.usage.queue_s < 10.0
-    serving.close()
 
 
 def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):
@@ -227,11 +209,10 @@ def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):
     def loaded(name):
         return lambda: loads.append(name) or RandomNetwork()
 
-    serving = place.serve(a=loaded("a"), b=loaded("b"))
+    place.serve(a=loaded("a"), b=loaded("b"))
     first, second = ServedNetwork(place.address, "a"), ServedNetwork(place.address, "a")
     first.close()
     ServedNetwork(place.address, "b").close()
     assert loads == ["a", "b"]
     answer_of(second)
     assert loads == ["a", "b"]
-    serving.close()

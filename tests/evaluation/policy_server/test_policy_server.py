@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isaaclab_arena.config.schema import JobConfig, PolicyServerConfig, ServerScope
+from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
@@ -25,9 +25,10 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicy
 from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible
 from tests.environments.building import build
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.evaluation.policy_server.serving import Socket
 from tests.fakes import CoinConfig, ShrugPolicy
+from tests.fakes_environment import BlindLog
 from tests.fakes_network import RandomNetwork, ServablePolicy
 
 SLOTS = 8
@@ -232,15 +233,7 @@ def refused(
     **server: Any,
 ) -> list[str]:
     config = PolicyServerConfig(shared=ServerScope.NODE, **server)
-    job = JobConfig(
-        index=0,
-        name="a",
-        environment="reach",
-        policy_type="mine",
-        num_envs=num_envs,
-        policy_config_dict=given or {},
-        policy_server=config,
-    )
+    job = config_of("reach", "mine", num_envs=num_envs, policy_config_dict=given or {}, policy_server=config)
     try:
         refuse_unshareable(policy_class, job, config, options=options)
     except ConfigError as error:
@@ -275,47 +268,21 @@ SERVER = PolicyServerConfig(shared=ServerScope.NODE)
 NUM_EPISODES = 6
 
 
-class Actions(Observer):
-    """Keeps the bits of every action, by episode."""
-
-    sees_pictures = False
-
-    def __init__(self) -> None:
-        self.of: dict[int, list[bytes]] = {}
-        self._in: dict[int, int] = {}
-
-    def on_episode_start(self, environment, starts, observation):
-        for start in starts:
-            self._in[start.env_id] = start.episode.episode_index
-            self.of[start.episode.episode_index] = []
-
-    def on_step(self, environment, transition):
-        for env_id in transition.running.nonzero().flatten().tolist():
-            self.of[self._in[env_id]].append(transition.action[env_id].numpy().tobytes())
-
-
-@pytest.fixture
-def place(tmp_path):
-    made = Socket(tmp_path)
-    yield made
-    made.listening.close()
-
-
-def played(policy: ServablePolicy, episodes, num_envs: int) -> dict[int, list[bytes]]:
+def played(policy: ServablePolicy, episodes, num_envs: int) -> dict[int, bytes]:
     """Play episodes of 12 steps, as a rank does; return the bits of their actions."""
-    watching, environment = Actions(), build("reach", num_envs=num_envs)
+    log, environment = BlindLog(), build("reach", num_envs=num_envs)
     environment.max_episode_length = 12
     asked = (Episode(job="reach", episode_index=index, seed=3) for index in episodes)
-    rollout(environment, policy, asked, [watching])
+    rollout(environment, policy, asked, [log])
     environment.close()
     policy.close()
-    return watching.of
+    return {index: actions.numpy().tobytes() for index, actions in log.actions.items()}
 
 
 @pytest.fixture(scope="module")
-def without_server() -> dict[int, list[bytes]]:
+def without_server() -> dict[int, bytes]:
     found = played(ServablePolicy(), range(NUM_EPISODES), num_envs=4)
-    assert len({*map(tuple, found.values())}) == NUM_EPISODES
+    assert len({*found.values()}) == NUM_EPISODES
     return found
 
 

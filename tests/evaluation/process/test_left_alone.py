@@ -25,16 +25,14 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.policy_server import _SET_BY_NETWORKS, AskedNetwork
 from isaaclab_arena.evaluation.process import left_alone, put_back
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.storage.ledger import ReportedStatus
-from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import CoinBuilder, CoinEnvironment, ShrugPolicy
+from tests.evaluation.jobs import coin_job, config_of, settings
+from tests.fakes import CoinBuilder, CoinEnvironment, RepeatablePolicy, ShrugPolicy
 
 SHARED: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -298,28 +296,14 @@ class RaisingEnvironment(CoinEnvironment):
         return super().step(action)
 
 
-class RaisingBuilder(CoinBuilder):
-    """Builds `RaisingEnvironment`."""
-
-    def build(self, config, *, num_envs, device, num_threads):
-        del device, num_threads
-        return RaisingEnvironment(config, num_envs)
-
-
-class Repeatable(ShrugPolicy):
-    """Says that its episodes can be repeated, so that its environment is probed."""
-
-    traits = PolicyTraits(reproducible=True)
-
-
 @pytest.mark.parametrize(
     ("policy_class", "blamed"),
-    [(ShrugPolicy, "policy 'ShrugPolicy' or environment 'coins'"), (Repeatable, "environment 'coins'")],
+    [(ShrugPolicy, "policy 'ShrugPolicy' or environment 'coins'"), (RepeatablePolicy, "environment 'coins'")],
 )
 def test_what_is_set_in_a_step_is_put_back_and_names_those_whose_code_ran(tmp_path, caplog, policy_class, blamed):
     """What was tried alone is not to be confused."""
     before = np.geterr()
-    JobRunner(settings(tmp_path)).run(coin_job(builder=RaisingBuilder(), policy_class=policy_class))
+    JobRunner(settings(tmp_path)).run(coin_job(builder=CoinBuilder(RaisingEnvironment), policy_class=policy_class))
     assert np.geterr() == before
     assert [line.partition(" has set ")[0] for line in told(caplog)] == [blamed]
 
@@ -361,14 +345,7 @@ def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_a
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "sets_on_import.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    config = JobConfig(
-        index=0,
-        name="imported",
-        environment="cartpole",
-        num_envs=1,
-        num_episodes=1,
-        policy_type="sets_on_import.Imported",
-    )
+    config = config_of("cartpole", "sets_on_import.Imported", num_envs=1)
     [job] = resolve_jobs([config])
     assert torch.get_default_dtype() == torch.float32
     assert any(

@@ -26,7 +26,7 @@ from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook
-from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
+from tests.fakes_environment import BoldPolicy, PushPolicy, ScriptedEnvironment, episodes
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU
 
@@ -34,11 +34,7 @@ NUM_ENVS, NUM_STEPS = 2, 4
 
 
 class Cramped(WarpBackend):
-    """Has no room for contacts in every third step that is tried.
-
-    Attributes:
-        num_failed: Tries that made no step.
-    """
+    """Has no room for contacts in every third step that is tried, and counts the tries that made no step."""
 
     num_tries = num_failed = 0
 
@@ -102,11 +98,7 @@ def varied(name: str, **options: Any) -> ArenaEnvironment:
 
 
 @pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("lift_object", varied),
-        pytest.param("track_motion", build, marks=pytest.mark.slow),
-    ],
+    ("name", "make"), [("lift_object", varied), pytest.param("track_motion", build, marks=pytest.mark.slow)]
 )
 def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
     name: str, make: Callable[..., ArenaEnvironment]
@@ -118,11 +110,7 @@ def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
 
 
 class LooksNowAndThen(ZeroActionPolicy):
-    """Looks at one env slot before every other step.
-
-    Attributes:
-        pictures: What it has seen.
-    """
+    """Looks at one env slot before every other step, and keeps what it has seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,18 +181,11 @@ class Tries(ScriptedEnvironment):
         return super().step(self._action)
 
 
-class Bold(PushPolicy):
-    """Asks for up to three times what its environment takes, so that records tell how often a bound was met."""
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        return 3 * super().get_action(env, observation)
-
-
 @pytest.mark.parametrize("sizes", [(3,), (2, 1)])
 def test_observers_are_shown_no_step_that_was_not_made(sizes: tuple[int, ...]):
     notebooks = Notebook(), Notebook()
     for environment, notebook in zip((ScriptedEnvironment, Tries), notebooks, strict=True):
-        groups = [EnvGroup(environment=environment(size), policy=Bold()) for size in sizes]
+        groups = [EnvGroup(environment=environment(size), policy=BoldPolicy()) for size in sizes]
         pipelined_rollout(groups, episodes(9), [notebook])
     assert notebooks[0].lines == notebooks[1].lines
     assert repr(notebooks[0].records) == repr(notebooks[1].records)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
@@ -26,12 +25,7 @@ from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, Scrip
 
 
 class Elsewhere(ScriptedEnvironment, Background):
-    """Says that its resets are made in other processes, and notes what it is asked for.
-
-    Attributes:
-        steps_while_starting: See `Background`.
-        said: What was asked, in order: ``begin``, ``finish`` with env slots, ``step``.
-    """
+    """Says that its resets are made in other processes, and notes in `said` what it is asked for, in order."""
 
     steps_while_starting = 2
 
@@ -294,14 +288,6 @@ def answered(*, finished: bool | None) -> PolicyAnswer:
     """Answers of a policy for one env slot."""
     done = None if finished is None else torch.tensor([finished])
     return PolicyAnswer(action=torch.zeros(1, 1), finished=done, unusable=torch.tensor([False]))
-
-
-@pytest.mark.parametrize(("terminated", "truncated", "diverged", "finished"), list(product(BOTH, repeat=4)))
-def test_any_reason_ends_an_episode_and_none_leaves_it(terminated, truncated, diverged, finished):
-    running = under_way()
-    last = step(terminated=terminated, truncated=truncated, success=False, diverged=diverged)
-    over = running.over(answered(finished=finished), last, max_length=10)
-    assert bool(over) is (terminated or truncated or diverged or finished)
 
 
 def test_an_env_slot_that_rests_does_not_end_again():

@@ -52,7 +52,7 @@ from tests.environments.failing_experts import (
 )
 from tests.environments.meddling import Meddle, Meddled, balance_pole, glide, put_pole, spin
 from tests.fakes import Notebook
-from tests.fakes_environment import SOLVED_LENGTHS, PushPolicy, ScriptedEnvironment, SolvedEnvironment
+from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, SolvedEnvironment
 from tests.fakes_environment import episodes as push_episodes
 
 _STILL = ((0.0, 0.0, 0.0), 0.0, 1)
@@ -166,27 +166,6 @@ class KeptMoments(Observer):
         self.facts = environment.task.facts(self.moments, record.env_id)
 
 
-def test_events_and_progress_are_the_same_for_any_number_of_env_slots():
-    one, two = (play(build("lift_object", num_envs=size), ScriptedPolicy(), 2, seed=3).records for size in (1, 2))
-    assert {index: each.events for index, each in one.items()} == {index: each.events for index, each in two.items()}
-    assert all((each.events.progress == 1) == (each.outcome is Outcome.SUCCESS) for each in one.values() if each.events)
-
-
-class Moved(Observer):
-    """Keeps the episodes that made a step."""
-
-    def __init__(self) -> None:
-        self.starts: dict[tuple[Environment, int], int] = {}
-        self.indices: set[int] = set()
-
-    def on_episode_start(self, environment, starts, observation) -> None:
-        self.starts |= {(environment, each.env_id): each.episode.episode_index for each in starts}
-
-    def on_step(self, environment, transition) -> None:
-        running = torch.nonzero(transition.running).flatten().tolist()
-        self.indices |= {self.starts[environment, env_id] for env_id in running}
-
-
 NUM_EPISODES = 40
 
 
@@ -201,9 +180,9 @@ def in_turns(make: type[ScriptedEnvironment], *observers: Observer) -> None:
 
 @pytest.mark.parametrize("drive", [one_after_the_other, in_turns])
 def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(drive):
-    usual, notebook, moved = Notebook(), Notebook(), Moved()
+    usual, notebook, log = Notebook(), Notebook(), ActionLog()
     drive(ScriptedEnvironment, usual)
-    drive(SolvedEnvironment, notebook, moved)
+    drive(SolvedEnvironment, notebook, log)
     expected = {record.episode.episode_index: record for record in usual.records}
     found = {record.episode.episode_index: record for record in notebook.records}
     assert sorted(found) == sorted(expected) == list(range(NUM_EPISODES))
@@ -216,7 +195,7 @@ def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(
         else:
             before = dataclasses.replace(expected[index], env_id=record.env_id)
             assert repr(record) == repr(before)
-    assert moved.indices == found.keys() - solved
+    assert {index for index, made in log.actions.items() if len(made)} == found.keys() - solved
 
 
 def test_where_steps_decide_and_every_start_is_solved_the_job_ends_as_an_error():
@@ -336,7 +315,7 @@ def test_the_trained_policies_succeed_and_nothing_throws_them_back(task):
 
 
 @pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
-def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
+def test_events_and_progress_are_the_same_for_any_number_of_env_slots(task):
     alone, together = (
         {record.episode.episode_index: record.events for record, _ in played(task, "random", num_envs=number)}
         for number in (1, 2)

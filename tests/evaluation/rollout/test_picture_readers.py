@@ -7,34 +7,14 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.rollout import EnvGroup, Readers, next_starts, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.rollout import Readers, next_starts, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
-from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
-
-
-class Log(Observer):
-    """Keeps the actions of every finished episode, by its index; env slots are those of the environment."""
-
-    sees_pictures = False
-
-    def __init__(self) -> None:
-        self.actions: dict[int, torch.Tensor] = {}
-        self._underway: dict[tuple[Environment, int], list[torch.Tensor]] = {}
-
-    def on_episode_start(self, environment, starts, observation) -> None:
-        self._underway.update({(environment, start.env_id): [] for start in starts})
-
-    def on_step(self, environment, transition) -> None:
-        for env_id in torch.nonzero(transition.running).flatten().tolist():
-            self._underway[environment, env_id].append(transition.action[env_id].clone())
-
-    def on_episode_end(self, environment, record) -> None:
-        self.actions[record.episode.episode_index] = torch.stack(self._underway.pop((environment, record.env_id)))
+from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes, groups_of
 
 
 class Looks(PolicyBase[None]):
@@ -84,7 +64,7 @@ class NeverLooks(PushPolicy):
 
 def played(policy: PolicyBase, *, num_envs: int = 3, lazily: bool = True, watches: Sequence[Observer] = ()):
     """Return the actions of nine episodes, and how many pictures were drawn on demand."""
-    real, log = ScriptedEnvironment(num_envs, cameras=True), Log()
+    real, log = ScriptedEnvironment(num_envs, cameras=True), BlindLog()
     environment = DrawnOnDemand(real) if lazily else real
     rollout(environment, policy, episodes(9), [log, *watches])
     return log.actions, environment.pictures_drawn if isinstance(environment, DrawnOnDemand) else 0
@@ -174,12 +154,9 @@ def test_a_class_that_acts_otherwise_than_its_base_sees_all_whatever_its_base_an
 
 
 def test_groups_that_take_turns_announce_for_themselves():
-    log = Log()
-    groups = [
-        EnvGroup(environment=DrawnOnDemand(ScriptedEnvironment(size, cameras=True)), policy=LooksEverySecondStep())
-        for size in (2, 1)
-    ]
-    pipelined_rollout(groups, episodes(9), [log])
+    log = BlindLog()
+    environments = [DrawnOnDemand(ScriptedEnvironment(size, cameras=True)) for size in (2, 1)]
+    pipelined_rollout(groups_of(environments, LooksEverySecondStep), episodes(9), [log])
     assert_same(log.actions, played(LooksEverySecondStep(), lazily=False)[0])
 
 
@@ -295,7 +272,7 @@ def test_what_somebody_wanted_is_counted_whatever_is_drawn():
     for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
         environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
         watch = Stopwatch()
-        readers = Readers(environment, policy, [Log(), *([Observer()] if eager else [])], watch)
+        readers = Readers(environment, policy, [BlindLog(), *([Observer()] if eager else [])], watch)
         pending = iter(episodes(3))
         readers.before_reset(next_starts(environment, [0, 2] if looked_at == 2 else [0, 1, 2], pending))
         assert watch.pictures_looked_at == looked_at

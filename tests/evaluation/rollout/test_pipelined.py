@@ -6,20 +6,17 @@ import time
 from typing import Protocol
 
 import pytest
-import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes, pipelined_rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.policy import PolicyTraits
 from tests.evaluation.rollout.test_rollout import episodes, toss
-from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
-from tests.fakes_environment import PushPolicy, ScriptedEnvironment
-from tests.fakes_environment import episodes as push_episodes
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy, SurePolicy, shrugging
+from tests.fakes_environment import groups_of
 
 SOON_S = 20.0
 """Longer than anything here takes, and short enough for a test that would otherwise hang."""
@@ -42,38 +39,6 @@ def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
     assert (result.finished_episodes, result.cut_episodes) == (20, 0)
     num_steps = sum(transition.num_running for transition in notebook.transitions)
     assert num_steps == sum(record.length for record in notebook.records)
-
-
-class Trajectories(Observer):
-    """Keeps what each episode saw and did."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, list[torch.Tensor]] = {}
-        self._episodes: dict[tuple[Environment, int], int] = {}
-
-    def on_episode_start(self, environment, starts, observation) -> None:
-        for start in starts:
-            self._episodes[environment, start.env_id] = start.episode.episode_index
-
-    def on_step(self, environment, transition) -> None:
-        for env_id in torch.nonzero(transition.running).flatten().tolist():
-            seen = transition.observation["policy"]["position"][env_id]
-            together = torch.cat([seen, transition.action[env_id], transition.step.reward[env_id, None]])
-            self.steps.setdefault(self._episodes[environment, env_id], []).append(together)
-
-
-def trajectories(*sizes: int) -> dict[int, torch.Tensor]:
-    observer = Trajectories()
-    groups = [EnvGroup(environment=ScriptedEnvironment(size), policy=PushPolicy()) for size in sizes]
-    pipelined_rollout(groups, push_episodes(30), [observer])
-    return {index: torch.stack(steps) for index, steps in observer.steps.items()}
-
-
-def test_an_episode_is_the_same_in_whichever_group_it_runs():
-    alone, divided = trajectories(6), trajectories(3, 3)
-    assert alone.keys() == divided.keys()
-    for index, steps in alone.items():
-        assert torch.equal(steps.nan_to_num(), divided[index].nan_to_num())
 
 
 class Meeting:
@@ -126,10 +91,6 @@ def test_the_policy_acts_for_one_group_while_another_is_simulated():
     assert meeting.num_meetings == 5
 
 
-class Alone(ShrugPolicy):
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
-
-
 class Gate(CoinEnvironment):
     """Its first step takes until others have finished episodes."""
 
@@ -160,13 +121,13 @@ class Opener(Observer):
 
 def test_a_group_does_not_wait_for_a_slower_one_where_the_policy_answers_each_episode_by_itself():
     opens, notebook = threading.Event(), Notebook()
-    environments = [Gate(opens), CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=3), 1)]
-    groups = [EnvGroup(environment=each, policy=Alone()) for each in environments]
+    quick = CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=3), 1)
+    groups = groups_of((Gate(opens), quick), SurePolicy)
     pipelined_rollout(groups, episodes(6), [notebook, Opener(opens, num_episodes=5)])
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(6))
 
 
-@pytest.mark.parametrize(("policy", "max_steps"), [(ShrugPolicy, None), (Alone, 40)])
+@pytest.mark.parametrize(("policy", "max_steps"), [(ShrugPolicy, None), (SurePolicy, 40)])
 def test_groups_take_turns_in_a_fixed_order_where_what_comes_out_could_depend_on_it(policy, max_steps):
     order = []
 
@@ -176,25 +137,22 @@ def test_groups_take_turns_in_a_fixed_order_where_what_comes_out_could_depend_on
 
     environments = [Slow(CoinConfig(success_rate=0.0, failure_step=3), 1), CoinEnvironment(CoinConfig(), 1)]
     environments[0].pause_s = 0.02
-    groups = [EnvGroup(environment=each, policy=policy()) for each in environments]
-    pipelined_rollout(groups, episodes(2), [Order()], limits=RolloutLimits(max_steps=max_steps))
+    pipelined_rollout(
+        groups_of(environments, policy), episodes(2), [Order()], limits=RolloutLimits(max_steps=max_steps)
+    )
     assert order[:4] == [0, 1, 0, 1]
 
 
 def test_policies_and_observers_are_called_in_the_thread_of_the_caller_only():
     called_in = set()
 
-    def note(self, *_) -> None:
+    def note(*_) -> None:
         called_in.add(threading.get_ident())
 
-    class Noted(ShrugPolicy):
-        def get_action(self, env, observation):
-            note(self)
-            return super().get_action(env, observation)
-
+    noted = shrugging(note)
     names = ("on_episode_start", "on_step", "on_episode_end")
     observer = type("Noting", (Observer,), dict.fromkeys(names, note))()
-    pipelined_rollout(coin_groups(2, 2, policies=[Noted(), Noted()]), episodes(9), [observer])
+    pipelined_rollout(coin_groups(2, 2, policies=[noted(), noted()]), episodes(9), [observer])
     assert called_in == {threading.get_ident()}
 
 
@@ -216,10 +174,7 @@ class Slow(CoinEnvironment):
 
 def test_what_a_step_raises_ends_the_rollout_when_no_other_step_is_under_way():
     slow = Slow(CoinConfig(), 2)
-    groups = [
-        EnvGroup(environment=Explodes(CoinConfig(), 2), policy=ShrugPolicy()),
-        EnvGroup(environment=slow, policy=ShrugPolicy()),
-    ]
+    groups = groups_of((Explodes(CoinConfig(), 2), slow), ShrugPolicy)
     with pytest.raises(RuntimeError, match="the table fell over"):
         pipelined_rollout(groups, episodes(9), [])
     assert not slow.is_stepping
@@ -259,14 +214,14 @@ class Elsewhere(CoinEnvironment, Background):
         return CoinEnvironment.step(self, self._action)
 
 
-@pytest.mark.parametrize("policy", [ShrugPolicy, Alone])
+@pytest.mark.parametrize("policy", [ShrugPolicy, SurePolicy])
 def test_steps_that_are_made_elsewhere_need_no_thread(policy):
     class Counts(Observer):
         def on_step(self, environment, transition) -> None:
             threads.update(thread.name for thread in threading.enumerate())
 
     notebook, threads = Notebook(), set()
-    groups = [EnvGroup(environment=Elsewhere(CoinConfig(), size), policy=policy()) for size in (4, 3)]
+    groups = groups_of((Elsewhere(CoinConfig(), size) for size in (4, 3)), policy)
     pipelined_rollout(groups, episodes(20), [notebook, Counts()])
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(20))
     assert sum(bool(record.success) for record in notebook.records) == sum(toss(index) for index in range(20))
@@ -276,7 +231,7 @@ def test_steps_that_are_made_elsewhere_need_no_thread(policy):
 def test_a_group_does_not_wait_for_a_slower_one_whose_steps_are_made_elsewhere():
     config, notebook = CoinConfig(success_rate=0.0, failure_step=1), Notebook()
     slow, quick = Elsewhere(config, 1, is_quick=False), Elsewhere(config, 1)
-    groups = [EnvGroup(environment=each, policy=Alone()) for each in (slow, quick)]
+    groups = groups_of((slow, quick), SurePolicy)
     pipelined_rollout(groups, episodes(6), [notebook, Opener(slow, num_episodes=5)])
     assert [record.episode.episode_index for record in notebook.records] == [1, 2, 3, 4, 5, 0]
 
@@ -287,7 +242,7 @@ def test_a_step_of_ones_own_around_an_environment_whose_steps_are_made_elsewhere
             return CoinEnvironment.step(self, action)
 
     environments = [Own(CoinConfig(), 1), Own(CoinConfig(), 1)]
-    pipelined_rollout([EnvGroup(environment=each, policy=Alone()) for each in environments], episodes(9), [])
+    pipelined_rollout(groups_of(environments, SurePolicy), episodes(9), [])
     assert [each.num_begun for each in environments] == [0, 0]
 
 
@@ -297,7 +252,7 @@ def test_what_was_begun_elsewhere_is_finished_when_another_step_raises():
             raise RuntimeError("the table fell over")
 
     other = Elsewhere(CoinConfig(), 1)
-    groups = [EnvGroup(environment=each, policy=ShrugPolicy()) for each in (Falls(CoinConfig(), 1), other)]
+    groups = groups_of((Falls(CoinConfig(), 1), other), ShrugPolicy)
     with pytest.raises(RuntimeError, match="the table fell over"):
         pipelined_rollout(groups, episodes(9), [])
     assert other.num_begun == other.num_finished == 1
@@ -351,10 +306,3 @@ def test_env_slots_that_may_be_used_are_shared_among_the_groups():
     slots, groups = Slots(), coin_groups(4, 4)
     pipelined_rollout(groups, episodes(20), [slots], limits=RolloutLimits(max_envs=3))
     assert slots.used == {(groups[0].environment, 0), (groups[0].environment, 1), (groups[1].environment, 0)}
-
-
-@pytest.mark.parametrize(
-    ("num_envs", "num_groups", "sizes"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 2, [1, 0]), (5, 1, [5])]
-)
-def test_env_slots_are_divided_as_equally_as_can_be(num_envs, num_groups, sizes):
-    assert group_sizes(num_envs, num_groups) == sizes

@@ -15,11 +15,12 @@ from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollo
 from isaaclab_arena.evaluation.running_episodes import checked_answer, unsound_slots
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import CAMERAS_OFF, ArraySpec, SideBySide
 from tests.environments.gym.gym_running import IN_WORKERS, run
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
-from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, SolvedEnvironment, episodes
+from tests.fakes_environment import ActionLog, BoldPolicy, PushPolicy, ScriptedEnvironment, SolvedEnvironment, episodes
 
 # What a policy answers is taken if it can be meant, and refused by name if not.
 
@@ -152,13 +153,6 @@ class Same(PolicyBase[None]):
         return torch.tensor([self.action]).repeat(env.num_envs, 1)
 
 
-class Bold(PushPolicy):
-    """Asks for up to three times what the environment of these tests takes."""
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        return 3 * super().get_action(env, observation)
-
-
 class InPlace(ScriptedEnvironment):
     """Clips the tensor that it is given."""
 
@@ -166,10 +160,16 @@ class InPlace(ScriptedEnvironment):
         return super().step(action.clamp_(-0.5, 0.5))
 
 
-def shares(environment: ScriptedEnvironment, policy: PolicyBase, number: int = 10, *more) -> dict[int, float | None]:
+def played(environment: Environment, policy: PolicyBase, number: int = 24, *more: Observer) -> dict[int, EpisodeRecord]:
+    """Play some episodes, and return their records."""
     notebook = Notebook()
     rollout(environment, policy, episodes(number), [notebook, *more])
-    return {record.episode.episode_index: record.saturated_action_share for record in notebook.records}
+    return {record.episode.episode_index: record for record in notebook.records}
+
+
+def shares(environment: Environment, policy: PolicyBase, number: int = 10, *more: Observer) -> dict[int, float | None]:
+    found = played(environment, policy, number, *more)
+    return {index: record.saturated_action_share for index, record in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -211,17 +211,17 @@ def test_an_entry_counts_by_the_bounds_that_it_has(low, high, action, share):
 
 def test_an_episode_has_the_share_of_its_own_steps():
     log = ActionLog()
-    found = shares(ScriptedEnvironment(4), Bold(), 40, log)
+    found = shares(ScriptedEnvironment(4), BoldPolicy(), 40, log)
     expected = {index: float(((action <= -1) | (action >= 2)).double().mean()) for index, action in log.actions.items()}
     assert found == pytest.approx(expected)
     assert len(set(found.values())) > 5
 
 
 def test_the_share_is_the_same_for_any_env_slots_and_groups():
-    alone = shares(ScriptedEnvironment(1), Bold(), 30)
-    assert shares(ScriptedEnvironment(7), Bold(), 30) == alone
+    alone = shares(ScriptedEnvironment(1), BoldPolicy(), 30)
+    assert shares(ScriptedEnvironment(7), BoldPolicy(), 30) == alone
     notebook = Notebook()
-    groups = [EnvGroup(environment=ScriptedEnvironment(size), policy=Bold()) for size in (3, 2)]
+    groups = [EnvGroup(environment=ScriptedEnvironment(size), policy=BoldPolicy()) for size in (3, 2)]
     pipelined_rollout(groups, episodes(30), [notebook])
     assert {each.episode.episode_index: each.saturated_action_share for each in notebook.records} == alone
 
@@ -231,9 +231,8 @@ def test_an_environment_that_clips_the_tensor_it_is_given_changes_nothing():
 
 
 def test_an_episode_without_a_step_has_no_share():
-    notebook = Notebook()
-    rollout(SolvedEnvironment(2), Bold(), episodes(30), [notebook])
-    told = {(record.length == 0, record.saturated_action_share is None) for record in notebook.records}
+    records = played(SolvedEnvironment(2), BoldPolicy(), 30).values()
+    told = {(record.length == 0, record.saturated_action_share is None) for record in records}
     assert told == {(True, True), (False, False)}
 
 
@@ -276,10 +275,7 @@ SPOILED_LENGTHS = (3, 5)
 class SpoiledEnvironment(ScriptedEnvironment):
     """The same, without saying so, of which episodes of `SPOILED_LENGTHS` show NaN or infinity, or earn it.
 
-    Args:
-        num_envs: Number of env slots.
-        spoiled: ``start``, ``step`` (the second) or ``reward`` (of the second step).
-        number: What is shown or earned there.
+    That comes at their ``start``, in their second ``step`` or as its ``reward``.
     """
 
     def __init__(self, num_envs: int, spoiled: str, number: float = torch.nan) -> None:
@@ -311,12 +307,6 @@ class StrictPolicy(PolicyBase[None]):
     def get_action(self, env, observation):
         assert all(bool(torch.isfinite(part).all()) for part in observation["policy"].values())
         return observation["policy"]["position"].clamp(-1.0, 1.0)
-
-
-def played(environment: ScriptedEnvironment, policy: PolicyBase) -> dict[int, EpisodeRecord]:
-    notebook = Notebook()
-    rollout(environment, policy, episodes(24), [notebook])
-    return {record.episode.episode_index: record for record in notebook.records}
 
 
 @pytest.mark.parametrize("policy", [PushPolicy(), StrictPolicy()], ids=["blind", "sees"])

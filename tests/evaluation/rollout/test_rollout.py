@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from functools import cache
 from itertools import count
 
@@ -20,11 +21,15 @@ def toss(index: int, seed: int = 0, rate: float = 0.5) -> bool:
     return Episode(job="coins", episode_index=index, seed=seed).conditions_generator().random() < rate
 
 
-def run(num_envs: int, number: int, config: CoinConfig | None = None, **options):
-    notebook, policy = Notebook(), ShrugPolicy()
+def run(num_envs: int, planned: int | Iterable[Episode], config: CoinConfig | None = None, policy=None, **options):
+    notebook, policy = Notebook(), policy or ShrugPolicy()
     environment = CoinEnvironment(config or CoinConfig(), num_envs)
-    result = rollout(environment, policy, episodes(number), [notebook], **options)
+    asked = episodes(planned) if isinstance(planned, int) else planned
+    result = rollout(environment, policy, asked, [notebook], **options)
     return result, notebook, policy
+
+
+HEADS, TAILS = CoinConfig(success_rate=1.0), CoinConfig(success_rate=0.0)
 
 
 @cache
@@ -81,17 +86,14 @@ def test_diverged_physics_is_an_error_and_never_a_success_and_the_others_go_on()
 
 def test_a_step_limit_cuts_the_episodes_under_way_and_counts_them():
     endless = (Episode(job="coins", episode_index=index, seed=0) for index in count())
-    notebook = Notebook()
-    result = rollout(
-        CoinEnvironment(CoinConfig(), 4), ShrugPolicy(), endless, [notebook], limits=RolloutLimits(max_steps=150)
-    )
+    result, notebook, _ = run(4, endless, limits=RolloutLimits(max_steps=150))
     assert len(notebook.transitions) == 150
     assert result.cut_episodes == 4
     assert result.finished_episodes == len(notebook.records)
 
 
 def test_no_episode_is_started_on_the_last_step():
-    result, notebook, _ = run(1, 5, CoinConfig(success_rate=1.0), limits=RolloutLimits(max_steps=10))
+    result, notebook, _ = run(1, 5, HEADS, limits=RolloutLimits(max_steps=10))
     assert result.finished_episodes == 1
     assert result.cut_episodes == 0
     assert notebook.lines == ["start 0 in 0", "end 0 in 0"]
@@ -128,8 +130,8 @@ def test_an_episode_that_takes_too_long_is_an_error_and_its_env_slot_takes_the_n
 
 
 def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
-    limits, config = RolloutLimits(episode_timeout_s=0.95), CoinConfig(success_rate=1.0)
-    _, notebook, _ = run(1, 1, config, limits=limits, stopwatch=TenthsOfASecond())
+    limits = RolloutLimits(episode_timeout_s=0.95)
+    _, notebook, _ = run(1, 1, HEADS, limits=limits, stopwatch=TenthsOfASecond())
     assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
 
 
@@ -200,8 +202,7 @@ def test_a_policy_that_has_finished_ends_its_episode():
         def finished(self):
             return torch.tensor([self.num_calls % 4 == 0])
 
-    notebook = Notebook()
-    rollout(CoinEnvironment(CoinConfig(success_rate=0.0), 1), Brief(), episodes(2), [notebook])
+    _, notebook, _ = run(1, 2, TAILS, Brief())
     assert [(record.length, record.termination) for record in notebook.records] == [(4, "policy_finished")] * 2
     assert {record.outcome for record in notebook.records} == {Outcome.FAILURE}
 
@@ -218,7 +219,7 @@ def test_a_policy_that_has_finished_ends_its_episode():
 def test_a_bad_answer_of_a_hook_is_the_policys_error(hook, answer, told):
     policy = type("Confused", (ShrugPolicy,), {hook: lambda self, *_: answer})()
     with pytest.raises(PolicyError, match=f"{hook} .*{told}"):
-        rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
+        run(3, 3, policy=policy)
 
 
 def test_what_a_policy_does_to_its_observation_stays_with_it():
@@ -228,8 +229,7 @@ def test_what_a_policy_does_to_its_observation_stays_with_it():
             observation["policy"].pop("heads")
             return super().get_action(env, observation)
 
-    notebook = Notebook()
-    rollout(CoinEnvironment(CoinConfig(success_rate=1.0), 1), Vandal(), episodes(1), [notebook])
+    _, notebook, _ = run(1, 1, HEADS, Vandal())
     seen = [transition.observation["policy"] for transition in notebook.transitions]
     assert [int(terms["clock"]) for terms in seen] == list(range(10))
     assert all("heads" in terms for terms in seen)
@@ -243,8 +243,7 @@ def test_an_action_is_copied_so_that_a_policy_may_reuse_its_buffer():
             self.num_calls += 1
             return self.buffer.fill_(self.num_calls)
 
-    notebook = Notebook()
-    rollout(CoinEnvironment(CoinConfig(success_rate=1.0), 1), Reuses(), episodes(1), [notebook])
+    _, notebook, _ = run(1, 1, HEADS, Reuses())
     assert [int(transition.action[0, 0]) for transition in notebook.transitions] == list(range(1, 11))
 
 
@@ -270,6 +269,6 @@ def test_a_policy_written_for_arena_runs_unchanged():
             self.resets.append(env_ids.tolist() if env_ids is not None else None)
 
     policy = ArenaStyle.from_dict({})
-    rollout(CoinEnvironment(CoinConfig(), 2), policy, episodes(3), [])
+    run(2, 3, policy=policy)
     assert policy.resets[0] == [0, 1]
     assert len(policy.resets) == 2

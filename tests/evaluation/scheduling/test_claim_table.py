@@ -12,6 +12,7 @@ from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
 from isaaclab_arena.interfaces.episode import of_ranges
 from isaaclab_arena.storage.ledger import JobState
 from tests.evaluation.jobs import coin_job
+from tests.fakes import Clock
 from tests.results.evidence import attempt
 
 # Tables of claims, one per rank, over one directory; each looks at the others' status files by a clock of the test.
@@ -21,14 +22,6 @@ MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)
 LEASE_S = 30.0
 CLAIMS = "claims/attempt_1"
 ENDED = (RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -214,12 +207,6 @@ def dies(under: Suspects, death: Death, claim: Claim = CLAIM, *, ended=(), num_m
     return under.die(death, [claim.key], lambda _: frozenset(ended), num_machines=num_machines)
 
 
-def played_alone(under: Suspects, rank: int, index: int) -> list[Blamed]:
-    """Let a rank die that plays a suspect with nothing beside it."""
-    under.begin(rank, under.give(CLAIM), index, index)
-    return dies(under, death(rank))
-
-
 def test_no_episode_is_to_blame_as_long_as_another_one_may_have_done_it():
     under = suspects()
     for rank in range(5):
@@ -235,7 +222,9 @@ def test_an_episode_that_ended_begins_with_a_clean_slate():
         dies(under, death(rank))
     assert under.give(Claim(job_index=0, piece=0, committed=((6, 8),))).suspects == ()
     assert under.pieces(0) == frozenset()
-    assert played_alone(under, 2, 7) == []
+    # It is played alone now.
+    under.begin(2, under.give(CLAIM), 7, 7)
+    assert dies(under, death(2)) == []
 
 
 def test_a_rank_that_played_nothing_makes_nothing_suspect():

@@ -18,19 +18,11 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobState, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import CoinConfig, Notebook, ShrugPolicy
+from tests.fakes import Clock, CoinConfig, Notebook, ShrugPolicy
 from tests.results.evidence import attempt
 
 LEASE_S = 30.0
 SHORT = CoinConfig(success_step=2, failure_step=4)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class World:
@@ -216,16 +208,23 @@ def test_several_ranks_share_one_job(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("jobs", "slots"),
+    ("lengths", "world_size", "num_envs", "slots"),
     [
-        (jobs_of(64, num_envs=64), 8),
-        (jobs_of(*[64] * 8, num_envs=64), 64),
+        ([64], 8, 64, 8),
+        ([64] * 8, 8, 64, 64),
+        ([64] * 40, 8, 64, 64),
+        ([90, 1, 1], 8, 64, 30),
+        ([10, 1], 8, 64, 3),
+        ([10, 1], 9, 64, 2),
+        ([1000], 8, 4, 4),
+        ([3], 8, 4, 1),
         # It cannot be shared.
-        ((coin_job("steps", num_steps=20),), 64),
+        ([], 8, 64, 64),
     ],
 )
-def test_the_first_rank_leaves_slots_for_the_others(tmp_path, jobs, slots):
-    assert task_of(World(tmp_path, jobs, world_size=8).queue(0)).max_envs(64) == slots
+def test_the_first_rank_leaves_slots_for_the_others(tmp_path, lengths, world_size, num_envs, slots):
+    jobs = jobs_of(*lengths) or (coin_job("steps", num_steps=20),)
+    assert task_of(World(tmp_path, jobs, world_size=world_size).queue(0)).max_envs(num_envs) == slots
 
 
 def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):

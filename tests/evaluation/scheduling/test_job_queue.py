@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation.claims import (
-    Measured,
-    Measurements,
-    OpenWork,
-    choose,
-    expected_s,
-    order_of_work,
-    slots_to_use,
-)
+from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
 from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
@@ -264,25 +256,3 @@ def test_work_takes_as_long_as_what_was_measured_of_it_of_its_kind_or_of_all(kno
     for index, what in known:
         measurements.add(index, what)
     assert expected_s(measurements.of(job), **left) == pytest.approx(takes_s)
-
-
-@pytest.mark.parametrize(
-    ("num_envs", "open_episodes", "world_size", "unfinished_jobs", "slots"),
-    [
-        (64, 64, 8, 1, 8),
-        (64, 64, 8, 8, 64),
-        (64, 64, 8, 40, 64),
-        (64, 90, 8, 3, 30),
-        (64, 10, 8, 2, 3),
-        (64, 10, 9, 2, 2),
-        (64, 1, 8, 1, 1),
-        (4, 1000, 8, 1, 4),
-        (4, 3, 8, 1, 1),
-        (4, 0, 8, 0, 1),
-    ],
-)
-def test_a_rank_leaves_room_for_those_that_may_join_it(num_envs, open_episodes, world_size, unfinished_jobs, slots):
-    assert (
-        slots_to_use(num_envs, open_episodes=open_episodes, world_size=world_size, unfinished_jobs=unfinished_jobs)
-        == slots
-    )

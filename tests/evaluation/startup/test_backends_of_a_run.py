@@ -11,21 +11,20 @@ import pytest
 import torch
 
 from isaaclab_arena import ConfigError
-from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.run_start import StartedRun, start_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import attempt_numbers, read_run_plan, write_run_plan
 from isaaclab_arena.training.training_run import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
-from tests.evaluation.jobs import coin_job, settings
+from tests.evaluation.jobs import coin_job, config_of, request_of, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
 from tests.training.learning import small_config
 
@@ -76,16 +75,6 @@ def job_of(builder: TossBuilder, name: str = "coins", *, backend: str = "auto", 
     return coin_job(name, builder=builder, environment=TossConfig(backend=backend), **config)
 
 
-def request_of(*jobs: Job, output_directory: Path, **options: Any) -> RunRequest:
-    return RunRequest(
-        jobs=jobs,
-        config_hash="abc",
-        source_file=None,
-        command_line=(),
-        options=RunOptions(output_dir=str(output_directory), **options),
-    )
-
-
 def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
     """Let ranks, which are threads here, begin a run; return what each of them then knows."""
 
@@ -115,7 +104,7 @@ def planned(directory: Path) -> dict[str, str | None]:
 def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, builder, options):
     # The second is a job of the same environment, the third one of another number of env slots.
     jobs = [job_of(builder, "a"), job_of(builder, "b", index=1, seed=3), job_of(builder, "c", index=2, num_envs=8)]
-    request = request_of(*jobs, output_directory=tmp_path / "out", **options)
+    request = request_of(*jobs, output_dir=str(tmp_path / "out"), **options)
     started = start_on(GPUS, request)
     assert [backends_of(each, request) for each in started] == [["warp", "warp", "mujoco"]] * 2
     assert builder.measured == [(4, "cuda:0"), (8, "cuda:0")]
@@ -126,17 +115,17 @@ def test_a_head_without_a_gpu_measures_nothing_for_its_ranks_and_says_what_they_
     tmp_path, builder, monkeypatch, caplog
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
     assert [backends_of(each, request) for each in start_on(GPUS, request)] == [["mujoco"]] * 2
     assert builder.measured == []
     assert "'backend: warp'" in caplog.text
 
 
 def test_a_run_that_goes_on_measures_nothing_and_keeps_its_backend(tmp_path, builder):
-    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
     start_on(GPUS, request)
     builder.measured.append((0, "so that the next answer would be another"))
-    again = request_of(job_of(builder), output_directory=tmp_path / "out", resume="")
+    again = request_of(job_of(builder), output_dir=str(tmp_path / "out"), resume="")
     for devices in (GPUS, ("cuda:0",)):
         assert [backends_of(each, again) for each in start_on(devices, again)] == [["warp"]] * len(devices)
     assert len(builder.measured) == 2
@@ -145,13 +134,13 @@ def test_a_run_that_goes_on_measures_nothing_and_keeps_its_backend(tmp_path, bui
 @pytest.mark.parametrize(("is_earlier_version", "device"), [(False, "cuda:0"), (True, "cpu")])
 def test_what_began_on_the_cpu_stays_mujocos_where_there_is_a_gpu(tmp_path, builder, is_earlier_version, device):
     directory = tmp_path / "out"
-    start_on(["cpu"], request_of(job_of(builder), output_directory=directory))
+    start_on(["cpu"], request_of(job_of(builder), output_dir=str(directory)))
     for path in [directory / "run.json", directory / "attempts" / "attempt_1.json"] * is_earlier_version:
         content = json.loads(path.read_text())
         for job in content["jobs"]:
             del job["backend"]
         path.write_text(json.dumps(content))
-    again = request_of(job_of(builder), output_directory=directory, resume="")
+    again = request_of(job_of(builder), output_dir=str(directory), resume="")
     [started] = start_on([device], again)
     assert backends_of(started, again) == ["mujoco"]
     assert not builder.measured
@@ -159,7 +148,7 @@ def test_what_began_on_the_cpu_stays_mujocos_where_there_is_a_gpu(tmp_path, buil
 
 @pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cpu"), ("cpu", "cuda:0")])
 def test_unless_every_rank_has_a_gpu_auto_is_mujoco_without_measuring(tmp_path, builder, devices):
-    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
     assert {tuple(backends_of(each, request)) for each in start_on(devices, request)} == {("mujoco",)}
     assert not builder.measured
     assert planned(tmp_path / "out") == {"coins": "mujoco"}
@@ -167,8 +156,8 @@ def test_unless_every_rank_has_a_gpu_auto_is_mujoco_without_measuring(tmp_path, 
 
 def test_a_run_that_was_settled_on_a_gpu_does_not_creep_on_without_one(tmp_path, builder):
     jobs = (job_of(builder, "a"), job_of(builder, "b", index=1, backend="warp"))
-    start_on(GPUS, request_of(*jobs, output_directory=tmp_path / "out"))
-    again = request_of(*jobs, output_directory=tmp_path / "out", resume="")
+    start_on(GPUS, request_of(*jobs, output_dir=str(tmp_path / "out")))
+    again = request_of(*jobs, output_dir=str(tmp_path / "out"), resume="")
     with pytest.raises(ConfigError) as refused:
         start_on(["cpu"], again)
     # Who asked for MuJoCo-Warp gets it everywhere.
@@ -182,7 +171,7 @@ def test_what_a_job_says_stands_and_is_in_the_plan(tmp_path, builder):
         job_of(builder, "b", backend="mujoco", index=1),
         coin_job("c", index=2),
     )
-    request = request_of(*jobs, output_directory=tmp_path / "out")
+    request = request_of(*jobs, output_dir=str(tmp_path / "out"))
     start_on(GPUS, request)
     assert planned(tmp_path / "out") == {"a": "warp", "b": "mujoco", "c": None}
     assert not builder.measured
@@ -228,10 +217,8 @@ def test_ranks_that_train_together_simulate_with_what_rank_zero_measured():
 
 def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     directory = tmp_path / "out"
-    config = JobConfig(
-        index=0, name="balance", environment="cartpole", environment_args={}, policy_type="zero_action", num_episodes=4
-    )
-    start_on(["cpu"], request_of(*resolve_jobs([config]), output_directory=directory))
+    config = config_of("cartpole", name="balance", environment_args={}, num_episodes=4)
+    start_on(["cpu"], request_of(*resolve_jobs([config]), output_dir=str(directory)))
     plan = read_run_plan(directory)
     revised = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
     write_run_plan(directory, revised, revises=True)

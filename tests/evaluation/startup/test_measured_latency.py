@@ -20,10 +20,10 @@ from isaaclab_arena.evaluation.planning import (
     settled_jobs,
     without_outliers,
 )
-from tests.evaluation.jobs import coin_job
+from tests.evaluation.jobs import coin_job, request_of
 from tests.evaluation.plants import NoisyChunks
-from tests.evaluation.startup.test_backends_of_a_run import request_of, start_on
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.evaluation.startup.test_backends_of_a_run import start_on
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, shrugging
 from tests.fakes_network import ServablePolicy
 
 MACHINERY = Machinery(devices=("cpu",), num_threads=1)
@@ -67,7 +67,7 @@ def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
 
 def test_every_rank_is_told_what_was_measured(tmp_path):
     builder = CoinBuilder()
-    request = request_of(measuring(builder), coin_job("other", index=1), output_directory=tmp_path / "out")
+    request = request_of(measuring(builder), coin_job("other", index=1), output_dir=str(tmp_path / "out"))
     ranks = start_on(["cpu", "cpu"], request)
     told = []
     for rank in ranks:
@@ -96,17 +96,9 @@ class QuickBuilder(CoinBuilder):
         return built
 
 
-class Slow(ShrugPolicy):
-    """Thinks for longer than such a control step."""
-
-    def get_action(self, env, observation):
-        time.sleep(0.005)
-        return super().get_action(env, observation)
-
-
 def test_what_is_too_late_is_refused_before_the_run_with_what_was_measured_and_a_way_out():
     builder = QuickBuilder()
-    late = measuring(builder, "late", meanwhile="chunk", policy_class=Slow)
+    late = measuring(builder, "late", meanwhile="chunk", policy_class=shrugging(lambda *_: time.sleep(0.005)))
     with pytest.raises(ConfigError, match=r"say hold; .* ms \(p50\), .* ms \(p95\)") as refused:
         settle_latencies([late, measuring(CoinBuilder())], MACHINERY, known={})
     assert [(each.job, each.key) for each in refused.value.problems] == [("late", "latency.meanwhile")]

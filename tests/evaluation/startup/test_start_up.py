@@ -15,14 +15,12 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
-from isaaclab_arena.evaluation.job import Job, episode_of
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.run_start import agree_on_contents, agree_on_versions, start_run
 from isaaclab_arena.interfaces.episode import Conditions, Episode
-from isaaclab_arena.interfaces.policy import PolicyCfg, PolicyTraits
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
@@ -40,8 +38,8 @@ from isaaclab_arena.storage.ledger import (
 )
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, execute, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.evaluation.jobs import coin_job, execute, request_of, settings
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugCfg, ShrugPolicy, SurePolicy
 
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
 
@@ -164,12 +162,6 @@ def test_saved_conditions_belong_to_their_episode_also_where_some_have_finished(
     assert lines == {index: bool(TOSSES[index]) for index in (3, 4, 6, 7)}
 
 
-def test_an_episode_of_a_job_has_its_seeds_and_its_own_saved_conditions():
-    job = saved(coin_job("a", num_episodes=8, seed=5, placement_seed=6))
-    assert episode_of(job, 6) == Episode(job="a", episode_index=6, seed=5, conditions_seed=6, saved_conditions=SAVED[6])
-    assert episode_of(coin_job("a", seed=5), 2) == Episode(job="a", episode_index=2, seed=5)
-
-
 class Watching(ShrugPolicy):
     """Remembers which episodes were started, in all rebuilds."""
 
@@ -232,21 +224,9 @@ def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run(tmp_path):
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
 
-class SurePolicy(ShrugPolicy):
-    """Does the same in every env slot, whatever the others hold."""
-
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
-
-
-class NetworkPolicy(ShrugPolicy):
-    """Promises that its actions follow from what it sees, which a probe on each size of batch has to show."""
-
-    traits = PolicyTraits(reproducible=True)
-
-
 @dataclass(frozen=True)
-class FileCfg(PolicyCfg):
-    words_path: str
+class FileCfg(ShrugCfg):
+    words_path: str = ""
 
 
 class FilePolicy(SurePolicy):
@@ -257,11 +237,7 @@ class FilePolicy(SurePolicy):
     def get_action(self, env, observation):
         if "broken" in Path(self.config.words_path).read_text():  # pyright: ignore[reportAttributeAccessIssue]
             raise ValueError("the words are broken")
-        options = self.config
-        self.config = None  # pyright: ignore[reportAttributeAccessIssue]
-        action = super().get_action(env, observation)
-        self.config = options
-        return action
+        return super().get_action(env, observation)
 
 
 def sure(num_episodes: int = 4, policy_class: type[ShrugPolicy] = SurePolicy, **changes) -> Job:
@@ -269,14 +245,9 @@ def sure(num_episodes: int = 4, policy_class: type[ShrugPolicy] = SurePolicy, **
 
 
 def resuming_run(output_directory: Path, *jobs: Job, typed: tuple[str, ...] = ("run",), **options) -> int:
-    request = RunRequest(
-        jobs=jobs,
-        config_hash=f"hash of {[job.config.num_episodes for job in jobs]}",
-        source_file=None,
-        command_line=typed,
-        options=RunOptions(output_dir=str(output_directory), no_dataset=True, no_report=True, **options),
-    )
-    return execute(request, CONTEXT)
+    asked = f"hash of {[job.config.num_episodes for job in jobs]}"
+    options = {"output_dir": str(output_directory), "no_dataset": True, "no_report": True, **options}
+    return execute(request_of(*jobs, config_hash=asked, command_line=typed, **options), CONTEXT)
 
 
 def refused(output_directory: Path, *jobs: Job) -> str:
@@ -286,16 +257,8 @@ def refused(output_directory: Path, *jobs: Job) -> str:
 
 
 def episodes_of(output_directory: Path) -> list[dict]:
-    columns = [
-        "job",
-        "episode_index",
-        "outcome",
-        "length",
-        "return",
-        "checksum",
-        "episode_seed",
-        "saturated_action_share",
-    ]
+    columns = ["job", "episode_index", "outcome", "length", "return", "checksum", "episode_seed"]
+    columns.append("saturated_action_share")
     return pd.read_csv(output_directory / "episodes.csv").filter(columns).astype(object).fillna("").to_dict("records")
 
 
@@ -343,7 +306,7 @@ def interrupted(output_directory: Path, *jobs: Job, keep: int = 2) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy_class", "num_envs"), [pytest.param(SurePolicy, 1, marks=pytest.mark.slow), (NetworkPolicy, 3)]
+    ("policy_class", "num_envs"), [pytest.param(SurePolicy, 1, marks=pytest.mark.slow), (RepeatablePolicy, 3)]
 )
 def test_a_job_that_is_bitwise_goes_on_with_another_number_of_env_slots(tmp_path, policy_class, num_envs):
     assert resuming_run(tmp_path / "whole", sure(9, policy_class)) == 0
@@ -373,8 +336,8 @@ def test_a_job_that_is_reproducible_as_plan_alone_says_why_it_does_not(tmp_path)
 
 
 def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):
-    interrupted(tmp_path, sure(9, NetworkPolicy))
-    assert resuming_run(tmp_path, sure(9, NetworkPolicy, num_envs=8), resume="") == 1
+    interrupted(tmp_path, sure(9, RepeatablePolicy))
+    assert resuming_run(tmp_path, sure(9, RepeatablePolicy, num_envs=8), resume="") == 1
     (error,) = pd.read_csv(tmp_path / "results.csv")["error"]
     assert "asked on 4 rows" in error
 
@@ -400,14 +363,14 @@ def test_a_job_that_has_recorded_nothing_may_have_another_policy_and_other_env_s
     caplog.set_level(logging.ERROR)
     assert resuming_run(tmp_path / "out", words(tmp_path, "broken", num_envs=6)) == 1
     (tmp_path / "out/coins" / SETTLED_FILE).write_text('{"policy_batch": 8, "schema_version": 1}')
-    assert resuming_run(tmp_path / "out", coin_job(policy_class=NetworkPolicy, num_envs=2), resume="") == 0
+    assert resuming_run(tmp_path / "out", coin_job(policy_class=RepeatablePolicy, num_envs=2), resume="") == 0
     entry = read_run_plan(tmp_path / "out").jobs[0]
     assert (entry.config.policy_type, entry.config.num_envs, entry.config.policy_config_dict) == (
-        "NetworkPolicy",
+        "RepeatablePolicy",
         2,
         {},
     )
-    assert pd.read_csv(tmp_path / "out/results.csv")["policy"].tolist() == ["NetworkPolicy"]
+    assert pd.read_csv(tmp_path / "out/results.csv")["policy"].tolist() == ["RepeatablePolicy"]
     assert '"policy_batch": 2' in (tmp_path / "out/coins" / SETTLED_FILE).read_text()
     told = refused(tmp_path / "out", coin_job(policy_class=SurePolicy, num_envs=2))
-    assert 'policy_type: was "NetworkPolicy" when the run began, now "SurePolicy"' in told
+    assert 'policy_type: was "RepeatablePolicy" when the run began, now "SurePolicy"' in told

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,23 +90,15 @@ def test_only_a_better_one_takes_its_place(promotion, caplog):
     assert promotion.names() == ["promoted.json", "step_150", "step_50"]
 
 
-def other_weights(training: Path) -> None:
-    save(training, 50, content=ARCHIVE[:-1] + b"?")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "weights": lambda training: save(training, 50, content=ARCHIVE[:-1] + b"?"),
+    "settings": lambda training: (training / "params" / "agent.yaml").write_text("actor: {class_name: RNNModel}\n"),
+    "no settings": lambda training: shutil.rmtree(training / "params"),
+    "no file": lambda training: (training / "model_50.pt").unlink(),
+}
 
 
-def other_settings(training: Path) -> None:
-    (training / "params" / "agent.yaml").write_text("actor: {class_name: RNNModel}\n")
-
-
-def no_settings(training: Path) -> None:
-    shutil.rmtree(training / "params")
-
-
-def no_file(training: Path) -> None:
-    (training / "model_50.pt").unlink()
-
-
-@pytest.mark.parametrize("changed", [other_weights, other_settings, no_settings, no_file])
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES)
 def test_what_is_not_what_was_evaluated_is_not_promoted(promotion, caplog, changed):
     evaluated = promotion.record(50)
     changed(promotion.training)
@@ -119,7 +112,7 @@ def test_of_a_watch_of_an_earlier_version_the_look_of_the_files_decides(promotio
     path = promotion.training / "model_50.pt"
     evaluated = Evaluated(step=50, path=str(path), fingerprint=look_at(path).fingerprint, is_done=True)
     assert promotion.act(50, 95, evaluated) is not None
-    other_weights(promotion.training)
+    CHANGES["weights"](promotion.training)
     assert promotion.act(50, 99, evaluated) is None
 
 
@@ -308,11 +301,7 @@ def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training)
 
 @pytest.mark.parametrize(
     ("document", "message"),
-    [
-        ({}, "jobs: null"),
-        ({"jobs": ["reach"]}, "no list"),
-        ({"jobs": [], "defaults": 3}, "defaults"),
-    ],
+    [({}, "jobs: null"), ({"jobs": ["reach"]}, "no list"), ({"jobs": [], "defaults": 3}, "defaults")],
 )
 def test_what_is_no_job_file_is_refused(training, document, message):
     settings = WatchOptions(training=training, eval_jobs_config=Path("jobs.json"))

@@ -35,13 +35,14 @@ from isaaclab_arena.storage.ledger import RunLock, read_run_plan, write_run_plan
 from tests.end_to_end.launching import wait_until
 from tests.evaluation.watching.trainings import (
     HEADS,
-    CalledBuilder,
+    CalledEnvironment,
     Evaluations,
     KilledError,
     point,
     save,
     write_run_of_checkpoint,
 )
+from tests.fakes import CoinBuilder
 
 # A whole watch: the coins of later checkpoints show heads more often.
 
@@ -80,7 +81,7 @@ def story(tmp_path_factory) -> Iterator[Story]:
     plain = WatchOptions(training=directory / "training", eval_jobs_config=Path(), output_dir=watch, once=True)
     story = Story(replace(plain, bar=0.3, promote=watch / "good", stop_file=stop), [], [])
     with ENVIRONMENTS.restored_afterwards():
-        ENVIRONMENTS.register("coins", CalledBuilder())
+        ENVIRONMENTS.register("coins", CoinBuilder(CalledEnvironment))
         for _ in range(3):
             evaluate, said = Evaluations(play=toss), list[str]()
             assert Watch(settings=story.settings, evaluate=evaluate, say=said.append).run() == 0

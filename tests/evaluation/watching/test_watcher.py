@@ -30,21 +30,14 @@ from tests.tracking.runs import NotingTracker
 
 @dataclass
 class Watching:
-    """Watches a training; time passes only while the watch sleeps.
+    """Watches a training; time passes only while the watch sleeps."""
 
-    Attributes:
-        directory: Where the training and the watch are.
-        meanwhile: What happens while the watch sleeps, in order; after it, a watch without an end is killed.
-        said: What the watch said.
-        seconds: The time.
-        opened: Opens a service that shows the curve.
-    """
-
-    directory: Path
+    directory: Path  # where the training and the watch are
+    # What happens while the watch sleeps, in order; after it, a watch without an end is killed.
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    opened: Callable[[str, TrackedRun], Tracker] = open_tracker
+    opened: Callable[[str, TrackedRun], Tracker] = open_tracker  # a service that shows the curve
 
     @property
     def training(self) -> Path:

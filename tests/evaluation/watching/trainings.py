@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.results.statistics import ScoredEpisodes, wilson_interval
 from tests.analysis.recorded_runs import write_run
 from tests.checkpoints.written import rsl_rl
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+from tests.fakes import CoinEnvironment
 
 ARCHIVE = rsl_rl(0)["model_100.pt"]
 DONE, UNFINISHED, REFUSED, INTERRUPTED, KILLED = 0, 1, 2, 130, -9
@@ -28,19 +28,13 @@ class KilledError(BaseException):
 
 @dataclass
 class Evaluations:
-    """Pretends to evaluate, and remembers the steps.
+    """Pretends to evaluate, and remembers the steps."""
 
-    Attributes:
-        exit_codes: Of the first evaluations, in order; all others are done.
-        play: What an evaluation does; by default it writes a run of one job with one success.
-        asked: The steps of checkpoints, in order.
-        asked_again: The steps whose other episodes were evaluated, in order.
-    """
-
-    exit_codes: Sequence[int] = ()
+    exit_codes: Sequence[int] = ()  # of the first evaluations, in order; all others are done
+    # What an evaluation does; by default it writes a run of one job with one success.
     play: Callable[[Checkpoint, Path, int], object] | None = None
     asked: list[int] = field(default_factory=list)
-    asked_again: list[int] = field(default_factory=list)
+    asked_again: list[int] = field(default_factory=list)  # the steps whose other episodes were evaluated
 
     def __call__(self, checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
         number = len(self.asked) + len(self.asked_again)
@@ -84,14 +78,6 @@ class CalledEnvironment(CoinEnvironment):
         return super().step(action)
 
 
-class CalledBuilder(CoinBuilder):
-    """Builds `CalledEnvironment`."""
-
-    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
-        del device, num_threads
-        return CalledEnvironment(config, num_envs)
-
-
 HEADS = {0: 0.1, 50: 0.5, 100: 0.95}
 """How often the coins of each checkpoint show heads."""
 
@@ -123,13 +109,6 @@ def point(step: int, successes: int, scored: int = 100, job: str = "reach", *, i
 def write_run_of_checkpoint(
     directory: Path, step: int, jobs: dict[str, str], *, moved: dict[int, float] | None = None
 ) -> None:
-    """Write the run of a checkpoint: job, as the watch calls it, to the outcomes of its episodes.
-
-    Args:
-        directory: Where to.
-        step: Its step.
-        jobs: The jobs.
-        moved: Episodes that start from another place than all others, to that place.
-    """
+    """Write the run of a checkpoint, of jobs with outcomes; some episodes are moved to start from another place."""
     named = {f"{job}-{step}": outcomes for job, outcomes in jobs.items()}
     write_run(directory, named, swept={"checkpoint_step": step}, moved=moved, own_starts=True)
