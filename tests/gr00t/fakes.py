@@ -122,10 +122,7 @@ MODALITIES: dict[str, Modality] = {
     "action": FakeModality(delta_indices=list(range(HORIZON)), modality_keys=["leg", "arm", "hand"]),
     "language": FakeModality(delta_indices=[0], modality_keys=["annotation.human.task_description"]),
 }
-DIMENSIONS: Dimensions = {
-    "state": {"arm": 2, "leg": 2, "hand": 2},
-    "action": {"leg": 2, "arm": 2, "hand": 1},
-}
+DIMENSIONS: Dimensions = {"state": {"arm": 2, "leg": 2, "hand": 2}, "action": {"leg": 2, "arm": 2, "hand": 1}}
 
 
 @dataclass(frozen=True)

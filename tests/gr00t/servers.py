@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -18,17 +17,17 @@ from tests.gr00t.fakes import MODALITIES, network_answer
 
 
 class NetworkPolicy:
-    """Answers as `network_answer` does, and remembers what it was asked."""
+    """Answers as `network_answer` does, and remembers what it was asked; ``asked`` is called before each answer."""
 
-    def __init__(self) -> None:
-        self.hold_s = 0.0
+    def __init__(self, asked: Callable[[], None] = lambda: None) -> None:
+        self.asked = asked
         self.batch_sizes: list[int] = []
         self.resets = 0
 
     def get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        time.sleep(self.hold_s)
+        self.asked()
         seeds = (options or {})["noise_seeds"]
         self.batch_sizes.append(len(seeds))
         return network_answer(observation, seeds), {}

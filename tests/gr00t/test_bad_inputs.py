@@ -51,17 +51,14 @@ def files_in(directory: Path, *names: str) -> None:
 
 
 CAMERAS = {"head": "robot_head_cam_rgb", "wrist": "wrist_cam_rgb"}
-# What the YAML file says instead, what the job asks of the environment, and what the user is told.
-KNOWN_TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+# What the YAML file says instead, what the job says instead, and what the user is told.
+MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other-video-keys": ({"pov_cam_name_sim": {"front": "wrist_cam_rgb"}}, {}, "no video key 'front'"),
     "other-camera": ({"pov_cam_name_sim": {**CAMERAS, "head": "top_rgb"}}, {}, "no camera 'top_rgb'"),
-    "blind": ({}, {"enable_cameras": False}, "shows no pictures"),
-    "other-robot": ({}, {"embodiment": "so101"}, "state group 'arm': there is no joint 'panda_joint1'"),
+    "blind": ({}, {"seen": {"enable_cameras": False}}, "shows no pictures"),
+    "other-robot": ({}, {"seen": {"embodiment": "so101"}}, "state group 'arm': there is no joint 'panda_joint1'"),
     "fewer-joints": ({"policy_joints_config_path": "six_joints.yaml"}, {}, "'arm' has 7 numbers"),
     "long-horizon": ({"action_horizon": HORIZON + 1}, {}, f"predicts {HORIZON} steps"),
-}
-# What the YAML file says instead, what the job says beside it, and what the user is told.
-KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no-model": ({"model_path": "empty/lift"}, {}, "yaml: model_path: 'empty/lift'"),
     "no-model-of-the-job": ({}, {"model_path": "empty/lift"}, "model_path: 'empty/lift'"),
     "no-model-is-named": ({"model_path": ""}, {}, "yaml: model_path: is missing"),
@@ -95,21 +92,11 @@ def write_files(directory: Path, changes: dict[str, dict[str, Any]]) -> None:
 
 def test_what_is_wrong_is_told_for_all_jobs_before_anything_starts(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    mistakes = {**KNOWN_TOGETHER, **KNOWN_BEFOREHAND}
-    write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
+    write_files(tmp_path, {name: changes for name, (changes, _, _) in MISTAKES.items()})
     files_in(tmp_path / "empty", "notes.txt")
     files_in(tmp_path / "unfinished", "config.json")
     files_in(tmp_path / "pickled", "config.json", "pytorch_model.bin")
-    jobs = [
-        *(
-            job(name, seen=seen, policy_config_yaml_path=f"{name}.yaml")
-            for name, (_, seen, _) in KNOWN_TOGETHER.items()
-        ),
-        *(
-            job(name, **{"policy_config_yaml_path": f"{name}.yaml", **options})
-            for name, (_, options, _) in KNOWN_BEFOREHAND.items()
-        ),
-    ]
+    jobs = [job(name, **{"policy_config_yaml_path": f"{name}.yaml", **said}) for name, (_, said, _) in MISTAKES.items()]
     assert evaluate(tmp_path, [*jobs, job("good")]) == 2
     assert not (tmp_path / "out").exists()
     assert "Traceback" not in capfd.readouterr().err
@@ -117,9 +104,9 @@ def test_what_is_wrong_is_told_for_all_jobs_before_anything_starts(tmp_path, mon
         # The command shows the first 20 problems only.
         resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs, file="jobs.json")
     assert {(problem.file, problem.job) for problem in refused.value.problems} == {
-        ("jobs.json", name) for name in mistakes
+        ("jobs.json", name) for name in MISTAKES
     }
-    for name, (_, _, message) in mistakes.items():
+    for name, (_, _, message) in MISTAKES.items():
         told = [str(problem) for problem in refused.value.problems if problem.job == name]
         assert all(line.startswith(f"jobs.json: job '{name}': policy_config_dict.") for line in told)
         assert any(message in line for line in told), told
@@ -135,11 +122,11 @@ class Unasked(Gr00tClosedloopPolicy):
 def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift")
-    mistakes = {"blind": KNOWN_TOGETHER["blind"], "maybe-on-the-hub": on_the_hub}
+    mistakes = {"blind": MISTAKES["blind"], "maybe-on-the-hub": on_the_hub}
     write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
     policy = f"{__name__}.{Unasked.__qualname__}"
     jobs = [
-        job(name, policy, seen=seen, policy_config_yaml_path=f"{name}.yaml") for name, (_, seen, _) in mistakes.items()
+        job(name, policy, policy_config_yaml_path=f"{name}.yaml", **said) for name, (_, said, _) in mistakes.items()
     ]
     assert evaluate(tmp_path, [*jobs, job("good")]) == 1
     said = check_failed(tmp_path / "out", {name: message for name, (_, _, message) in mistakes.items()}, capfd)

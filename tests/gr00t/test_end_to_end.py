@@ -122,26 +122,14 @@ class Homesick:
 class HomesickPi(test_openpi_remote_policy.Pi):
     """The same behind openpi's protocol."""
 
-    def __init__(self, asked: Callable[[], None]) -> None:
-        super().__init__()
-        self.asked = asked
-
     def infer(self, request: dict[str, Any]) -> Any:
-        self.asked()
         return {"actions": home(1)[0]}
 
 
 class HomesickModel(model_servers.Model):
     """The same behind vla-eval's protocol."""
 
-    def __init__(self, asked: Callable[[], None]) -> None:
-        super().__init__()
-        self.answers = self.going_home
-        self.asked = asked
-
-    def going_home(self, message: dict[str, Any], asked: int) -> list[bytes]:
-        del asked
-        self.asked()
+    def acting(self, message: dict[str, Any], asked: int) -> list[bytes]:
         return [model_servers.packed("action", {"actions": model_servers.array(home(1)[0])}, message["seq"])]
 
 

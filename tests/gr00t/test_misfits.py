@@ -13,6 +13,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena_gr00t.config import stated_embodiments
 from tests.end_to_end.launching import ROOT
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, write_panda_yaml
+from tests.policy.playing import job_of
 
 SIZES = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
 
@@ -25,12 +26,6 @@ def modalities(**keys: list[str]) -> dict[str, Any]:
         name: {"delta_indices": steps.get(name, [0]), "modality_keys": found}
         for name, found in {**known, "language": ["annotation.human.task_description"]}.items()
     }
-
-
-def as_it_comes_along(says: dict[str, Any], sizes: dict[str, dict[str, int]] = SIZES) -> dict[str, Any]:
-    statistics = {kind: {key: {"min": [0.0] * size} for key, size in each.items()} for kind, each in sizes.items()}
-    known = {"embodiment_id": 0, "modality_configs": says, "statistics": statistics}
-    return {"processor_class": "Gr00tSmallProcessor", "embodiments": {"new_embodiment": known}}
 
 
 def as_nvidia_writes_it(says: dict[str, Any]) -> dict[str, Any]:
@@ -48,16 +43,8 @@ def checkpoint(directory: Path, processor: Any) -> None:
 
 
 def job(yaml: str) -> JobConfig:
-    return JobConfig(
-        index=0,
-        name="a",
-        environment="reach",
-        environment_args={"camera_size": 64},
-        enable_cameras=True,
-        policy_type=POLICY,
-        policy_config_dict={"policy_config_yaml_path": yaml, "policy_device": "cpu"},
-        num_episodes=1,
-    )
+    options = {"policy_config_yaml_path": yaml, "policy_device": "cpu"}
+    return job_of(POLICY, options, environment_args={"camera_size": 64}, enable_cameras=True)
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +55,11 @@ def _nothing_is_rendered(monkeypatch):
     monkeypatch.setattr(mujoco_warp, "create_render_context", rendered)
 
 
-@pytest.mark.parametrize("written", [as_it_comes_along, as_nvidia_writes_it])
-def test_a_checkpoint_that_fits_is_let_in(tmp_path, written):
-    checkpoint(tmp_path / "checkpoint", written(modalities()))
+def test_a_checkpoint_that_fits_is_let_in(tmp_path):
+    checkpoint(tmp_path / "checkpoint", as_nvidia_writes_it(modalities()))
     assert resolve_jobs([job(write_panda_yaml(tmp_path / "p.yaml"))])
 
 
-@pytest.mark.parametrize("written", [as_it_comes_along, as_nvidia_writes_it])
 @pytest.mark.parametrize(
     ("says", "yaml", "words"),
     [
@@ -83,17 +68,14 @@ def test_a_checkpoint_that_fits_is_let_in(tmp_path, written):
         ({}, {"action_horizon": 16}, "action_horizon"),
     ],
 )
-def test_what_cannot_be_wired_is_told_with_the_key_of_the_yaml_file(tmp_path, written, says, yaml, words):
-    checkpoint(tmp_path / "checkpoint", written(modalities(**says)))
+def test_what_cannot_be_wired_is_told_with_the_key_of_the_yaml_file(tmp_path, says, yaml, words):
+    checkpoint(tmp_path / "checkpoint", as_nvidia_writes_it(modalities(**says)))
     path = write_panda_yaml(tmp_path / "p.yaml", **yaml)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         resolve_jobs([job(path)], file="jobs.json")
-    for problem in refused.value.problems:
-        assert (problem.file, problem.job, problem.key) == (
-            "jobs.json",
-            "a",
-            "policy_config_dict.policy_config_yaml_path",
-        )
+    for problem in caught.value.problems:
+        assert (problem.file, problem.job) == ("jobs.json", "a")
+        assert problem.key == "policy_config_dict.policy_config_yaml_path"
         assert problem.message.startswith(f"{path}: {words}")
 
 

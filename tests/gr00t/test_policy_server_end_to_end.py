@@ -1,16 +1,13 @@
 """The shipped GR00T model in one policy server for three ranks, through the program as a user starts it."""
 
-import os
-import signal
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import command, run, same_tables, start, wait_until, write_jobs
+from tests.end_to_end.launching import command, run, same_tables, write_jobs
 
 pytestmark = pytest.mark.slow
-
-PROGRAM = b"isaaclab_arena.evaluation.policy_server"
 
 
 def job(environment: str, num_envs: int, server: dict | None) -> dict:
@@ -40,23 +37,6 @@ def arguments(directory: Path, name: str, num_envs: int, *options: object, ranks
     return command(*common, *options, ranks=ranks)
 
 
-def children() -> dict[int, bytes]:
-    """Return the command lines of the processes of this machine, by number."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            found[int(entry.name)] = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-    return found
-
-
-def server_of(run_name: str) -> int | None:
-    """Return the process number of a run's policy server, which is known by a variable that the run was given."""
-    mark = f"TEST_RUN={run_name}".encode()
-    return next((pid for pid, said in children().items() if PROGRAM in said and mark in said), None)
-
-
 @pytest.fixture(scope="module")
 def without_server(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("none")
@@ -74,36 +54,24 @@ def test_the_tables_are_those_without_a_server(without_server, tmp_path, ranks, 
     assert same_tables(tmp_path / "shared", without_server)
 
 
-def test_a_server_that_is_killed_under_way_changes_nothing(without_server, tmp_path):
-    log, name = tmp_path / "log.txt", str(tmp_path)
-    words = arguments(tmp_path, "shared", 2, ranks=3, server={"shared": "node"})
-    running = start(words, log, extra={"TEST_RUN": name}, fresh=True)
-    lines = tmp_path / "shared" / "lift_object"
-    wait_until(lambda: any(file.stat().st_size for file in lines.glob("episode_results_*.jsonl")), timeout_s=600)
-    pid = server_of(name)
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    assert running.wait(900) == 0, log.read_text()
-    assert same_tables(tmp_path / "shared", without_server)
-    told = "".join(file.read_text() for file in (tmp_path / "shared" / "logs").glob("rank*.log"))
-    assert "the policy server at" in told
-    assert "ended with exit code -9" in told
+# Real-time chunking of a shipped GR00T model: its table depends neither on env slots nor on ranks.
 
 
-def test_a_run_whose_ranks_were_killed_goes_on_with_a_server_of_its_own(without_server, tmp_path):
-    log, name = tmp_path / "log.txt", str(tmp_path)
-    words = arguments(tmp_path, "shared", 2, ranks=3, server={"shared": "node"})
-    running = start(words, log, extra={"TEST_RUN": name}, fresh=True)
-    lines = tmp_path / "shared" / "lift_object"
-    wait_until(lambda: any(file.stat().st_size for file in lines.glob("episode_results_*.jsonl")), timeout_s=600)
-    for pid in [pid for pid, said in children().items() if f"TEST_RUN={name}".encode() in said and PROGRAM not in said]:
-        os.kill(pid, signal.SIGKILL)
-    running.wait(60)
-    # It ends by itself when its stdin is closed.
-    wait_until(lambda: server_of(name) is None, timeout_s=60)
-    resume = arguments(
-        tmp_path, "shared", 2, "--resume", tmp_path / "shared", ranks=2, server={"shared": "run", "max_batch": 8}
-    )
-    finished = run(resume, timeout_s=900, fresh=True)
+def table_of(directory: Path, name: str, num_envs: int, *, ranks: int = 1) -> Path:
+    """Evaluate with late answers, for any number of env slots in queries of one size; return the output directory."""
+    late = {**job("lift_object", num_envs, None), "latency": {"steps": [1, 3], "meanwhile": "rtc"}}
+    jobs, output = write_jobs(directory / f"{name}.json", [late]), directory / name
+    options = ("--device", "cpu", "--deterministic", "--policy_batch", 4, "--split_jobs")
+    words = command("--eval_jobs_config", jobs, "--output_dir", output, *options, ranks=ranks)
+    finished = run(words, timeout_s=900)
     assert finished.returncode == 0, finished.stderr
-    assert same_tables(tmp_path / "shared", without_server)
+    return output
+
+
+def test_chunks_that_go_on_from_each_other_are_the_same_for_any_env_slots_and_ranks(tmp_path):
+    one = table_of(tmp_path, "one", 2)
+    (found,) = json.loads((one / "results.json").read_text())["jobs"]
+    assert (found["episodes"], found["reproducible"]) == (6, "bitwise")
+    assert found["stale_action_share"] > 0
+    assert same_tables(table_of(tmp_path, "wide", 4), one)
+    assert same_tables(table_of(tmp_path, "ranks", 3, ranks=2), one)

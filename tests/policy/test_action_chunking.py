@@ -19,39 +19,6 @@ def filled(chunks: ChunkPlayer, first: int) -> ChunkPlayer:
     return chunks.refilled(env_ids, new)
 
 
-def test_nothing_is_needed_before_an_env_slot_has_begun():
-    action, after = fresh().popped()
-    assert not fresh().needs_chunk().any()
-    assert torch.equal(action, torch.zeros(NUM_ENVS, WIDTH))
-    assert torch.equal(after.next_step, fresh().next_step)
-
-
-def test_an_env_slot_plays_its_chunk_to_the_end_and_then_needs_another():
-    chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
-    for expected in (10.0, 11.0):
-        assert not chunks.needs_chunk().any()
-        action, chunks = chunks.popped()
-        assert action.flatten().tolist() == [expected] * NUM_ENVS
-    assert chunks.needs_chunk().all()
-
-
-def test_an_env_slot_that_starts_again_in_the_middle_of_its_chunk_leaves_the_others_in_the_middle_of_theirs():
-    _, chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).popped()
-    chunks = chunks.restarted(torch.tensor([1]))
-    assert chunks.needs_chunk().tolist() == [False, True, False]
-    action, chunks = filled(chunks, 20).popped()
-    assert action.flatten().tolist() == [11.0, 20.0, 11.0]
-    assert chunks.needs_chunk().tolist() == [True, False, True]
-
-
-def test_an_env_slot_at_rest_needs_nothing_and_does_nothing():
-    chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).rested(torch.tensor([2]))
-    for _ in range(LENGTH):
-        action, chunks = chunks.popped()
-        assert action[2] == 0
-    assert chunks.needs_chunk().tolist() == [True, True, False]
-
-
 def test_env_slots_may_have_chunks_of_different_lengths():
     def counting(*firsts_and_lengths: tuple[float, int]) -> list[torch.Tensor]:
         return [torch.arange(first, first + length)[:, None] for first, length in firsts_and_lengths]
@@ -160,9 +127,3 @@ def test_what_an_env_slot_held_before_its_episode_does_not_come_through():
     player = player.refilled(torch.tensor([0]), torch.full((1, HORIZON, 3), torch.nan)).popped()[1]
     player = player.restarted(torch.tensor([0])).refilled(torch.tensor([0]), torch.ones(1, HORIZON, 3))
     assert torch.equal(player.popped()[0], torch.ones(1, 3))
-
-
-def test_an_env_slot_at_rest_is_not_asked_for():
-    player = averaging(0.01).restarted(torch.tensor([0, 1])).rested(torch.tensor([0]))
-    assert player.needs_chunk().tolist() == [False, True]
-    assert not player.popped()[0][0].any()

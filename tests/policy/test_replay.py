@@ -7,8 +7,6 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.storage.dataset import consolidate
@@ -16,7 +14,7 @@ from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.fakes_environment import ScriptedEnvironment, episodes
-from tests.policy.playing import play
+from tests.policy.playing import play, start
 
 
 def recording(directory, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7, **attributes):
@@ -155,10 +153,7 @@ def test_the_number_that_other_programs_fill_up_with_zeros_names_an_episode(tmp_
 def test_the_last_action_is_held_past_the_end(tmp_path):
     policy = replay(recording(tmp_path))
     environment = ScriptedEnvironment(2)
-    start = EpisodeStart(
-        env_id=1, episode=Episode(job="push", episode_index=4, seed=7), conditions={}, language_instruction=""
-    )
-    policy.start_episodes(environment, [start])
+    policy.start_episodes(environment, [start(1, 4)])
     actions = torch.stack([policy.get_action(environment, {}) for _ in range(5)])
     assert torch.equal(actions[:, 0], torch.zeros(5, 3))
     assert torch.allclose(actions[:, 1, 0], torch.tensor([4.0, 4.1, 4.2, 4.2, 4.2]))

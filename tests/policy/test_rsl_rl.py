@@ -1,7 +1,6 @@
 """Policies trained with rsl_rl."""
 
 import dataclasses
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -19,10 +16,11 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import FrameHistory
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, network_inputs
 from tests.fakes import Notebook
-from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+from tests.fakes_environment import ScriptedEnvironment, episodes
 from tests.models.test_rsl_rl_checkpoint import MJLAB
 from tests.models.trainings import trained
 from tests.policy.checkpoints import expected_mean, write_checkpoint, write_torchscript
+from tests.policy.playing import actions_of, job_of
 from tests.pretend_gpu import GPU
 
 # A trained checkpoint acts as it learned to, in env slots that start and finish at different times.
@@ -33,9 +31,7 @@ def policy_of(path: Path, **options: Any) -> RslRlPolicy:
 
 
 def play(policy: PolicyBase, num_envs: int, number: int = 12) -> dict[int, torch.Tensor]:
-    log = ActionLog()
-    rollout(ScriptedEnvironment(num_envs, endings=("timeout",)), policy, episodes(number), [log])
-    return log.actions
+    return actions_of(policy, ScriptedEnvironment(num_envs, endings=("timeout",)), episodes(number))
 
 
 def refused_options(path: Path | str, **options: Any) -> str:
@@ -103,10 +99,7 @@ def test_the_options_find_the_files_wherever_they_are(tmp_path, wrong):
     [
         ({"observation_terms": {"policy": ["clock", "position"]}}, ["policy clock", "policy position"]),
         ({}, ["policy position", "policy clock"]),
-        (
-            {"obs_groups": {"actor": ["goal", "policy"]}},
-            ["goal place", "policy position", "policy clock"],
-        ),
+        ({"obs_groups": {"actor": ["goal", "policy"]}}, ["goal place", "policy position", "policy clock"]),
     ],
 )
 def test_groups_and_terms_are_shown_in_the_order_of_the_training(tmp_path, settings, parts):
@@ -192,26 +185,13 @@ def test_numbers_are_clipped_and_scaled_as_the_training_did(tmp_path, in_file):
     torch.testing.assert_close(action, 0.5 + 1.5 * output)
 
 
-def test_a_recurrent_network_remembers_each_env_slot_from_the_start_of_its_episode(tmp_path):
-    """An episode that shares its batch with others that start and end is played as if it were alone."""
+def test_a_recurrent_network_remembers_until_its_env_slot_is_reset(tmp_path):
     policy = policy_of(write_checkpoint(tmp_path, recurrent=True))
-    alone, together = play(policy, 1, 6), play(policy, 4, 6)
-    for index, actions in alone.items():
-        torch.testing.assert_close(together[index], actions, rtol=0, atol=1e-5)
     environment, same = ScriptedEnvironment(1), {"policy": {"position": torch.ones(1, 3)}}
     first, second = (policy.get_action(environment, same) for _ in range(2))
     assert not torch.allclose(first, second)
-    other = policy.with_own_memory()
-    assert torch.equal(other.get_action(environment, same), first), "a second policy has a memory of its own"
     policy.reset(torch.tensor([0]))
     assert torch.equal(policy.get_action(environment, same), first)
-
-
-@pytest.mark.parametrize(("recurrent", "stochastic"), list(itertools.product([False, True], repeat=2)))
-def test_on_a_batch_of_one_size_an_episode_has_the_same_bits_for_any_num_envs(tmp_path, recurrent, stochastic):
-    policy = policy_of(write_checkpoint(tmp_path, recurrent=recurrent), stochastic=stochastic)
-    few, many = (play(on_fixed_batch(policy, 16), num_envs, 8) for num_envs in (2, 7))
-    assert all(torch.equal(few[index], many[index]) for index in few)
 
 
 def test_noise_is_drawn_from_the_episodes_own_stream(tmp_path):
@@ -275,15 +255,7 @@ def test_options_that_cannot_work_are_refused_before_anything_runs(tmp_path, mon
 
 def test_a_job_file_spells_the_options_in_plain_json_and_may_forbid_programs(tmp_path):
     def resolved(may_import: bool = True, **options: Any) -> Any:
-        config = JobConfig(
-            index=0,
-            name="trained",
-            environment="reach",
-            policy_type="rsl_rl",
-            policy_config_dict=options,
-            num_episodes=1,
-        )
-        return resolve_jobs([config], may_import=may_import)[0]
+        return resolve_jobs([job_of("rsl_rl", options)], may_import=may_import)[0]
 
     checkpoint = str(write_checkpoint(tmp_path, num_inputs=26, num_actions=8))
     job = resolved(False, checkpoint_path=checkpoint, action_scaling="within_bounds", clip_actions=1)
@@ -312,19 +284,6 @@ def test_a_group_without_terms_stands_beside_the_others_on_a_gpu_too(gpu):
 def frame(step: int, num_envs: int) -> dict[str, torch.Tensor]:
     """Return a frame whose numbers say the step and the env slot: ``100 * env_id + step``."""
     return {"a": (100 * torch.arange(num_envs) + step)[:, None].expand(-1, 2)}
-
-
-@pytest.mark.parametrize("steps", [(0,), (-3, 0), (-2, -1, 0), (-4, -2), (0, -1, -1)])
-def test_each_env_slot_sees_its_own_steps_and_before_the_first_the_first(steps):
-    history, begun = FrameHistory(steps, 3), [0, 0, 0]
-    for now in range(12):
-        for env_id, begins_at in ((1, (5, 6)), (2, (9,))):
-            if now in begins_at:
-                history.restart(torch.tensor([env_id]))
-                begun[env_id] = now
-        history.push(frame(now, 3), range(3))
-        expected = [[100 * env_id + max(begun[env_id], now + step) for step in steps] for env_id in (2, 0, 1, 2)]
-        assert history.frames([2, 0, 1, 2])["a"][..., 0].tolist() == expected
 
 
 def test_what_was_returned_does_not_change_and_no_more_is_kept_than_the_earliest_step_needs():

@@ -11,7 +11,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+from tests.fakes_environment import ScriptedEnvironment, episodes
+from tests.policy.playing import actions_of
 
 
 def test_zero_action_takes_no_options_and_gives_zeros_for_every_env_slot():
@@ -22,11 +23,9 @@ def test_zero_action_takes_no_options_and_gives_zeros_for_every_env_slot():
 
 
 def actions(num_envs: int, *, seed: int = 7, bounds: ArraySpec | None = None) -> dict[int, torch.Tensor]:
-    log = ActionLog()
     environment = ScriptedEnvironment(num_envs)
     environment.action_spec = bounds or environment.action_spec
-    rollout(environment, resolve_policy_class("random_action").from_dict({}), episodes(20, seed=seed), [log])
-    return log.actions
+    return actions_of(resolve_policy_class("random_action").from_dict({}), environment, episodes(20, seed=seed))
 
 
 def test_an_episode_gets_the_same_bits_in_any_env_slot_and_other_ones_than_another_episode_or_seed():

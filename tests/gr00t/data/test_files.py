@@ -17,11 +17,9 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.lerobot import table_worker
 from isaaclab_arena.lerobot.layout import VideoWriter, read_frames
 from isaaclab_arena.lerobot.tables import (
-    QUANTILES,
     ColumnSpool,
     TableExtent,
     array_statistics,
-    picture_statistics,
     read_columns,
     read_rows,
 )
@@ -114,45 +112,12 @@ def test_damaged_bytes_are_refused_or_read_and_the_next_table_is_read(tmp_path):
     assert read_columns(good, ["action"], extent)["action"].shape == (3000, 1)
 
 
-def expected(values: np.ndarray) -> dict[str, float]:
-    exact = np.asarray(values, np.float64)
-    return {
-        "min": exact.min(),
-        "max": exact.max(),
-        "mean": exact.mean(),
-        "std": exact.std(),
-        **{name: np.quantile(exact, share) for name, share in QUANTILES.items()},
-    }
-
-
-@pytest.mark.parametrize("shape", [(1, 4, 5, 3), (7, 4, 5, 3), (3, 1, 1, 3), (2, 33, 31, 3)])
-def test_statistics_of_pictures_are_those_of_all_their_pixels(shape):
-    frames = np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
-    counts = np.stack([np.bincount(frames[..., channel].reshape(-1), minlength=256) for channel in range(3)])
-    statistics = picture_statistics(counts, len(frames))
-    for channel in range(3):
-        for name, value in expected(frames[..., channel] / 255).items():
-            assert statistics[name][channel, 0, 0] == pytest.approx(value, rel=1e-12), (channel, name)
-    assert statistics["mean"].shape == (3, 1, 1)
-    assert statistics["count"].tolist() == [shape[0]]
-
-
-def test_statistics_of_episodes_added_one_by_one_are_those_of_all(tmp_path):
-    generator = np.random.default_rng(2)
-    episodes = [generator.normal(size=(length, 3)).astype(np.float32) for length in (1, 40, 7)]
-    spool = ColumnSpool(tmp_path, 3)
-    for episode in episodes:
-        spool.append(episode)
-    assert list(tmp_path.iterdir()) == []
-    together = np.concatenate(episodes)
-    statistics = spool.finish()
-    assert statistics["count"].tolist() == [48]
-    for place in range(3):
-        for name, value in expected(together[:, place]).items():
-            assert statistics[name][place] == pytest.approx(value, rel=1e-12)
-    # Large values lose no digits of the spread.
+def test_large_values_lose_no_digits_of_their_spread_and_a_spool_leaves_no_file(tmp_path):
     values = 1e7 + np.arange(5, dtype=np.float64)[:, None]
-    assert array_statistics(values)["std"][0] == pytest.approx(np.sqrt(2))
+    spool = ColumnSpool(tmp_path, 1)
+    spool.append(values)
+    assert list(tmp_path.iterdir()) == []
+    assert spool.finish()["std"][0] == array_statistics(values)["std"][0] == pytest.approx(np.sqrt(2))
 
 
 def video_written(path, episodes, *, lossless, fps=20):
@@ -175,15 +140,6 @@ def test_every_episode_of_a_lossless_video_comes_back_bit_by_bit(tmp_path, fps):
         first += len(frames)
 
 
-def test_a_lossy_video_is_close(tmp_path):
-    path = video_written(tmp_path / "video.mp4", EPISODES, lossless=False)
-    found = np.stack([*read_frames(path, fps=20, first=6, count=8)]).astype(int)
-    difference = np.abs(found - EPISODES[2])
-    assert 0 < difference.mean() < 4
-    wrong_episode = np.abs(found - picture_series(0, 8))
-    assert difference.mean() < wrong_episode.mean() / 2
-
-
 def test_frames_stand_at_whole_multiples_of_the_control_step(tmp_path):
     path = video_written(tmp_path / "video.mp4", EPISODES, lossless=False)
     with av.open(str(path)) as container:
@@ -192,14 +148,6 @@ def test_frames_stand_at_whole_multiples_of_the_control_step(tmp_path):
         assert stream.codec_context.name == "h264"
         assert stream.codec_context.pix_fmt == "yuv420p"
     assert times == pytest.approx([step / 20 for step in range(14)], abs=1e-9)
-
-
-def test_an_odd_size_is_filled_up_only_where_pairs_are_needed(tmp_path):
-    frames = picture_series(0, 3, height=31, width=45)
-    lossy = video_written(tmp_path / "lossy.mp4", [frames], lossless=False)
-    lossless = video_written(tmp_path / "lossless.mp4", [frames], lossless=True)
-    assert next(read_frames(lossy, fps=20, first=0, count=1)).shape == (32, 46, 3)
-    assert np.array_equal(next(read_frames(lossless, fps=20, first=0, count=1)), frames[0])
 
 
 def test_a_missing_frame_and_what_is_no_video_are_named(tmp_path):

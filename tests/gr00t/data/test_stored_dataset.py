@@ -95,8 +95,6 @@ WRONG_INFO: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fps: .*got 0": lambda info: info.update(fps=0),
     "features: .*got nothing": lambda info: info.pop("features"),
     "features: .*a list of 1": lambda info: info.update(features=[1]),
-    "data_path: .*got '{nothing}'": lambda info: info.update(data_path="{nothing}"),
-    r"data_path: .*got '\.\./": lambda info: info.update(data_path=f"../../{info['data_path']}"),
     "odd: shape.*65536": lambda info: info["features"].update(odd={"dtype": "float32", "shape": [65_537]}),
     "odd: shape.*65536 ": lambda info: info["features"].update(odd={"dtype": "float32", "shape": [9, 9999]}),
 }

@@ -4,13 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+PolicyT = TypeVar("PolicyT", bound=PolicyBase[Any])
 HELLO = {"harness_version": "0.8.0", "protocol_version": 1, "model_server": "Pusher", "capabilities": {}}
 
 
@@ -33,9 +36,10 @@ def unpacked(data: bytes) -> dict[str, Any]:
 
 
 class Model:
-    """Answers with actions that say how often it was asked, and remembers what it heard in each session."""
+    """Answers by what it is shown, and remembers what it heard in each session; ``asked`` comes before each answer."""
 
-    def __init__(self, **hello: Any) -> None:
+    def __init__(self, asked: Callable[[], None] = lambda: None, **hello: Any) -> None:
+        self.notified = asked
         self.hello = {**HELLO, **hello}
         self.heard: list[list[dict[str, Any]]] = []
         self.answers: Callable[[dict[str, Any], int], list[bytes]] = self.acting
@@ -61,6 +65,7 @@ class Model:
                     connection.send(packed("hello", self.hello, message["seq"]))
                 if message["type"] == "observation":
                     asked += 1
+                    self.notified()
                     for answer in self.answers(message, asked):
                         connection.send(answer)
             except ConnectionClosed:
@@ -75,3 +80,14 @@ def talking(talk: Callable[[ServerConnection], None], port: int = 0, **options: 
         yield server.socket.getsockname()[1]
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def asking(
+    policy_at: Callable[..., PolicyT], talk: Callable[[ServerConnection], None], **options: Any
+) -> Iterator[PolicyT]:
+    """Serve in this process, and yield a policy that asks there; it is closed at the end of the ``with`` block."""
+    with talking(talk) as port:
+        policy = policy_at(port, **options)
+        yield policy
+        policy.close()

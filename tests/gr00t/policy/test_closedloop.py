@@ -1,7 +1,6 @@
 """A closed loop: which env slots are asked for when, what the model is told, and what comes of its answers."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import Continuation, PolicyBase
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
@@ -32,6 +28,7 @@ from tests.gr00t.fakes import (
     LimbPolicy,
     write_policy_yaml,
 )
+from tests.policy.playing import actions_of, start
 
 CHUNK = 4
 
@@ -45,14 +42,10 @@ def made(
 
 def started(env: LimbEnvironment, policy: PolicyBase, env_ids: list[int], *, first: int = 0) -> Observation:
     """Start episodes in env slots, numbered from ``first``."""
-    begun = [(env_id, episode) for env_id, episode in zip(env_ids, episodes(first + len(env_ids))[first:], strict=True)]
-    conditions = [env.draw_conditions(episode.conditions_generator()) for _, episode in begun]
-    starts = [
-        EpisodeStart(env_id=env_id, episode=episode, conditions=each, language_instruction=env.instruction(each))
-        for (env_id, episode), each in zip(begun, conditions, strict=True)
-    ]
+    conditions = [env.draw_conditions(each.conditions_generator()) for each in episodes(first + len(env_ids))[first:]]
     observation = env.reset(torch.tensor(env_ids), conditions)
-    policy.start_episodes(env, starts)
+    slots = enumerate(zip(env_ids, conditions, strict=True), first)
+    policy.start_episodes(env, [start(env_id, index, env.instruction(each)) for index, (env_id, each) in slots])
     return observation
 
 
@@ -60,15 +53,13 @@ def played(
     directory: Path,
     num_envs: int,
     *,
-    number: int = 12,
     batch: int | None = None,
     policy_class: type[LimbPolicy] = LimbPolicy,
     **args: Any,
-) -> ActionLog:
+) -> dict[int, torch.Tensor]:
     """Play episodes and return their actions."""
-    log, policy = ActionLog(), made(directory, policy_class, **args)
-    rollout(LimbEnvironment(num_envs), on_fixed_batch(policy, batch), episodes(number), [log])
-    return log
+    policy = on_fixed_batch(made(directory, policy_class, **args), batch)
+    return actions_of(policy, LimbEnvironment(num_envs), episodes(12))
 
 
 def test_actions_are_the_models_in_the_order_of_the_simulation(tmp_path):
@@ -176,8 +167,7 @@ def deterministic() -> Iterator[None]:
 def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_env_slots(
     tmp_path, deterministic
 ):
-    alone = played(tmp_path, 1, batch=8).actions
-    together = played(tmp_path, 5, batch=8).actions
+    alone, together = (played(tmp_path, num_envs, batch=8) for num_envs in (1, 5))
     assert all(torch.equal(together[index], alone[index]) for index in alone)
     policy = made(tmp_path)
     rollout(LimbEnvironment(3), on_fixed_batch(policy, 8), episodes(4), [])
@@ -220,14 +210,6 @@ class RememberingPolicy(LimbPolicy):
         "state": FakeModality(delta_indices=[-2, -1, 0], modality_keys=["arm", "leg", "hand"]),
     }
 
-    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
-        """Answer with all that is shown, one env slot after the other, so that no last digit depends on the batch."""
-        shown = [*observation["video"].values(), *observation["state"].values()]
-        seen = [np.concatenate([values[slot].flatten() for values in shown]) for slot in range(len(noise_seeds))]
-        numbers = [math.sin(sum((place % 7 - 3) * float(value) for place, value in enumerate(each))) for each in seen]
-        chunk = np.array(numbers, np.float32)[:, None, None].repeat(HORIZON, axis=1)
-        return {group: chunk.repeat(len(joints), axis=2) for group, joints in GROUPS["action"].items()}
-
 
 def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_the_first_the_first(tmp_path):
     env, policy = LimbEnvironment(3), made(tmp_path, RememberingPolicy)
@@ -260,14 +242,6 @@ def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_th
                 np.testing.assert_array_equal(told["state"]["arm"][place], shown)
         observation = env.step(action).observation
     assert num_asked == 4 + 4 + 5
-
-
-def test_what_a_model_that_looks_back_does_depends_on_no_other_episode(tmp_path):
-    alone = played(tmp_path, 1, policy_class=RememberingPolicy, rows_per_query=4).actions
-    assert len({float(action) for actions in alone.values() for action in actions[:, 0]}) > 12
-    for num_envs, batch in ((7, None), (3, 8)):
-        together = played(tmp_path, num_envs, policy_class=RememberingPolicy, batch=batch, rows_per_query=4).actions
-        assert all(torch.equal(together[index], alone[index]) for index in alone)
 
 
 WRONG_ARMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -381,13 +355,6 @@ def test_actions_to_go_on_from_come_to_the_model_by_its_groups_with_every_call_f
             for group, places in wiring.action.items()
         )
         assert given["weights"].shape == (2, HORIZON)
-
-
-def test_answers_that_are_on_time_are_played_as_without_latency(tmp_path):
-    plain, log = played(tmp_path, 3), ActionLog()
-    on_time = LatePolicy(made(tmp_path), Delays(steps=((0, 1),)), Meanwhile.CHUNK, QueryTimes())
-    rollout(LimbEnvironment(3), on_time, episodes(12), [log])
-    assert all(torch.equal(plain.actions[index], log.actions[index]) for index in range(12))
 
 
 def test_predictions_that_are_averaged_cannot_be_late(tmp_path):

@@ -13,15 +13,22 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.ledger import JobReport, Reproducible
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
-from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinConfig
+from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, network_answer, write_policy_yaml
 from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
 from tests.machine import show_gpus
+from tests.policy.playing import job_of
 
 
 @pytest.fixture
@@ -83,9 +90,8 @@ def test_the_device_of_the_model_is_the_first_that_is_given(machine, local_rank,
         assert expected in str(refused.value)
 
 
-def job(yaml: str, **changes: Any) -> JobConfig:
-    given: dict[str, Any] = {"index": 0, "name": "a", "environment": "reach", "policy_type": POLICY, "num_episodes": 1}
-    return JobConfig(**{**given, "policy_config_dict": {"policy_config_yaml_path": yaml}, **changes})
+def job(yaml: str, policy_type: str = POLICY, options: dict[str, Any] | None = None, **changes: Any) -> JobConfig:
+    return job_of(policy_type, {"policy_config_yaml_path": yaml, **(options or {})}, **changes)
 
 
 def checkpoint(directory: Path, *names: str) -> None:
@@ -100,9 +106,7 @@ def test_the_jobs_model_comes_before_the_yaml_files(tmp_path):
     yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="not/here/either")
     args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, model_path=str(tmp_path / "mine"))
     assert Gr00tClosedloopPolicy.settings_of(args).model_path == args.model_path
-    assert resolve_jobs(
-        [job(yaml, policy_config_dict={"policy_config_yaml_path": yaml, "model_path": args.model_path})]
-    )
+    assert resolve_jobs([job(yaml, options={"model_path": args.model_path})])
 
 
 def test_a_name_on_the_hub_is_left_to_the_model_package(tmp_path):
@@ -183,12 +187,8 @@ def test_each_job_can_name_its_device_unless_a_launcher_has_given_the_rank_one(t
     machine(4, local_rank)
     yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
     options: list[dict[str, Any]] = [{}, {"policy_device_id": 1}, {"policy_device": "cuda:2"}, {"policy_device": "cpu"}]
-    jobs = [
-        job(yaml, name=f"j{index}", policy_type=PLACED, policy_config_dict={"policy_config_yaml_path": yaml, **each})
-        for index, each in enumerate(options)
-    ]
     Placed.places.clear()
-    for each in resolve_jobs(jobs):
+    for each in resolve_jobs([job(yaml, PLACED, given, name=f"j{index}") for index, given in enumerate(options)]):
         each.build_policy()
     assert Placed.places == expected
 
@@ -197,14 +197,12 @@ def test_a_policy_behind_a_server_may_be_given_the_servers_device(tmp_path, mach
     machine(0, None)
     yaml = write_panda_yaml(tmp_path / "p.yaml")
     served = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
-    options = {"policy_config_yaml_path": yaml, "policy_device": "cuda"}
-    assert resolve_jobs([job(yaml, policy_type=served, policy_config_dict=options)])
+    assert resolve_jobs([job(yaml, served, {"policy_device": "cuda"})])
 
 
 def test_jobs_that_differ_in_their_number_of_env_slots_share_the_model(tmp_path):
     path = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name")
-    other_query = {"policy_config_dict": {"policy_config_yaml_path": path, "rows_per_query": 2}}
-    changes = ({"num_envs": 2}, {"num_envs": 8}, other_query)
+    changes: tuple[dict[str, Any], ...] = ({"num_envs": 2}, {"num_envs": 8}, {"options": {"rows_per_query": 2}})
     jobs = resolve_jobs([job(path, name=f"j{index}", **each) for index, each in enumerate(changes)])
     few, many, other = (each.policy_key for each in jobs)
     assert few == many != other
@@ -291,3 +289,113 @@ def test_python_looks_for_no_garbage_while_the_model_package_is_imported(tmp_pat
     policy.load_policy()
     assert looked == [False]
     assert gc.isenabled()
+
+
+# A model package that ignores what it is told about noise promises the plan, whatever it says of itself.
+
+
+class Package:
+    """Stands for a model package: a random network, whose noise is what ``seeds`` says."""
+
+    honoured_options: ClassVar[frozenset[str]] = frozenset({"noise_seeds"})
+
+    def get_action(self, observation: Any, options: Any = None) -> Any:
+        return network_answer(observation, self.seeds(len(observation["state"]["arm"]), options)), {}
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        return options["noise_seeds"]
+
+    def get_modality_config(self) -> Any:
+        return MODALITIES
+
+    def get_dimensions(self) -> Any:
+        return DIMENSIONS
+
+
+class Lying(Package):
+    """Says that it honours seeds, and draws from torch's generator."""
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        return torch.randint(2**31, (batch_size,)).tolist()
+
+
+class Ignoring(Lying):
+    """Documents its options as unused, as NVIDIA's does."""
+
+    honoured_options: ClassVar[frozenset[str]] = frozenset()
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        assert options is None
+        return super().seeds(batch_size, options)
+
+
+class LimbBuilder(CoinBuilder):
+    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> Any:
+        return LimbEnvironment(num_envs)
+
+
+def played(directory: Path, package: type[Package], num_envs: int, shares: list, **options: Any) -> tuple:
+    """Return the reports of ranks that share a job, and the checksums of its episodes' arrays."""
+    yaml = write_policy_yaml(directory.parent, model_path="owner/name", policy_device="cpu")
+
+    class Policy(Gr00tClosedloopPolicy):
+        @classmethod
+        def from_dict(cls, config_dict: Any) -> Any:
+            return cls(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, num_envs=num_envs, **options))
+
+        def load_policy(self) -> Any:
+            return package()
+
+    job = coin_job("limb", LimbBuilder(), policy_class=Policy, num_envs=num_envs, num_episodes=8)
+    reports: list[JobReport] = []
+    for rank, share in enumerate(shares):
+        ranks = settings(directory, rank=rank, world_size=len(shares), no_dataset=False)
+        reports.append(JobRunner(ranks).run(FixedShare(job=job, share=share)))
+    assert [report.error for report in reports] == [None] * len(shares)
+    return reports, {line.episode_index: line.checksum for line in read_commits(directory / "limb", "limb").lines}
+
+
+ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]
+
+
+def test_a_package_that_honours_the_noise_seeds_keeps_what_it_promises(tmp_path):
+    """On any processor: with queries of one size, other ranks and other numbers of env slots give the same bits."""
+    reports, alone = played(tmp_path / "one", Package, 3, ALL)
+    halves, together = played(tmp_path / "two", Package, 3, TWO)
+    single, one_slot = played(tmp_path / "three", Package, 1, ALL)
+    promises = {report.reproducible for report in (*reports, *halves, *single)}
+    assert {report.policy_batch for report in (*reports, *halves, *single)} <= {4, 8, 16}
+    assert promises != {Reproducible.BITWISE} or alone == together == one_slot
+
+
+@pytest.mark.parametrize(("package", "because"), [(Ignoring, "noise_seeds"), (Lying, "its neighbours")])
+def test_a_package_that_ignores_it_promises_the_plan_and_says_why(tmp_path, package, because):
+    [report], first = played(tmp_path / "one", package, 3, ALL)
+    assert report.reproducible is Reproducible.PLAN
+    assert because in (report.plan_because or "")
+    # Its noise still follows from the episodes that share a query.
+    torch.rand(100)
+    assert played(tmp_path / "two", package, 3, ALL)[1] == first
+    assert len(set(first.values())) == 8
+
+
+def test_torchs_generators_are_put_back_after_each_query(tmp_path):
+    yaml = write_policy_yaml(tmp_path, model_path="owner/name", policy_device="cpu")
+    policy = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml), model=Ignoring())
+    shown = {
+        "video": {key: np.zeros((2, 1, 4, 4, 3), np.uint8) for key in ("ego", "aside")},
+        "state": {key: np.zeros((2, 1, 2), np.float32) for key in ("arm", "leg", "hand")},
+        "language": {"annotation.human.task_description": [["move"]] * 2},
+    }
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, again, other = (policy.query(shown, seeds)["arm"].tolist() for seeds in ([1, 2], [1, 2], [2, 1]))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first == again != other
+
+
+@pytest.mark.parametrize(("asked", "batch"), [(1, 1), (3, 4), (5, 8)])
+def test_queries_of_one_size_are_filled_up_as_any_batch_is(tmp_path, asked, batch):
+    [report], _ = played(tmp_path / "one", Package, 3, ALL, rows_per_query=asked)
+    assert report.reproducible is not Reproducible.BITWISE or report.policy_batch in {batch, 8, 16}
+    assert (report.policy_batch or 0) >= batch

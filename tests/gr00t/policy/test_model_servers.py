@@ -1,9 +1,7 @@
 """Model servers that are slow, lost or hostile."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +15,6 @@ from isaaclab_arena import PolicyLostError
 from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
-from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -27,8 +24,7 @@ from isaaclab_arena.remote.openpi import OpenpiRemotePolicy
 from isaaclab_arena.remote.protocols import ANSWER_LIMITS
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, Modality
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import ClosedloopPolicy, Gr00tClosedloopPolicy
-from tests.fakes_environment import ActionLog, episodes
-from tests.fakes_network import Desk
+from tests.fakes_environment import episodes
 from tests.gr00t.fakes import (
     DIMENSIONS,
     HORIZON,
@@ -39,12 +35,13 @@ from tests.gr00t.fakes import (
     network_answer,
     write_policy_yaml,
 )
-from tests.gr00t.policy.model_servers import Model, array, packed, talking
+from tests.gr00t.policy.model_servers import Model, array, asking, packed, talking
 from tests.gr00t.policy.test_gr00t_remote_closedloop_policy import remote_policy
 from tests.gr00t.policy.test_openpi_remote_policy import Pi, PiWithoutMemory, conversation, policy_at
 from tests.gr00t.policy.test_vla_eval_remote_policy import policy_at as vla_eval_policy_at
 from tests.gr00t.servers import NetworkPolicy, serving
 from tests.outsiders.cables import Cable, cable
+from tests.policy.playing import check_ranks_play_as_one, sharing
 from tests.pretend_gpu import GPU, PretendGpu
 
 # A GR00T model in a policy server answers as the same model in the rank's own process, beside other clients.
@@ -78,65 +75,39 @@ class ContinuingModel(RandomModel):
         return {key: own + weights * (going_on["actions"][key] - own) for key, own in actions.items()}, {}
 
 
-@dataclass
-class Made:
-    """Policies of one file, with a model of their own or a shared one."""
-
-    options: dict[str, Any]
-
-    def own(self, model: RandomModel) -> Gr00tClosedloopPolicy:
-        return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**self.options), model=model)
-
-    @contextmanager
-    def sharing(self, model: RandomModel, num_ranks: int) -> Iterator[list[Gr00tClosedloopPolicy]]:
-        network = self.own(model).network()
-        batcher = Batcher(network, max_batch=64, max_wait_s=0.02)
-        yield [Gr00tClosedloopPolicy.asking(self.options, Desk(batcher, network)) for _ in range(num_ranks)]
-        batcher.close()
-
-
 @pytest.fixture
-def made(tmp_path) -> Made:
-    return Made({"policy_config_yaml_path": write_policy_yaml(tmp_path), "policy_device": "cpu"})
+def options(tmp_path) -> dict[str, Any]:
+    return {"policy_config_yaml_path": write_policy_yaml(tmp_path), "policy_device": "cpu"}
 
 
-def played(policy: PolicyBase, indices, num_envs: int) -> dict[int, bytes]:
-    log = ActionLog()
-    wanted = [each for each in episodes(6) if each.episode_index in indices]
-    with torch.no_grad():
-        rollout(LimbEnvironment(num_envs), policy, wanted, [log])
-    policy.close()
-    return {index: actions.numpy().tobytes() for index, actions in log.actions.items()}
+def with_its_own(model: RandomModel, options: dict[str, Any]) -> Gr00tClosedloopPolicy:
+    return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(**options), model=model)
 
 
-def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(made):
-    alone, model = played(made.own(RandomModel("noise_seeds")), range(6), num_envs=3), RandomModel("noise_seeds")
-    with made.sharing(model, 3) as ranks, ThreadPoolExecutor(3) as pool:
-        parts = list(pool.map(played, ranks, [(0, 3), (1, 4), (2, 5)], [2, 1, 2]))
-    assert {index: actions for part in parts for index, actions in part.items()} == alone
+def test_ranks_that_share_a_model_play_the_same_bits_as_one_with_its_own(options):
+    model = RandomModel("noise_seeds")
+    with sharing(with_its_own(model, options), options, 3) as ranks:
+        check_ranks_play_as_one(with_its_own(RandomModel("noise_seeds"), options), ranks, LimbEnvironment)
     assert set(model.sizes) == {4}
 
 
-def test_late_chunks_go_on_from_each_other_as_well_when_the_model_is_shared(made):
+def test_late_chunks_go_on_from_each_other_as_well_when_the_model_is_shared(options):
     def late(policy: Gr00tClosedloopPolicy) -> LatePolicy:
         assert policy.chunk_traits().can_continue
         return LatePolicy(policy, Delays(steps=((1, 1), (2, 1)), control_dt=0.1), Meanwhile.RTC, QueryTimes())
 
-    def model() -> ContinuingModel:
-        return ContinuingModel("noise_seeds", "continued")
-
-    alone = played(late(made.own(model())), range(6), num_envs=3)
-    with made.sharing(model(), 2) as ranks, ThreadPoolExecutor(2) as pool:
-        parts = list(pool.map(played, map(late, ranks), [(0, 2, 4), (1, 3, 5)], [1, 2]))
-    assert parts[0] | parts[1] == alone
+    alone, owner = (with_its_own(ContinuingModel("noise_seeds", "continued"), options) for _ in range(2))
+    with sharing(owner, options, 2) as ranks:
+        check_ranks_play_as_one(late(alone), [late(each) for each in ranks], LimbEnvironment)
 
 
-def test_a_shared_model_says_what_it_does_not_honour(made):
-    with made.sharing(RandomModel("noise_seeds"), 1) as (policy,):
-        assert not policy.chunk_traits().can_continue
-    with made.sharing(RandomModel(), 1) as (policy,):
-        assert not policy.traits.reproducible
-        assert policy.traits.plan_because is not None
+def test_a_shared_model_says_what_it_does_not_honour(options):
+    for honoured, reproducible in (("noise_seeds",), True), ((), False):
+        with sharing(with_its_own(RandomModel(*honoured), options), options, 1) as (policy,):
+            assert not policy.chunk_traits().can_continue
+            assert policy.traits.reproducible is reproducible
+            assert (policy.traits.plan_because is None) is reproducible
+            policy.close()
 
 
 # How often the CPU waits for a GPU when a GR00T model is asked, counted with a pretended one.
@@ -224,10 +195,8 @@ def test_a_model_that_knows_arrays_alone_is_asked_the_same_and_waits_once_for_al
 
 
 def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_chunk_is_used_up(gpu):
-    with talking(conversation(Pi())) as port:
-        policy = policy_at(port, action_chunk_length=CHUNK)
+    with asking(policy_at, conversation(Pi()), action_chunk_length=CHUNK) as policy:
         waits = waits_of(gpu, policy)
-        policy.close()
     assert waits == 2 * [NUM_ENVS, *[0] * (CHUNK - 1)]
 
 
@@ -240,40 +209,14 @@ QUESTION = 4
 Hook = Callable[[], None]
 
 
-class Gr00tServer(NetworkPolicy):
-    """Answers by what it is shown and the seeds of the noise."""
-
-    def __init__(self, asked: Hook) -> None:
-        super().__init__()
-        self.asked = asked
-
-    def get_action(self, observation: Any, options: Any = None) -> Any:
-        self.asked()
-        return super().get_action(observation, options)
-
-
-class OpenpiServer(PiWithoutMemory):
-    """Answers by what it is shown."""
-
-    def __init__(self, asked: Hook) -> None:
-        super().__init__()
-        self.asked = asked
-
-    def infer(self, request: dict[str, Any]) -> Any:
-        self.asked()
-        return super().infer(request)
-
-
 class VlaEvalServer(Model):
     """Answers by what it is shown, and by how often the session was asked in the episode: it remembers."""
 
     def __init__(self, asked: Hook) -> None:
-        super().__init__()
-        self.asked = asked
+        super().__init__(asked)
         self.answers = self.remembering
 
     def remembering(self, message: dict[str, Any], asked: int) -> list[bytes]:
-        self.asked()
         heard = next(heard for heard in self.heard if heard[-1] is message)
         # One that was told of no episode answers something else.
         since_start = 100
@@ -286,10 +229,10 @@ class VlaEvalServer(Model):
 def served(wire: str, asked: Hook, directory: Path) -> Iterator[tuple[Cable, PolicyBase]]:
     """Serve a policy of a protocol behind a cable; ``asked`` is called for each question, before it is answered."""
     if wire == "gr00t":
-        with serving(Gr00tServer(asked)) as server, cable(server.port) as line:
+        with serving(NetworkPolicy(asked)) as server, cable(server.port) as line:
             yield line, remote_policy(write_policy_yaml(directory), line.port)
     elif wire == "openpi":
-        with talking(conversation(OpenpiServer(asked))) as port, cable(port) as line:
+        with talking(conversation(PiWithoutMemory(asked))) as port, cable(port) as line:
             yield line, policy_at(line.port)
     else:
         with talking(VlaEvalServer(asked).talk) as port, cable(port) as line:
@@ -413,11 +356,8 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 def test_what_is_no_action_is_an_error_of_the_policy(answer, message):
     model: Any = Model()
     model.answers = lambda heard, asked: answer(heard["seq"])
-    with talking(model.talk) as port:
-        policy = vla_eval_policy_at(port)
-        with pytest.raises(PolicyError, match="vla-eval") as caught:
-            rollout(LimbEnvironment(1), policy, episodes(1), [])
-        policy.close()
+    with asking(vla_eval_policy_at, model.talk) as policy, pytest.raises(PolicyError, match="vla-eval") as caught:
+        rollout(LimbEnvironment(1), policy, episodes(1), [])
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000

@@ -15,15 +15,9 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.observers import Observer, Outcome
 from isaaclab_arena.remote.connection import ServerUnreachableError
 from tests.fakes import Notebook
-from tests.fakes_environment import ActionLog
 from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.policy.test_openpi_remote_policy import (
-    PiWithoutMemory,
-    conversation,
-    episodes,
-    policy_at,
-    talking,
-)
+from tests.gr00t.policy.test_openpi_remote_policy import PiWithoutMemory, conversation, episodes, policy_at, talking
+from tests.policy.playing import actions_of
 
 PYTHON = os.environ.get("OPENPI_PYTHON", "")
 
@@ -48,13 +42,12 @@ def server(kind: str) -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
 
 def played(port: int, num_envs: int) -> dict[int, torch.Tensor]:
     """Return the actions of four episodes."""
-    policy, log, environment = policy_at(port), ActionLog(), LimbEnvironment(num_envs)
+    policy, environment = policy_at(port), LimbEnvironment(num_envs)
     try:
         policy.check_environment(environment)
-        assert rollout(environment, policy, episodes(4), [log]).finished_episodes == 4
+        return actions_of(policy, environment, episodes(4))
     finally:
         policy.close()
-    return log.actions
 
 
 def test_episodes_are_those_of_the_same_policy_behind_the_server_that_other_tests_ask():

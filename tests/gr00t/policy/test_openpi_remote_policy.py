@@ -1,7 +1,5 @@
 """The policy behind an openpi server; a small server stands for openpi's, and sends what it sends."""
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,35 +13,35 @@ from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.remote.chunks import misfits, shown_inputs
 from isaaclab_arena.remote.connection import ServerUnreachableError
 from isaaclab_arena.remote.openpi import OpenpiCodec, OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.policy.model_servers import talking
+from tests.gr00t.policy.model_servers import asking, talking
+from tests.layouts import LAYOUTS, UNCLEAR
+from tests.policy.playing import refused
 
 LENGTH = 6
 
 
 class Pi:
-    """Answers with actions that say which request they are for, and remembers the requests."""
+    """Answers with actions that say which request they are for; ``asked`` is called before each answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[], None] = lambda: None) -> None:
+        self.asked = asked
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.columns = 5
-        self.hold_s = 0.0
         self.hang_up_at = -1
         self.metadata: dict[str, Any] = {"policy": "pi"}
 
     def infer(self, request: dict[str, Any]) -> Any:
-        # Counted as it comes: connections that are held for the same time need not be let go of in the same order.
         self.requests.append(request)
-        number = len(self.requests)
-        time.sleep(self.hold_s)
-
-        steps = np.arange(LENGTH)[:, None] + 10 * number
+        steps = np.arange(LENGTH)[:, None] + 10 * len(self.requests)
         return {
             "actions": (steps + np.arange(self.columns) / 10).astype(np.float64),
             "server_timing": {"infer_ms": 1.0},
@@ -58,6 +56,7 @@ def conversation(pi: Pi) -> Callable[[ServerConnection], None]:
         connection.send(OpenpiCodec.pack(pi.metadata))
         while True:
             try:
+                pi.asked()
                 answer = pi.infer(OpenpiCodec.unpack(connection.recv(decode=False)))
                 if len(pi.requests) == pi.hang_up_at:
                     return
@@ -111,12 +110,9 @@ class TestConformance(PolicyConformance):
 
 def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     pi, environment = Pi(), LimbEnvironment(2)
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port)
+    with asking(policy_at, conversation(pi)) as policy:
         policy.check_environment(environment)
         rollout(environment, policy, episodes(2), [])
-        policy.close()
-        policy.close()
     first = pi.requests[0]
     assert set(first) == {"observation/image", "observation/state", "prompt"}
     assert first["observation/image"].shape == (12, 12, 3)
@@ -139,54 +135,23 @@ def test_chunks_of_any_length_are_played_to_their_ends_and_cannot_be_late():
             return {"actions": answer["actions"][: (1, 3, 2, 6)[(len(self.requests) - 1) % 4]]}
 
     log = ActionLog()
-    with talking(conversation(OfAnyLength())) as port:
-        policy = policy_at(port, execute="all")
+    with asking(policy_at, conversation(OfAnyLength()), execute="all") as policy:
         with pytest.raises(ConfigError, match="execute: all"):
             LatePolicy(policy, Delays(steps=((2, 1),)), Meanwhile.CHUNK, QueryTimes())
         rollout(LimbEnvironment(1), policy, episodes(1), [log])
-        policy.close()
     expected = [10.0, 20, 21, 22, 30, 31, 40, 41]
     assert log.actions[0][: len(expected), 0].tolist() == expected[: len(log.actions[0])]
 
 
-def test_late_answers_go_on_where_the_chunk_before_is_used_up():
-    log = ActionLog()
-    with talking(conversation(Pi())) as port:
-        late = LatePolicy(policy_at(port), Delays(steps=((2, 1),)), Meanwhile.CHUNK, QueryTimes())
-        rollout(LimbEnvironment(1), late, episodes(1), [log])
-        late.close()
-    # Of each answer but the first, the first two actions are late.
-    assert log.actions[0][:8, 0].tolist() == [10.0, 11, 12, 13, 22, 23, 32, 33]
-
-
-def test_the_questions_of_all_env_slots_are_under_way_at_once():
-    class Meeting(PiWithoutMemory):
-        together = threading.Barrier(3, timeout=60)
-        num_asked = 0
-
-        def infer(self, request: dict[str, Any]) -> Any:
-            self.num_asked += 1
-            if self.num_asked <= 3:
-                self.together.wait()
-            return super().infer(request)
-
-    with talking(conversation(Meeting())) as port:
-        policy = policy_at(port)
-        assert rollout(LimbEnvironment(3), policy, episodes(3), []).finished_episodes == 3
-        policy.close()
-
-
 def test_an_episode_has_a_connection_of_its_own_if_the_job_says_so_and_then_does_not_outlive_it():
     pi, environment, notebook = Pi(), LimbEnvironment(1), Notebook()
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port, connection_per_episode=True)
+    with asking(policy_at, conversation(pi), connection_per_episode=True) as policy:
         rollout(environment, policy, episodes(3), [])
         # One when the policy is built, and one for each episode.
         assert len(pi.keys) == 4
         pi.hang_up_at = len(pi.requests) + 2
         with pytest.raises(ServerUnreachableError, match="remembers"):
             rollout(environment, policy, episodes(3), [notebook])
-        policy.close()
     assert {record.termination for record in notebook.records[-1:]} == {"policy_lost"}
 
 
@@ -206,15 +171,12 @@ def test_an_episode_has_a_connection_of_its_own_if_the_job_says_so_and_then_does
 def test_what_the_server_says_of_itself_is_compared_with_the_job(metadata, options, key):
     pi = Pi()
     pi.metadata = metadata
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port, **options)
+    with asking(policy_at, conversation(pi), **options) as policy:
         if key is None:
             policy.check_environment(LimbEnvironment(1))
         else:
-            with pytest.raises(ConfigError) as caught:
+            with refused(key):
                 policy.check_environment(LimbEnvironment(1))
-            assert caught.value.problems[0].key == key
-        policy.close()
 
 
 def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):
@@ -222,10 +184,8 @@ def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):
     pi.columns = 8
     key = tmp_path / "key"
     key.write_text("secret\n")
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port, action_columns=(7, 6, 5, 4, 0), remote_api_token_file=str(key))
+    with asking(policy_at, conversation(pi), action_columns=(7, 6, 5, 4, 0), remote_api_token_file=str(key)) as policy:
         rollout(environment, policy, episodes(1), [])
-        policy.close()
     assert torch.allclose(environment.actions[0][0], torch.tensor([10.7, 10.6, 10.5, 10.4, 10.0]))
     assert pi.keys == ["Api-Key secret"]
 
@@ -252,11 +212,8 @@ def test_what_is_no_action_is_told(said, columns, options, says):
         answer = pi.infer(OpenpiCodec.unpack(connection.recv(decode=False)))
         connection.send(said if isinstance(said, str) else OpenpiCodec.pack(said or answer))
 
-    with talking(talk) as port:
-        policy = policy_at(port, **options)
-        with pytest.raises(PolicyError, match=says):
-            rollout(LimbEnvironment(1), policy, episodes(1), [])
-        policy.close()
+    with asking(policy_at, talk, **options) as policy, pytest.raises(PolicyError, match=says):
+        rollout(LimbEnvironment(1), policy, episodes(1), [])
 
 
 @pytest.mark.parametrize(
@@ -275,33 +232,6 @@ def test_a_server_that_stays_away_fails_the_rollout_in_time():
         assert not policy.traits.reproducible
     with pytest.raises(ServerUnreachableError, match=rf"ws://127.0.0.1:{port}.* 0.2 s"):
         rollout(LimbEnvironment(1), policy, episodes(1), [])
-
-
-def test_a_policy_that_takes_too_long_is_an_error_that_says_so():
-    pi = Pi()
-    pi.hold_s = 0.4
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port, timeout_s=0.2)
-        with pytest.raises(ServerUnreachableError, match=r"0.2 s, twice"):
-            rollout(LimbEnvironment(1), policy, episodes(1), [])
-        policy.close()
-
-
-def test_what_an_interrupted_question_left_unanswered_is_not_taken_for_the_answer_to_the_next_one():
-    pi, environment = Pi(), LimbEnvironment(2)
-    pi.hold_s = 0.2
-    with talking(conversation(pi)) as port:
-        policy = policy_at(port)
-        drawn = environment.draw_conditions(np.random.default_rng(0))
-        shown = environment.reset(torch.arange(2), [drawn, drawn])
-        one_slot = {group: {name: term[:1] for name, term in terms.items()} for group, terms in shown.items()}
-        with pytest.raises(IndexError):
-            # The question of the first env slot is under way when there is nothing to show of the second.
-            policy.get_action(environment, one_slot)
-        first_actions = policy.get_action(environment, shown)[:, 0]
-        policy.close()
-    # The answer to the first question would begin with 10.
-    assert sorted(first_actions.tolist()) == [20.0, 30.0]
 
 
 def test_an_environment_that_lacks_something_is_refused_without_a_server():
@@ -327,6 +257,40 @@ def test_what_the_server_will_be_shown_is_known_without_it():
     [("action_chunk_length", 0), ("image_size", (0, 4)), ("action_columns", ()), ("images", {}), ("remote_port", 0)],
 )
 def test_an_option_that_cannot_be_is_named(key, value):
-    with pytest.raises(ConfigError) as caught:
+    with refused(key):
         policy_at(8000, **{"states": {}, key: value})
-    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+# What servers of any protocol are shown.
+
+
+IMAGES = {"observation/image": "front"}
+
+
+def environment_of(shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> LimbEnvironment:
+    environment = LimbEnvironment(2)
+    cameras = {"front": ArraySpec(shape=shape, dtype=dtype)}
+    environment.observation_spec = {**environment.observation_spec, "camera_obs": cameras}
+    return environment
+
+
+@pytest.mark.parametrize(("lies", "colours"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_server_is_shown_colours_in_whichever_layout_an_environment_shows_them(lies, colours):
+    assert misfits(environment_of(lies.shape), IMAGES, {}, None) == []
+    shown = {"camera_obs": {"front": torch.from_numpy(np.stack([255 - lies, lies]))}}
+    pictures, _ = shown_inputs(shown, 1, images=IMAGES, states={}, image_size=None)
+    assert np.array_equal(pictures["observation/image"], colours)
+    assert pictures["observation/image"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
+def test_a_layout_that_is_not_certain_is_refused_with_the_cameras_name(shape, reason):
+    [problem] = misfits(environment_of(shape), IMAGES, {}, None)
+    assert problem.key == "images.observation/image"
+    assert problem.message.startswith(f"camera 'front' has shape {shape}")
+    assert reason in problem.message
+
+
+def test_a_camera_that_shows_depth_is_no_picture():
+    [problem] = misfits(environment_of((6, 8, 1), torch.float32), IMAGES, {}, None)
+    assert problem.message == "camera 'front' is no colour picture: torch.float32 of shape (6, 8, 1)"

@@ -9,11 +9,8 @@ import torch
 import yaml
 from pyarrow import parquet
 
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.lerobot.layout import DatasetVersion
 from isaaclab_arena.lerobot.writing import LeRobotOptions, write_lerobot_dataset
@@ -22,7 +19,7 @@ from isaaclab_arena_gr00t.convert import model_columns
 from isaaclab_arena_gr00t.policy.replay_lerobot_policy import ReplayLerobotPolicy
 from tests.fakes_environment import ScriptedEnvironment
 from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
-from tests.policy.playing import play
+from tests.policy.playing import job_of, play, refused, start
 
 
 def three(length):
@@ -89,16 +86,7 @@ def test_max_steps_end_an_episode_before_its_trajectory(dataset):
 
 def test_a_single_env_slot_begins_again_while_others_play_on(dataset):
     policy, environment = replay(dataset), ScriptedEnvironment(2)
-    starts = [
-        EpisodeStart(
-            env_id=env_id,
-            episode=Episode(job="push", episode_index=env_id * 2, seed=7),
-            conditions={},
-            language_instruction="",
-        )
-        for env_id in range(2)
-    ]
-    policy.start_episodes(environment, starts)
+    policy.start_episodes(environment, [start(0, 0), start(1, 2)])
     assert policy.get_action(environment, {})[:, 0].tolist() == [0, 2]
     policy.reset(torch.tensor([0]))
     assert policy.get_action(environment, {})[:, 0].tolist() == pytest.approx([0, 2.3])
@@ -116,29 +104,18 @@ def test_what_does_not_fit_is_told_before_anything_starts(dataset, tmp_path):
     yaml_file.write_text("dataset_path: nowhere\n")
     for options, key, says in (
         ({"dataset_path": str(dataset)}, "dataset_path", "have shape (3, 3)"),
-        ({"dataset_path": str(dataset / "nowhere")}, "dataset_path", "nowhere"),
         ({"policy_config_yaml_path": str(yaml_file)}, "policy_config_yaml_path", f"{yaml_file}: dataset_path: "),
         ({"dataset_path": str(dataset), "trajectory_index": 9}, "trajectory_index", "no trajectory 9"),
     ):
-        job = JobConfig(
-            index=0,
-            name="a",
-            environment="reach",
-            policy_type="replay_lerobot",
-            policy_config_dict=options,
-            num_episodes=1,
-        )
-        with pytest.raises(ConfigError) as caught:
-            resolve_jobs([job], file="jobs.json")
-        (problem,) = caught.value.problems
-        assert (problem.file, problem.job, problem.key) == ("jobs.json", "a", f"policy_config_dict.{key}")
-        assert says in problem.message
+        with refused(f"policy_config_dict.{key}") as problems:
+            resolve_jobs([job_of("replay_lerobot", options)], file="jobs.json")
+        assert (problems[0].file, problems[0].job) == ("jobs.json", "a")
+        assert says in problems[0].message
 
 
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        ({"trajectory_index": 9}, "trajectory_index"),
         ({"max_steps": 0}, "max_steps"),
         ({"device": "gpu"}, "device"),
         ({"dataset_path": "nowhere"}, "dataset_path"),
@@ -148,9 +125,8 @@ def test_what_does_not_fit_is_told_before_anything_starts(dataset, tmp_path):
 )
 def test_wrong_options_are_named(dataset, options, key):
     given = {"dataset_path": str(dataset), **options}
-    with pytest.raises(ConfigError) as caught:
+    with refused(key):
         ReplayLerobotPolicy.from_dict({name: value for name, value in given.items() if value is not None})
-    assert caught.value.problems[0].key == key
 
 
 def test_another_rate_is_told(dataset):
@@ -174,6 +150,12 @@ def test_actions_in_another_order_of_the_same_names_are_told(dataset, tmp_path):
     assert "its action in the order lift, grip, turn, the environment takes turn, lift, grip" in doubt
 
 
+def table_of(dataset):
+    """Return the file and the rows of a dataset's only table."""
+    table = next(dataset.glob("data/*/*.parquet"))
+    return table, parquet.read_table(table)
+
+
 class TestHeldAgainstTheJob:
     """What a dataset says of itself is compared with its tables, and with the job that replays it."""
 
@@ -188,14 +170,8 @@ class TestHeldAgainstTheJob:
     @staticmethod
     def job(path, **options):
         changes = {name: options.pop(name) for name in ("environment", "seed", "num_episodes") if name in options}
-        config = JobConfig(
-            index=0,
-            name="again",
-            policy_type="replay_lerobot",
-            policy_config_dict={"dataset_path": str(path), **options},
-            **{"environment": "lift_object", "seed": 3, **changes},
-        )
-        (job,) = resolve_jobs([config])
+        changes = {"environment": "lift_object", "seed": 3, "num_episodes": None, **changes}
+        (job,) = resolve_jobs([job_of("replay_lerobot", {"dataset_path": str(path), **options}, **changes)])
         return job
 
     def test_another_environment_seed_or_start_is_told(self, lifted):
@@ -208,8 +184,7 @@ class TestHeldAgainstTheJob:
         assert self.job(lifted, trajectory_index=0).doubts == ()
 
     def test_rows_out_of_order_are_played_in_order_and_told(self, lifted):
-        table = next(lifted.glob("data/*/*.parquet"))
-        rows = parquet.read_table(table)
+        table, rows = table_of(lifted)
         parquet.write_table(rows.take(np.random.default_rng(0).permutation(rows.num_rows)), table)
         policy = replay(lifted)
         for number, index in enumerate((0, 2)):
@@ -219,16 +194,14 @@ class TestHeldAgainstTheJob:
         assert told == f"{lifted} has the rows of episodes 0 to 1 in another order than frame_index"
 
     def test_two_rows_of_one_step_are_refused(self, lifted):
-        table = next(lifted.glob("data/*/*.parquet"))
-        rows = parquet.read_table(table)
+        table, rows = table_of(lifted)
         place = rows.column_names.index("frame_index")
         parquet.write_table(rows.set_column(place, "frame_index", pa.array([0] * rows.num_rows)), table)
         with pytest.raises(ConfigError, match="episode 0 has a frame_index twice"):
             self.job(lifted)
 
     def test_an_episode_that_is_in_another_table_than_the_dataset_says_is_found_there_and_told(self, lifted):
-        table = next(lifted.glob("data/*/*.parquet"))
-        rows = parquet.read_table(table)
+        table, rows = table_of(lifted)
         first = np.array(rows["episode_index"]) == 0
         parquet.write_table(rows.filter(pa.array(first)), table)
         parquet.write_table(rows.filter(pa.array(~first)), table.with_name("file-007.parquet"))
@@ -238,8 +211,7 @@ class TestHeldAgainstTheJob:
         assert told == f"{lifted} names another table for episode 1 than the one that has it"
 
     def test_rows_that_are_nowhere_are_told_before_anything_runs(self, lifted):
-        table = next(lifted.glob("data/*/*.parquet"))
-        rows = parquet.read_table(table)
+        table, rows = table_of(lifted)
         parquet.write_table(rows.slice(0, rows.num_rows - 1), table)
         with pytest.raises(ConfigError, match=r"episode 1: .* has 4 rows of episode 1, 5 are due"):
             self.job(lifted)
@@ -296,10 +268,7 @@ class TestWithJointFiles:
         policy = ReplayLerobotPolicy.from_dict({option: str(files / "replay.yaml")})
         environment = ScriptedEnvironment(1, action_dim=8)
         policy.check_environment(environment)
-        start = EpisodeStart(
-            env_id=0, episode=Episode(job="lift", episode_index=1, seed=7), conditions={}, language_instruction=""
-        )
-        policy.start_episodes(environment, [start])
+        policy.start_episodes(environment, [start(0, 1)])
         source = recorded_episode(1, 5, "lift").arrays["actions"]
         action = policy.get_action(environment, {})[0]
         assert torch.equal(action, torch.from_numpy(np.concatenate([source[0, 7:], source[0, :7]])))

@@ -16,7 +16,8 @@ from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.fakes import Notebook
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.policy.model_servers import Model, array, packed, talking
+from tests.gr00t.policy.model_servers import Model, array, asking, packed, talking
+from tests.policy.playing import refused
 
 PICTURE = {"name": "image", "dims": 0, "format": "rgb_hwc_uint8"}
 
@@ -87,11 +88,9 @@ def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
     depth = {"depth": ArraySpec(shape=(6, 8, 1))}
     cameras: Any = environment.observation_spec["camera_obs"]
     environment.observation_spec = {**environment.observation_spec, "camera_obs": {**cameras, **depth}}
-    with talking(model.talk) as port:
-        policy = policy_at(port)
+    with asking(policy_at, model.talk) as policy:
         policy.check_environment(environment)
         rollout(environment, policy, episodes(1), [])
-        policy.close()
     shown = next(message["payload"] for message in model.heard[0] if message["type"] == "observation")
     assert set(shown) == {"robot_joint_pos", "fingers", "nameless", "images", "task_description"}
     assert set(shown["images"]) == {"front", "side"}
@@ -109,10 +108,8 @@ def test_a_chunk_is_played_as_far_as_the_job_says(options, expected):
     model, environment = Model(), LimbEnvironment(1)
     steps = 10 * np.arange(2)[:, None] + np.arange(8)
     model.answers = lambda message, asked: [packed("action", {"actions": array(steps + 100 * asked)}, message["seq"])]
-    with talking(model.talk) as port:
-        policy = policy_at(port, **options)
+    with asking(policy_at, model.talk, **options) as policy:
         rollout(environment, policy, episodes(1), [])
-        policy.close()
     assert [actions[0, 0].item() for actions in environment.actions[:4]] == expected
 
 
@@ -127,9 +124,8 @@ def test_a_chunk_is_played_as_far_as_the_job_says(options, expected):
     ],
 )
 def test_what_the_server_declares_is_compared_with_the_environment(hello, options, key):
-    with talking(Model(**hello).talk) as port, pytest.raises(ConfigError) as caught:
+    with talking(Model(**hello).talk) as port, refused(key):
         policy_at(port, **options).check_environment(LimbEnvironment(1))
-    assert caught.value.problems[0].key == key
 
 
 @pytest.mark.parametrize(
@@ -158,9 +154,8 @@ def test_a_server_that_declares_a_part_or_nothing_is_taken(hello):
     ],
 )
 def test_options_that_cannot_work_are_refused_without_a_server(key, value):
-    with pytest.raises(ConfigError) as caught:
+    with refused(key):
         VlaEvalRemotePolicy.from_dict({key: value})
-    assert caught.value.problems[0].key == key
 
 
 def test_what_the_server_will_be_shown_is_known_and_refused_without_it():
@@ -181,13 +176,11 @@ def test_a_lost_session_makes_an_error_of_its_episode_although_the_server_is_the
         return model.acting(message, asked)
 
     model.answers = answers
-    with talking(model.talk) as port:
-        policy = policy_at(port, timeout_s=2.0)
+    with asking(policy_at, model.talk, timeout_s=2.0) as policy:
         with pytest.raises(ServerUnreachableError, match="remembers"):
             rollout(environment, policy, episodes(4), [notebook])
         model.answers = model.acting
         rollout(environment, policy, episodes(2), [])
-        policy.close()
     assert {record.termination for record in notebook.records} == {"policy_lost"}
     assert [record.length for record in notebook.records] == [2, 2]
 
@@ -201,13 +194,11 @@ def test_what_a_failed_question_left_unanswered_is_not_taken_for_the_answer_to_a
         return model.acting(message, asked)
 
     model.answers = answers
-    with talking(model.talk) as port:
-        policy = policy_at(port)
+    with asking(policy_at, model.talk) as policy:
         with pytest.raises(PolicyError, match="failed: too dark"):
             rollout(environment, policy, episodes(2), [])
         model.answers = model.acting
         assert rollout(environment, policy, episodes(2), []).finished_episodes == 2
-        policy.close()
 
 
 def test_a_server_may_come_back_between_episodes_but_not_as_another_model():
@@ -218,9 +209,6 @@ def test_a_server_may_come_back_between_episodes_but_not_as_another_model():
         assert '"model_server": "Pusher"' in policy.stated_model()
     with talking(Model().talk, port):
         rollout(environment, policy, episodes(1), [])
-    with (
-        talking(Model(model_server="Puller").talk, port),
-        pytest.raises(PolicyLostError, match="Puller"),
-    ):
+    with talking(Model(model_server="Puller").talk, port), pytest.raises(PolicyLostError, match="Puller"):
         rollout(environment, policy, episodes(1), [])
     policy.close()

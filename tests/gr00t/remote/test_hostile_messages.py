@@ -21,10 +21,9 @@ from arena_wire import zmtp
 from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.remote.connection import PolicyServerConnection
 from isaaclab_arena.remote.openpi import OpenpiCodec
-from isaaclab_arena.remote.protocols import ServerAddress
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
+from tests.gr00t.remote.test_connection import connected
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import DELIMITER, dialled, frame, peak_bytes, pretending, read_answer
 
@@ -210,16 +209,13 @@ def asked(request) -> Callable[[int, int], Any]:
     """How either client asks a server at a port, with a limit for the answer."""
 
     def by_model(port: int, max_bytes: int) -> Any:
-        with closing(
-            PolicyClient("127.0.0.1", port, timeout_ms=250, limits=WireLimits(max_message_bytes=max_bytes))
-        ) as client:
+        limits = WireLimits(max_message_bytes=max_bytes)
+        with closing(PolicyClient("127.0.0.1", port, timeout_ms=250, limits=limits)) as client:
             return client.reset()
 
     def by_policy(port: int, max_bytes: int) -> Any:
-        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=0.25, wait_for_server_s=0.1)
-        with closing(
-            PolicyServerConnection(address, Gr00tCodec(limits=WireLimits(max_message_bytes=max_bytes)))
-        ) as connection:
+        codec = Gr00tCodec(limits=WireLimits(max_message_bytes=max_bytes))
+        with connected(port, codec, timeout_s=0.25, wait_for_server_s=0.1) as connection:
             return connection.ask("reset", {})
 
     return by_model if request.param == "model" else by_policy
@@ -379,7 +375,10 @@ def some_message(random_: random.Random) -> bytes:
     return damaged(data) if data and random_.random() < 0.5 else data
 
 
-def check_messages(seed: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 1500), *(pytest.param(seed, 10_000, marks=pytest.mark.slow) for seed in range(100, 140))]
+)
+def test_whatever_comes_is_a_message_or_an_error_of_the_wire(seed, count):
     random_ = random.Random(seed)
     for number in range(count):
         data = some_message(random_)
@@ -394,17 +393,10 @@ def check_messages(seed: int, count: int) -> None:
             assert len(words) < 2000, f"seed {seed}, message {number}"
 
 
-def test_whatever_comes_is_a_message_or_an_error_of_the_wire():
-    check_messages(0, 1500)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 140))
-def test_whatever_comes_is_a_message_or_an_error_of_the_wire_at_length(seed):
-    check_messages(seed, 10_000)
-
-
-def check_a_server(seed: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"), [(7, 30), *(pytest.param(seed, 2000, marks=pytest.mark.slow) for seed in range(200, 210))]
+)
+def test_whatever_comes_is_answered_and_the_server_goes_on(seed, count):
     random_ = random.Random(seed)
     with serving(NetworkPolicy(), allow_kill=False) as server:
         for number in range(count):
@@ -416,13 +408,3 @@ def check_a_server(seed: int, count: int) -> None:
         assert client.ping(), f"seed {seed}"
         client.close()
     assert threading.active_count() < 50
-
-
-def test_whatever_comes_is_answered_and_the_server_goes_on():
-    check_a_server(7, 30)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200, 210))
-def test_whatever_comes_is_answered_and_the_server_goes_on_at_length(seed):
-    check_a_server(seed, 2000)

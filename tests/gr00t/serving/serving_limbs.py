@@ -161,3 +161,13 @@ def served(
         yield ServedJob(policy=policy, mapping=mapping, contents={}), host
     finally:
         host.close()
+
+
+@contextmanager
+def running(server: Any) -> Iterator[int]:
+    """Run a server for the length of a ``with`` block, and yield its port."""
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.close()

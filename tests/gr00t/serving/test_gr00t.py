@@ -15,7 +15,7 @@ from isaaclab_arena.serve import ListenOptions
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from isaaclab_arena_gr00t.serving.gr00t import INSTRUCTION, Gr00tServer
 from tests.gr00t.fakes import write_yaml
-from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
+from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, running, served
 
 
 @contextmanager
@@ -23,11 +23,8 @@ def serving(policy_class: type[LookPolicy] = LookPolicy, num_slots: int = 2, tok
     with served(num_slots, policy_class=policy_class) as (job, host):
         host.close()
         server = Gr00tServer(job, ListenOptions(port=0, api_token=token), max_batch=8, max_wait_ms=2.0)
-        server.start()
-        try:
-            yield server.port
-        finally:
-            server.close()
+        with running(server) as port:
+            yield port
 
 
 def asking(port: int, directory: Path, horizon: int) -> Gr00tRemoteClosedloopPolicy:

@@ -18,7 +18,7 @@ from isaaclab_arena.remote.openpi import OpenpiCodec, OpenpiRemotePolicy
 from isaaclab_arena.serve import ListenOptions, OpenpiTalks, WebsocketServer
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml
-from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, served
+from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, actions, running, served
 
 IMAGES = {"observation/image": "front", "observation/wrist_image": "side"}
 STATES = {"observation/state": ("robot_joint_pos", "fingers"), "nameless": ("nameless",)}
@@ -29,11 +29,8 @@ LIMITS = WireLimits(max_message_bytes=100_000)
 def serving(policy_class: type[PolicyBase] = LookPolicy, **names: Any) -> Iterator[int]:
     with served(policy_class=policy_class, **{"images": IMAGES, "states": STATES, **names}) as (job, host):
         server = WebsocketServer(host, OpenpiTalks(job, LIMITS, prompt_key="prompt"), ListenOptions(port=0), job.stated)
-        server.start()
-        try:
-            yield server.port
-        finally:
-            server.close()
+        with running(server) as port:
+            yield port
 
 
 def asking(port: int, action_chunk_length: int, *, num_terms: int = 2) -> OpenpiRemotePolicy:

@@ -38,14 +38,8 @@ def whole(directory) -> Path:
 
 
 def typed(directory: Path, output: Path, *more: object) -> list[str]:
-    paths = [
-        "--dataset",
-        directory / "demos",
-        "--output_dir",
-        output,
-        "--policy_config_yaml_path",
-        directory / "policy.yaml",
-    ]
+    paths = ["--dataset", directory / "demos", "--output_dir", output]
+    paths += ["--policy_config_yaml_path", directory / "policy.yaml"]
     sizes = ["--batch_size", 2, "--noise_draws", 1, "--save_every", 2, "--log_every", 1, "--device", "cpu"]
     return [str(word) for word in (*paths, *sizes, *more)]
 

@@ -19,8 +19,7 @@ from isaaclab_arena_gr00t.training.trainer import (
     step_generator,
 )
 from tests.end_to_end.launching import ROOT, command, patience_s, run
-from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
-from tests.gr00t.training.models import SETTINGS, small_trainer
+from tests.gr00t.training.demonstrations import SETTINGS, recording, small_trainer, write_config, write_recordings
 from tests.gr00t.training.training_rank import NUM_STEPS, fingerprint
 
 

@@ -13,7 +13,7 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena.training.learner import OutOfSyncError, check_synchrony
 from isaaclab_arena_gr00t.training.trainer import Trainer
-from tests.gr00t.training.models import small_trainer
+from tests.gr00t.training.demonstrations import small_trainer
 
 NUM_STEPS = 4
 

@@ -16,10 +16,7 @@ SITE = Path(__file__).with_name("site")
 INTERPRETER: Mapping[str, Any] = {"python": preloaded_python(), "environment_variables": {"PYTHONPATH": str(SITE)}}
 """Options that run a policy in this same interpreter with something that stands in for LeRobot."""
 
-REMEMBERING: Mapping[str, Mapping[str, Any]] = {
-    "act": {"temporal_ensemble_coeff": 0.0},
-    "tdmpc": {"use_mpc": True},
-}
+REMEMBERING: Mapping[str, Mapping[str, Any]] = {"act": {"temporal_ensemble_coeff": 0.0}, "tdmpc": {"use_mpc": True}}
 """Settings of types with which they remember."""
 
 LIMBS: Mapping[str, Any] = {"states": {STATE: ["robot_joint_pos", "fingers"]}}
@@ -40,10 +37,7 @@ def saved(directory: Path, kind: str = "act", **settings: Any) -> Path:
         "n_obs_steps": 1,
         "n_action_steps": 3,
         "use_amp": False,
-        "input_features": {
-            PICTURE: {"type": "VISUAL", "shape": [3, 6, 8]},
-            STATE: {"type": "STATE", "shape": [6]},
-        },
+        "input_features": {PICTURE: {"type": "VISUAL", "shape": [3, 6, 8]}, STATE: {"type": "STATE", "shape": [6]}},
         "output_features": {"action": {"type": "ACTION", "shape": [5]}},
     }
     (directory / "config.json").write_text(json.dumps({**config, **settings}))

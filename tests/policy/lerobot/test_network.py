@@ -14,8 +14,12 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.policy.lerobot_network import NOTHING, LeRobotNetwork, LeRobotPolicyCfg, versions_there
+from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from isaaclab_arena.workers import _KEPT, stop_kept_workers
+from tests.fakes_environment import episodes
+from tests.gr00t.fakes import LimbEnvironment
 from tests.policy.lerobot.policies import PICTURE, REMEMBERING, STATE, options_for, saved
+from tests.policy.playing import actions_of, check_ranks_play_as_one, refused, sharing
 
 _QUESTION = {PICTURE: np.full((2, 1, 6, 8, 3), 255, np.uint8), STATE: np.ones((2, 1, 6), np.float32)}
 
@@ -68,9 +72,8 @@ def test_the_process_that_told_its_versions_is_the_policys(tmp_path):
 
 @pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])
 def test_an_interpreter_without_lerobot_is_refused(python):
-    with pytest.raises(ConfigError) as refused:
+    with refused("python"):
         versions_there(LeRobotPolicyCfg(pretrained="policy", python=python))
-    assert refused.value.problems[0].key == "python"
 
 
 def test_a_process_calculates_with_the_threads_and_as_deterministically_as_this_one(tmp_path):
@@ -159,3 +162,39 @@ def test_a_policy_that_starts_too_slowly_is_lost_before_the_process_would_be_end
     slow = network_of(saved(tmp_path, misbehaviour="die once, then start slowly"))
     with slow as network, ended_in(lambda: 1.0), pytest.raises(PolicyLostError, match=r"within 0\.5 s"):
         asked(network)
+
+
+# A policy of LeRobot in a policy server answers as in a rank's own worker, beside other clients.
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "options"),
+    [
+        ("diffusion", {"n_obs_steps": 2}, {"slots_per_call": 4}),
+        ("unheard_of", {"n_obs_steps": 2}, {"slots_per_call": 4}),
+        *((kind, settings, {}) for kind, settings in REMEMBERING.items()),
+    ],
+)
+def test_ranks_that_share_a_process_play_the_same_bits_as_one_with_its_own(tmp_path, kind, settings, options):
+    options = options_for(saved(tmp_path / "policy", kind, **settings), **options)
+    with sharing(LeRobotPolicy.from_dict(options), options, num_ranks=3) as ranks:
+        check_ranks_play_as_one(LeRobotPolicy.from_dict(options), ranks, LimbEnvironment)
+
+
+def test_a_memory_that_outgrows_what_a_server_takes_is_refused(tmp_path):
+    options = options_for(saved(tmp_path, misbehaviour="grow", **REMEMBERING["act"]))
+    alone = LeRobotPolicy.from_dict(options)
+    actions_of(alone, LimbEnvironment(1), episodes(1))
+    alone.close()
+    with sharing(LeRobotPolicy.from_dict(options), options, num_ranks=1) as (policy,):
+        with pytest.raises(PolicyError, match=r"remembers more .* leave policy_server out"):
+            actions_of(policy, LimbEnvironment(1), episodes(1))
+        policy.close()
+
+
+def test_a_process_that_falls_silent_is_lost_to_the_rank_too(tmp_path: Path):
+    options = options_for(saved(tmp_path, misbehaviour="hang"), timeout_s=0.5)
+    with sharing(LeRobotPolicy.from_dict(options), options, num_ranks=1) as (policy,):
+        with pytest.raises(PolicyLostError, match="did not answer within"):
+            actions_of(policy, LimbEnvironment(1), episodes(1))
+        policy.close()

@@ -13,16 +13,15 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.lerobot_network import Description, LeRobotNetwork, LeRobotPolicyCfg
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from tests.fakes_environment import ActionLog
+from tests.fakes_environment import episodes
 from tests.gr00t.fakes import LimbEnvironment
 from tests.policy.lerobot.policies import REMEMBERING, STATE, options_for, saved
+from tests.policy.playing import actions_of, start
 
 
 @contextmanager
@@ -33,11 +32,7 @@ def made(directory: Path, **options: Any) -> Iterator[LeRobotPolicy]:
 
 
 def played(policy: PolicyBase, environment: Environment, count: int = 5) -> dict[int, torch.Tensor]:
-    """Return the actions of each episode that a policy plays, by its index."""
-    log = ActionLog()
-    episodes = [Episode(job="limb", episode_index=index, seed=7) for index in range(count)]
-    rollout(environment, policy, episodes, [log])
-    return log.actions
+    return actions_of(policy, environment, episodes(count))
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +56,6 @@ class TestConformance(PolicyConformance):
 
     def make_environment(self, num_envs: int) -> LimbEnvironment:
         return LimbEnvironment(num_envs)
-
-
-@pytest.mark.parametrize("kind", ["act", "diffusion", "unheard_of"])
-def test_an_episode_is_the_same_whichever_others_share_its_calls(tmp_path, kind):
-    with made(saved(tmp_path / "policy", kind, n_obs_steps=2)) as policy:
-        alone = played(policy, LimbEnvironment(1))
-        policy.fill_calls_up_to(3)
-        together = played(policy, LimbEnvironment(3))
-    assert alone.keys() == together.keys() == set(range(5))
-    for index, actions in alone.items():
-        assert torch.allclose(actions, together[index], atol=1e-6), index
 
 
 @pytest.mark.parametrize("kind", REMEMBERING)
@@ -128,7 +112,7 @@ def test_how_many_actions_are_known_is_read_before_anything_is_loaded(tmp_path):
 def test_only_pictures_that_a_query_shows_are_drawn(tmp_path, settings, options, drawn):
     environment = DrawnOnDemand(LimbEnvironment(1, cameras=("front",)))
     with made(saved(tmp_path, **settings), **options) as policy:
-        rollout(environment, policy, [Episode(job="limb", episode_index=0, seed=7)], [])
+        rollout(environment, policy, episodes(1), [])
     assert environment.pictures_drawn == drawn
 
 
@@ -183,16 +167,7 @@ def test_each_env_slot_is_asked_about_with_the_words_of_its_episode_until_that_e
     policy.set_task_description("tidy up")
     environment = LimbEnvironment(2)
     observation = environment.reset(torch.arange(2), [environment.draw_conditions(np.random.default_rng(7))] * 2)
-    starts = [
-        EpisodeStart(
-            env_id=env_id,
-            episode=Episode(job="limb", episode_index=env_id, seed=7),
-            conditions={},
-            language_instruction=words,
-        )
-        for env_id, words in enumerate(("lift", "drop"))
-    ]
-    policy.start_episodes(environment, starts)
+    policy.start_episodes(environment, [start(0, 0, "lift"), start(1, 1, "drop")])
     policy.get_action(environment, observation)
     policy.end_episodes(environment, [0])
     policy.get_action(environment, observation)

@@ -121,10 +121,7 @@ def test_instructions_of_several_lengths_are_asked_about_in_calls_of_one_size(tm
     (directory / "policy_preprocessor.json").write_text(
         '{"steps": [{"registry_name": "device_processor"}, {"registry_name": "tokenizer_processor"}]}'
     )
-    shown = {
-        PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8),
-        STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6),
-    }
+    shown = {PICTURE: np.zeros((3, 1, 6, 8, 3), np.uint8), STATE: np.arange(18, dtype=np.float32).reshape(3, 1, 6)}
     network = Network(str(directory), "cpu", SETTINGS)
     network.description()
     alike = network.actions(shown, ["lift", "drop", "hold"], [1, 2, 3])
