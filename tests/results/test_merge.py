@@ -30,6 +30,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
@@ -43,9 +44,7 @@ JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", 
 
 
 def stored(directory: Path) -> MergedResults:
-    found = stored_results(directory)
-    assert found is not None
-    return found
+    return there(stored_results(directory))
 
 
 def run_on(directory, world_size: int):

@@ -22,7 +22,6 @@ from isaaclab_arena.results.merge import merge_results, records, stale_tables, s
 from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     JobReport,
     ReportedStatus,
@@ -41,11 +40,13 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
     write_report,
 )
+from tests.storage.plan_entries import HERE
 from tests.tracking.runs import NotingTracker
 
 # Runs whose episodes repeat conditions: every table says how many there are, and counts them so.
@@ -88,8 +89,7 @@ def asked(directory: Path, *questions: Question) -> Path:
 
 
 def wilson(successes: int, trials: int) -> Any:
-    interval = wilson_interval(successes, trials)
-    assert interval is not None
+    interval = there(wilson_interval(successes, trials))
     return pytest.approx((interval.low, interval.high))
 
 
@@ -125,8 +125,7 @@ def test_tables_with_repeats_can_be_read_again(tmp_path):
     merged = merge_results(write_run(tmp_path, {"mine:a": "sfsf", "mine:b": "ssff"}, starts=2))
     write_tables(tmp_path, merged)
     assert stale_tables(tmp_path, merged) == []
-    stored = stored_results(tmp_path)
-    assert stored is not None
+    stored = there(stored_results(tmp_path))
     pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
     pd.testing.assert_frame_equal(stored.suites, merged.suites)
     assert pd.read_csv(tmp_path / "results.csv")["distinct_conditions"].tolist() == [2, 2]
@@ -147,8 +146,7 @@ def test_a_suite_whose_tasks_share_seeds_stands_on_these_and_positions_are_those
     jobs = {f"mine:{task}": "sf" * 10 for task in "abcd"}
     merged = merge_results(write_run(tmp_path / "seeds", jobs, told=SEED_CONDITION))
     [row] = records(merged.suites)
-    twenty = wilson_interval(10, 20)
-    assert twenty is not None
+    twenty = there(wilson_interval(10, 20))
     assert (row["scored"], row["distinct_conditions"]) == (80, 20)
     assert (row["mean_low"], row["pooled_low"]) == pytest.approx((twenty.low, twenty.low), abs=0.01)
     assert "* suite 'mine': 80 scored episodes, 20 different conditions: " in "".join(caveats(merged))
@@ -204,7 +202,6 @@ def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_a
 
 
 BITWISE, PLAN = Reproducible.BITWISE, Reproducible.PLAN
-HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
 
 
 def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
