@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.api import Results
-from isaaclab_arena.config.schema import Question, SuiteMember
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.console import caveats, group_by, groups_table
@@ -31,6 +31,7 @@ from isaaclab_arena.storage.ledger import (
     write_run_plan,
 )
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
+from tests.analysis.recorded_runs import write_run
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import (
     EPISODE_COLUMNS,
@@ -50,34 +51,6 @@ from tests.storage.plan_entries import HERE
 from tests.tracking.runs import NotingTracker
 
 # Runs whose episodes repeat conditions: every table says how many there are, and counts them so.
-
-
-def write_run(
-    directory: Path, jobs: dict[str, str], *, starts: int | None = None, told: str = "cube.x", **said
-) -> Path:
-    """Write a run.
-
-    Args:
-        directory: Where to.
-        jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``.
-        starts: How many starts a job plays in turns; None where each episode has one of its own.
-        told: The condition that tells the start.
-        said: What is said of every job.
-    """
-    directory.mkdir(exist_ok=True)
-    entries = []
-    for index, (name, letters) in enumerate(jobs.items()):
-        suite, colon, task = name.partition(":")
-        own = {"suite": SuiteMember(name=suite, suite="kitchen", task=task), "environment": task} if colon else {}
-        entries.append(planned(name, index=index, num_episodes=len(letters), **own, **said))
-    write_plan(directory, *entries)
-    for name, letters in jobs.items():
-        lines = commit_lines(letters, job=name)
-        places = [{told: line.episode_index % (starts or len(letters))} for line in lines]
-        placed = zip(lines, places, strict=True)
-        write_lines(directory, [dataclasses.replace(line, conditions=each) for line, each in placed])
-        write_report(directory, report(name, cut_episodes=0))
-    return directory
 
 
 def asked(directory: Path, *questions: Question) -> Path:
@@ -144,7 +117,7 @@ def test_the_same_episodes_under_several_seeds_are_pooled_as_once(tmp_path):
 
 def test_a_suite_whose_tasks_share_seeds_stands_on_these_and_positions_are_those_of_its_tasks(tmp_path):
     jobs = {f"mine:{task}": "sf" * 10 for task in "abcd"}
-    merged = merge_results(write_run(tmp_path / "seeds", jobs, told=SEED_CONDITION))
+    merged = merge_results(write_run(tmp_path / "seeds", jobs, condition=SEED_CONDITION))
     [row] = records(merged.suites)
     twenty = there(wilson_interval(10, 20))
     assert (row["scored"], row["distinct_conditions"]) == (80, 20)

@@ -1,5 +1,7 @@
 """Episodes to write, each different from the others, and what is known of them when they end."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,12 @@ def write_parts(directory, indices):
     for index, part in zip(indices, parts, strict=True):
         hdf5.write_episode(part, recorded(index, length=3 + index))
     return parts
+
+
+def write_arrays(run: Path, job: str, index: int, arrays: Mapping[str, np.ndarray], /, **attributes: Any) -> None:
+    """Write the file of an episode into a run."""
+    episode = RecordedEpisode(episode_index=index, arrays=dict(arrays), attributes=attributes, env_args={})
+    hdf5.write_episode(run / job / "episodes" / episode_file_name(index), episode)
 
 
 def ended(index: int, *, job: str = "lift", outcome: Outcome = Outcome.SUCCESS, **changes: Any) -> EpisodeRecord:
