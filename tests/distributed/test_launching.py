@@ -333,6 +333,7 @@ def report_of(ended, records, **given) -> str:
         ({1: 137}, [], {}, "rank 1 of 2 failed with exit code 137\n"),
         # That of a rank without a word ends with its last lines.
         ({1: -11}, [], {"unseen_lines": ["Fatal"]}, "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal\n"),
+        ({1: 2}, [mistake(1)], {}, "rank 1 of 2 failed with exit code 2\n[rank 1] gamma: must be below 1\n"),
         # What rank 0 has said itself is not repeated.
         ({0: 2}, [mistake(0)], {}, ""),
         ({0: 1}, [], {}, ""),
