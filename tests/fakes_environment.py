@@ -137,6 +137,12 @@ class SolvedEnvironment(ScriptedEnvironment):
         return [self._solved[env_id] for env_id in env_ids]
 
 
+class OwnTensorsEnvironment(ScriptedEnvironment):
+    """Gives tensors of its own away, which nothing changes afterwards."""
+
+    returns_own_tensors = True
+
+
 class PartsEnvironment(ScriptedEnvironment):
     """The same, of which a recorder keeps parts of the state and makes the whole later."""
 

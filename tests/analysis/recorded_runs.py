@@ -18,6 +18,7 @@ def write_run(
     *,
     moved: dict[int, float] | None = None,
     told: bool = True,
+    condition: str = "cube.x",
     own_starts: bool = False,
     starts: int | None = None,
     first_seed: int = 0,
@@ -27,18 +28,19 @@ def write_run(
     """Write a run.
 
     Args:
-        directory: Where to; it is made.
+        directory: Where to; it is made where it is not there.
         jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``, which is
             another one than all others if it is called ``outside``.
         moved: Episodes that start from another place, to that place, beside their index.
         told: Whether episodes say what they start from.
+        condition: The condition that says it.
         own_starts: Whether each job starts from other conditions than all others.
         starts: How many starts a job plays in turns; None where each episode has one of its own.
         first_seed: Seed of the first episode.
         events: What happened in episodes of which that is told.
         planned_as: What is said of every job, see `planned`.
     """
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     entries = [
         planned(name, index=index, num_episodes=len(outcomes), rank=0, **suite_of(name) | planned_as)
         for index, (name, outcomes) in enumerate(jobs.items())
@@ -49,7 +51,7 @@ def write_run(
         lines = [
             dataclasses.replace(
                 line,
-                conditions={"cube.x": begin + index % (starts or len(outcomes)) + (moved or {}).get(index, 0.5)}
+                conditions={condition: begin + index % (starts or len(outcomes)) + (moved or {}).get(index, 0.5)}
                 if told
                 else {},
                 episode_seed=index + first_seed,

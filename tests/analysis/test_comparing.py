@@ -42,6 +42,7 @@ from isaaclab_arena.results.statistics import (
 )
 from isaaclab_arena.results.stopping import PairCounts
 from tests.analysis.recorded_runs import arm_of, failed_by, run_of, write_all_tables, write_run
+from tests.results.evidence import there
 from tests.tracking.runs import stopped_run
 
 
@@ -158,8 +159,7 @@ def arms_of(tmp_path, **jobs: str):
 
 
 def test_the_best_is_chosen_by_even_episodes_and_scored_by_odd_ones(tmp_path):
-    choice = choose_best(arms_of(tmp_path / "run", a="sfsfsfsf", b="fsfsfsfs", c="ssssffff"))
-    assert choice is not None
+    choice = there(choose_best(arms_of(tmp_path / "run", a="sfsfsfsf", b="fsfsfsfs", c="ssssffff")))
     assert (choice.name, choice.chosen_among) == ("a", 3)
     assert (choice.rate_when_chosen, choice.episodes_when_chosen) == (1.0, 4)
     assert (choice.rate, choice.successes, choice.episodes) == (0.0, 0, 4)
@@ -175,8 +175,7 @@ def test_of_equal_policies_the_first_is_chosen_errors_are_no_failures_and_every_
         (arms_of(tmp_path / "2", a="ssefss", b="ssfsss"), "a", 2),
         ({"a": [easy, hard], "b": [middling, middling]}, "b", 6),
     ):
-        choice = choose_best(entries)
-        assert choice is not None
+        choice = there(choose_best(entries))
         assert (choice.name, choice.episodes_when_chosen) == (name, episodes)
 
 
@@ -197,8 +196,7 @@ def test_the_first_figure_is_too_good_and_the_second_is_not(tmp_path):
             str(number): [dataclasses.replace(arm, episodes=dataclasses.replace(arm.episodes, success=each))]
             for number, each in enumerate(successes)
         }
-        choice = choose_best(entries)
-        assert choice is not None
+        choice = there(choose_best(entries))
         first.append(choice.rate_when_chosen)
         second.append(choice.rate)
     # Ten policies that all succeed in half of the cases; a mean of 200 is known to about 0.008.
@@ -230,8 +228,7 @@ def test_the_best_is_one_of_jobs_that_are_finished_and_measure_success(tmp_path)
 
 
 def test_the_first_place_is_scored_again_by_what_nothing_was_chosen_by(tmp_path):
-    found = leaderboard([run_of(tmp_path / "run", {"a": "sfsfsfsf", "b": "ssssssss"})], Question()).winner
-    assert found is not None
+    found = there(leaderboard([run_of(tmp_path / "run", {"a": "sfsfsfsf", "b": "ssssssss"})], Question()).winner)
     assert (found.name, found.rate_when_chosen, found.rate) == ("a", 1.0, 0.0)
     half = not_chosen_by(arm_of(tmp_path / "arm", "sfsfs"))
     assert (half.episodes.index.tolist(), half.planned, half.num_missing) == ([1, 3], 2, 0)
@@ -426,8 +423,7 @@ def test_holms_values_are_those_of_statsmodels_and_what_never_differs_is_found_o
 
 def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time():
     values = np.random.default_rng(2).exponential(2.0, 60).tolist()
-    interval = mean_interval(values)
-    assert interval is not None
+    interval = there(mean_interval(values))
     assert interval.low < np.mean(values) < interval.high
     assert interval == mean_interval(values)
     # An exponential's tail is on the right, and the interval reaches further to that side.
@@ -438,10 +434,9 @@ def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time():
 def test_the_interval_of_many_values_is_that_of_many_resamples(draw):
     values = np.clip(getattr(np.random.default_rng(4), draw)(size=1_000), -30.0, 30.0)
     found, drawn = (
-        mean_interval(values.tolist()),
+        there(mean_interval(values.tolist())),
         bootstrap((values,), np.mean, n_resamples=20_000, rng=np.random.default_rng(5), batch=1_000),
     )
-    assert found is not None
     standard_error = values.std() / np.sqrt(1_000)
     # So many resamples know an end to about 0.03 standard errors.
     assert found.low == pytest.approx(drawn.confidence_interval.low, abs=0.05 * standard_error)
@@ -450,8 +445,7 @@ def test_the_interval_of_many_values_is_that_of_many_resamples(draw):
 
 def test_every_task_weighs_the_same_however_many_episodes_it_has():
     outcomes = {"easy": [1.0] * 400, "hard": [0.0, 1.0] * 10}
-    interval = mean_of_tasks_interval(outcomes)
-    assert interval is not None
+    interval = there(mean_of_tasks_interval(outcomes))
     assert interval.low < 0.75 < interval.high
     # Only the hard task has a spread: half of 1.96 standard errors of 20 coins.
     assert interval.high - interval.low == pytest.approx(1.96 * np.sqrt(0.25 / 20), abs=0.03)
@@ -462,7 +456,8 @@ def test_both_ways_of_drawing_resamples_agree():
     generator = np.random.default_rng(3)
     coarse = generator.integers(0, 2, 400).astype(float)
     fine = coarse + generator.normal(0.0, 1e-6, 400)
-    first, second = mean_of_tasks_interval({"task": coarse.tolist()}), mean_of_tasks_interval({"task": fine.tolist()})
-    assert first is not None
-    assert second is not None
+    first, second = (
+        there(mean_of_tasks_interval({"task": coarse.tolist()})),
+        there(mean_of_tasks_interval({"task": fine.tolist()})),
+    )
     assert (first.low, first.high) == pytest.approx((second.low, second.high), abs=0.006)

@@ -34,6 +34,7 @@ from isaaclab_arena.results.statistics import (
 )
 from isaaclab_arena.storage.atomic import json_text
 from tests.analysis.recorded_runs import arm_of, run_of
+from tests.results.evidence import there
 
 
 @pytest.mark.parametrize(
@@ -134,17 +135,14 @@ def test_the_p_values_of_mcnemars_test_are_those_of_the_literature(only_first, o
     ],
 )
 def test_the_interval_of_a_paired_difference_is_that_of_newcombe(pairs, difference, low, high):
-    interval = paired_difference_interval(pairs)
-    assert interval is not None
+    interval = there(paired_difference_interval(pairs))
     # The paper prints four digits.
     assert (pairs.difference, interval.low, interval.high) == pytest.approx((difference, low, high), abs=1e-4)
 
 
 def test_the_interval_turns_round_with_the_policies_and_no_pairs_have_none():
-    one = paired_difference_interval(counts(20, 1, 13, 16))
-    other = paired_difference_interval(counts(20, 13, 1, 16))
-    assert one is not None
-    assert other is not None
+    one = there(paired_difference_interval(counts(20, 1, 13, 16)))
+    other = there(paired_difference_interval(counts(20, 13, 1, 16)))
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
     assert counts(0, 0, 0, 0).difference is paired_difference_interval(counts(0, 0, 0, 0)) is None
     with pytest.raises(ValueError, match="negative"):
@@ -176,9 +174,10 @@ def test_where_all_conditions_differ_it_is_mcnemars_test_and_where_no_pair_does_
 def test_pairs_that_are_repeated_widen_the_interval_to_that_of_the_different_ones():
     once = PairCounts(both=4, only_first=3, only_second=1, neither=2)
     often = PairCounts(both=20, only_first=15, only_second=5, neither=10)
-    expected, found = paired_difference_interval(once), paired_difference_interval(often, design_effect=5.0)
-    assert expected is not None
-    assert found is not None
+    expected, found = (
+        there(paired_difference_interval(once)),
+        there(paired_difference_interval(often, design_effect=5.0)),
+    )
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
@@ -228,8 +227,7 @@ def test_a_comparison_without_repeats_says_nothing_of_them(tmp_path):
 
 def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
     found = leaderboard([run_of(tmp_path / "run", {"good": "s" * 40, "bad": "f" * 40}, starts=2)], Question())
-    two = wilson_interval(2, 2)
-    assert two is not None
+    two = there(wilson_interval(2, 2))
     assert [place.distinct_conditions for place in found.places] == [2, 2]
     assert found.places[0].interval.low == found.places[0].mean_interval.low == pytest.approx(two.low)
     # Forty pairs would tell them apart, two do not.
@@ -238,8 +236,7 @@ def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
 
 def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
     run = run_of(tmp_path / "turns", {"a": "sf" * 4, "b": "fs" * 4}, starts=2)
-    choice = choose_best({name: [arm] for name, arm in run.arms.items()})
-    assert choice is not None
+    choice = there(choose_best({name: [arm] for name, arm in run.arms.items()}))
     assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
     assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
     assert len(not_chosen_by(run.arms["a"]).episodes) == 4

@@ -28,9 +28,7 @@ from tests.fakes import CoinBuilder, ShrugPolicy
 def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
     registry = Registry("policy", {"broken": "no_such_module:SceneObject"}, "isaaclab_arena.no_such_group")
     registry.register("shrug", ShrugPolicy)
-
     broken, shrug, *options = catalog_text(registry).splitlines()
-
     assert broken.startswith("broken  policy 'broken' cannot be loaded: ModuleNotFoundError: No module named")
     assert (
         shrug == "shrug   Does nothing, and remembers how it was called. ``raise_at`` and ``action`` make it misbehave."
@@ -59,7 +57,6 @@ def test_options_are_listed_although_a_type_among_them_is_not_there():
 def test_an_environment_is_summed_up_by_its_module():
     registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
     registry.register("coin", CoinBuilder())
-
     assert catalog_text(registry).startswith("coin  Fakes that replace mocks")
 
 
@@ -77,13 +74,11 @@ def test_an_empty_catalog_is_an_empty_text():
 
 def test_names_without_number_are_listed_by_their_pattern():
     registry = Registry("environment", {}, "isaaclab_arena.no_such_group", {"fake": "tests.fakes:named_coin_builder"})
-
     assert catalog_text(registry).startswith("fake:...  Fakes that replace mocks")
 
 
 def test_robots_are_summed_up_and_those_of_menagerie_by_their_pattern():
     lines = catalog_text(EMBODIMENTS).splitlines()
-
     assert "so101          5 joints, gripper 8 cm wide, reaches 0.39 m" in lines
     assert lines[-1].startswith("menagerie:...  Robots of MuJoCo Menagerie")
 
@@ -174,7 +169,6 @@ def test_this_machine_can_run_evaluations(capsys):
 
 def test_inconsistent_ranks_are_a_broken_part(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
-
     assert completion_main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "[!!] ranks" in out
@@ -183,7 +177,6 @@ def test_inconsistent_ranks_are_a_broken_part(monkeypatch, capsys):
 
 def test_every_subject_is_looked_at_once():
     subjects = [finding.subject for finding in examine()]
-
     assert len(subjects) == len(set(subjects))
     assert {"python", "torch", "mujoco", "processors", "gloo", "ranks", "free disk", "physics"} <= set(subjects)
 
@@ -198,7 +191,6 @@ def test_a_package_is_there_in_a_version_that_will_do(name, specifiers, present)
 
 def test_a_missing_extra_is_marked_but_not_as_broken():
     finding = package_finding("no-such-package", "", required=False)
-
     assert str(finding).startswith("[--] no-such-package")
 
 

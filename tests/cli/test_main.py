@@ -135,7 +135,6 @@ def test_list_refuses_another_catalog():
 def test_validate_sums_a_good_file_up(tmp_path, capsys):
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [JOB]}))
-
     assert main(["validate", str(path), "--num_episodes", "5"]) == 0
     assert main(["validate", "--num-episodes", "5", str(path)]) == 0
     assert "1 job, 5 episodes, environments lift_object, policies scripted" in capsys.readouterr().out
@@ -144,7 +143,6 @@ def test_validate_sums_a_good_file_up(tmp_path, capsys):
 def test_validate_tells_the_problems_of_all_files_without_a_traceback(tmp_path, capsys):
     (tmp_path / "a.json").write_text(json.dumps({"jobs": [{**JOB, "num_episode": 5}]}))
     (tmp_path / "b.json").write_text(json.dumps({"jobs": [{**JOB, "num_episodes": 5, "policy_type": "scriptd"}]}))
-
     assert main(["validate", str(tmp_path / "a.json"), str(tmp_path / "b.json"), str(tmp_path / "c.json")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(f"{tmp_path}/")[2] for line in lines] == [
@@ -157,7 +155,6 @@ def test_validate_tells_the_problems_of_all_files_without_a_traceback(tmp_path, 
 def test_a_flood_of_problems_is_cut(tmp_path, capsys):
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [3] * 60}))
-
     assert main(["validate", str(path)]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "... and 40 more problems"
 
@@ -170,9 +167,7 @@ def test_run_hands_its_arguments_to_the_runner(tmp_path, capsys):
 def test_starting_the_program_loads_nothing_heavy():
     heavy = "{'torch', 'mujoco', 'pandas', 'h5py', 'omegaconf', 'pydantic', 'tyro'}"
     code = f"import sys, isaaclab_arena.cli.main; print({heavy} & set(sys.modules))"
-
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
     assert out.strip() == "set()"
 
 

@@ -35,12 +35,16 @@ def test_the_test_of_what_it_writes_passes(kind, least, here):
     assert int(re.findall(r"(\d+) passed", finished.stdout)[0]) >= least
 
 
+def assert_its_job_file_runs(directory: Path) -> None:
+    arguments = ["run", "--eval_jobs_config", "jobs.json", "--limit", "1"]
+    finished = run([*COMMAND, *arguments], directory=directory, extra={"PYTHONPATH": str(ROOT)})
+    assert finished.returncode == 0, finished.stderr
+
+
 @pytest.mark.parametrize("kind", ["policy", "robot"])
 def test_the_job_file_of_what_it_writes_runs_in_its_directory(kind, here):
     assert main(["new", kind, "green_thing"]) == 0
-    arguments = ["run", "--eval_jobs_config", "jobs.json", "--limit", "1"]
-    finished = run([*COMMAND, *arguments], directory=here / "green_thing", extra={"PYTHONPATH": str(ROOT)})
-    assert finished.returncode == 0, finished.stderr
+    assert_its_job_file_runs(here / "green_thing")
 
 
 def test_the_job_file_of_a_task_runs_once_it_is_installed(here):
@@ -53,9 +57,7 @@ def test_the_job_file_of_a_task_runs_once_it_is_installed(here):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: green_thing\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text(f"[{group[0]}]\n{group[1]}\n".replace('"', ""))
-    arguments = ["run", "--eval_jobs_config", "jobs.json", "--limit", "1"]
-    finished = run([*COMMAND, *arguments], directory=here / "green_thing", extra={"PYTHONPATH": str(ROOT)})
-    assert finished.returncode == 0, finished.stderr
+    assert_its_job_file_runs(here / "green_thing")
 
 
 @pytest.mark.parametrize("kind", ["policy", "task", "robot"])

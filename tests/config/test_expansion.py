@@ -72,9 +72,7 @@ def problems(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> list[str]:
 def test_a_suite_becomes_one_job_per_task_and_all_share_the_rest():
     suite = Listed()
     mine = {**JOB, "suite": "kitchen", "arena_env_args": {"checkout": "here", "num_envs": 4}, "seed": 7}
-
     found = read(mine, {**JOB, "name": "after", "arena_env_args": {"environment": "reach"}}, suite=suite)
-
     assert [job.name for job in found.jobs] == ["mine-task0", "mine-task1", "mine-task2", "after"]
     assert [job.environment for job in found.jobs[:3]] == [f"cook:kitchen/{number}" for number in range(3)]
     assert {(job.num_envs, job.num_episodes, job.seed, job.policy_type) for job in found.jobs[:3]} == {
@@ -91,7 +89,6 @@ def test_a_suite_becomes_one_job_per_task_and_all_share_the_rest():
 
 def test_a_sweep_makes_a_suite_of_each_combination():
     found = read({**JOB, "suite": "kitchen", "sweep": {"seed": [0, 1]}})
-
     assert [job.name for job in found.jobs[2:4]] == ["mine-seed0-task2", "mine-seed1-task0"]
     assert [job.suite.name for job in found.jobs if job.suite] == ["mine-seed0"] * 3 + ["mine-seed1"] * 3
 
@@ -99,9 +96,7 @@ def test_a_sweep_makes_a_suite_of_each_combination():
 def test_suites_can_be_swept_and_stand_in_the_defaults():
     registry = registered(kitchen=Listed(num_tasks=1), garden=Listed(num_tasks=2))
     swept = {**JOB, "sweep": {"suite": ["kitchen", "garden"]}}
-
     found = read_jobs({"jobs": [swept]}, source="jobs.yaml", suites=registry)
-
     assert [job.name for job in found.jobs] == ["mine-kitchen-task0", "mine-garden-task0", "mine-garden-task1"]
     assert len(read(JOB, defaults={"suite": "kitchen"}).jobs) == 3
     own = {**JOB, "suite": None, "arena_env_args": {"environment": "reach"}}
@@ -183,9 +178,7 @@ def names(name: str, sweep: dict) -> list[str]:
 
 def test_the_last_key_changes_fastest():
     sweep = {"seed": [0, 1], "arena_env_args.object": ["cube", "can"]}
-
     jobs = list(expand({"name": "lift", "arena_env_args": {"environment": "lift_object"}}, sweep))
-
     assert [job["name"] for job in jobs] == ["lift-seed0-cube", "lift-seed0-can", "lift-seed1-cube", "lift-seed1-can"]
     assert jobs[3] == {
         "name": "lift-seed1-can",
@@ -216,7 +209,6 @@ def test_a_name_says_what_was_swept(sweep, expected):
 
 def test_a_placeholder_takes_the_value_and_the_rest_is_appended():
     sweep = {"seed": [3], "arena_env_args.object": ["cube"]}
-
     assert names("lift-{object}", sweep) == ["lift-cube-seed3"]
     assert names("{arena_env_args.object}-{seed}", sweep) == ["cube-3"]
 
@@ -235,7 +227,6 @@ def test_a_placeholder_takes_the_value_and_the_rest_is_appended():
 )
 def test_a_sweep_that_cannot_be_expanded_is_refused(job, sweep, message):
     [found] = sweep_problems(job, sweep, KEYS)
-
     assert message in found.message
 
 

@@ -9,23 +9,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobsFile, JobStatus
-from isaaclab_arena.errors import ConfigError, Problem, refuse
+from isaaclab_arena.config.schema import UNREADABLE, JobConfig, JobDefaults, JobStatus
+from isaaclab_arena.errors import ConfigError, Problem
 from tests.growth import assert_grows_linearly
 
 JOB = {"name": "lift", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object"}}
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load_document(document: Any, defaults: JobDefaults | None = None) -> JobsFile:
-        path = tmp_path / "jobs.json"
-        path.write_text(json.dumps(document))
-        found = load_jobs_file(path, defaults)
-        refuse(found.problems)
-        return found
-
-    return load_document
 
 
 @pytest.fixture
@@ -40,7 +28,6 @@ def problems_of(load):
 
 def test_a_job_gets_arenas_defaults(load):
     jobs = load({"jobs": [{**JOB, "num_episodes": 5}]}).jobs
-
     assert jobs == (
         JobConfig(index=0, name="lift", environment="lift_object", policy_type="zero_action", num_episodes=5),
     )
@@ -111,16 +98,13 @@ def test_json_and_yaml_say_the_same(tmp_path):
     document = {"defaults": {"num_episodes": 3}, "jobs": [JOB]}
     (tmp_path / "a.json").write_text(json.dumps(document))
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(document))
-
     from_json, from_yaml = load_jobs_file(tmp_path / "a.json"), load_jobs_file(tmp_path / "a.yaml")
-
     assert from_json.jobs == from_yaml.jobs
     assert from_json.config_hash == from_yaml.config_hash
 
 
 def test_the_hash_tells_different_jobs_apart(load):
     first = load({"jobs": [JOB]})
-
     assert first.config_hash == load({"jobs": [JOB]}).config_hash
     assert first.config_hash != load({"jobs": [{**JOB, "seed": 1}]}).config_hash
 
@@ -148,7 +132,6 @@ def test_a_swept_key_that_another_one_replaces_has_no_value(load):
 
 def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
     limited = load({"jobs": [{**JOB, "timeout_s": 60, "episode_timeout_s": 1.5}]})
-
     assert (limited.jobs[0].timeout_s, limited.jobs[0].episode_timeout_s) == (60.0, 1.5)
     assert limited.config_hash == load({"jobs": [JOB]}).config_hash
 
@@ -166,7 +149,6 @@ def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
 )
 def test_a_time_limit_is_a_positive_number_of_seconds(problems_of, key, value, message):
     [problem] = problems_of({"jobs": [{**JOB, key: value}]})
-
     assert problem.key == key
     assert message in problem.message
 
@@ -174,23 +156,19 @@ def test_a_time_limit_is_a_positive_number_of_seconds(problems_of, key, value, m
 def test_defaults_lie_under_each_job(load):
     defaults = {"num_episodes": 20, "seed": 4, "arena_env_args": {"num_envs": 8, "embodiment": "panda"}}
     own = {**JOB, "arena_env_args": {"environment": "lift_object", "num_envs": 2}, "seed": None}
-
     [job] = load({"defaults": defaults, "jobs": [own]}).jobs
-
     assert (job.num_episodes, job.num_envs, job.seed) == (20, 2, 0)
     assert job.environment_args == {"embodiment": "panda"}
 
 
 def test_a_jobs_own_length_replaces_the_default_length(load):
     [job] = load({"defaults": {"num_episodes": 20}, "jobs": [{**JOB, "num_steps": 100}]}).jobs
-
     assert (job.num_steps, job.num_episodes) == (100, None)
 
 
 def test_the_command_line_speaks_for_jobs_that_do_not(load):
     defaults = JobDefaults(num_episodes=7, num_envs=3, seed=9)
     jobs = load({"jobs": [JOB, {**JOB, "name": "b", "num_steps": 5, "seed": 1}]}, defaults).jobs
-
     assert [(job.num_episodes, job.num_steps, job.num_envs, job.seed) for job in jobs] == [
         (7, None, 3, 9),
         (None, 5, 3, 1),
@@ -221,7 +199,6 @@ def test_interpolation_reaches_variables_defaults_other_jobs_and_the_job_itself(
         ],
     }
     cube, can = load(document).jobs
-
     assert (cube.num_episodes, cube.language_instruction) == (20, "lift the cube")
     assert cube.policy_config_dict == {"path": "models/a.pt"}
     assert (can.seed, can.language_instruction) == (5, "lift the can")
@@ -299,7 +276,6 @@ def test_a_sweep_gives_stable_indices_and_names(load):
         ],
     }
     jobs = load(document).jobs
-
     assert [(job.index, job.name, job.seed) for job in jobs] == [
         (0, "lift-seed0-cube", 0),
         (1, "lift-seed0-can", 0),
@@ -333,7 +309,6 @@ def test_a_sweep_gives_stable_indices_and_names(load):
 )
 def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
     [problem] = problems_of(document)
-
     assert problem.key == key
     assert message in problem.message
     assert problem.job is None
@@ -408,7 +383,6 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
 )
 def test_a_wrong_job_is_refused_with_its_name_and_key(problems_of, change, key, message):
     [problem] = problems_of({"jobs": [{**JOB, **change}]})
-
     assert (problem.job, problem.key) == ("lift", key)
     assert message in problem.message
 
@@ -419,14 +393,12 @@ def test_a_wrong_job_is_refused_with_its_name_and_key(problems_of, change, key, 
 )
 def test_a_job_without_a_usable_name_is_called_by_its_position(problems_of, name, message):
     [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
-
     assert (problem.job, problem.key) == ("jobs[1]", "name")
     assert message in problem.message
 
 
 def test_a_job_that_is_no_mapping_is_called_by_its_position(problems_of):
     [problem] = problems_of({"jobs": [JOB, 3]})
-
     assert str(problem).endswith("jobs.json: job 'jobs[1]': 3 is not a mapping")
 
 
@@ -436,7 +408,6 @@ def test_a_job_that_is_no_mapping_is_called_by_its_position(problems_of):
 )
 def test_two_jobs_cannot_share_a_name(problems_of, name, message):
     [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
-
     assert (problem.job, problem.key, problem.message) == (name, "name", message)
 
 
@@ -448,7 +419,6 @@ def test_every_problem_of_the_file_is_told_at_once(problems_of):
         JOB,
     ]
     found = problems_of({"defaults": {"num_step": 1}, "jobs": jobs})
-
     assert [(problem.job, problem.key) for problem in found] == [
         (None, "defaults.num_step"),
         ("lift", "seed"),
@@ -461,9 +431,7 @@ def test_every_problem_of_the_file_is_told_at_once(problems_of):
 
 def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
     jobs = [{**JOB, "name": str(position)} for position in range(10)]
-
     [problem] = problems_of({"defaults": {"arena_env_args": {"num_envs": 0}}, "jobs": jobs})
-
     assert (problem.job, problem.key) == (None, "defaults.arena_env_args.num_envs")
 
 

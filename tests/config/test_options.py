@@ -64,9 +64,7 @@ class Options:
 
 def test_json_values_become_what_the_dataclass_declares():
     given = {"path": "p", "scale": 2, "colour": "blue", "offset": [1, 2], "inner": {"depth": 3}, "sloppy": None}
-
     read = read_options(Options, given, owner="it")
-
     assert read == Options(path="p", scale=2.0, colour=Colour.BLUE, offset=(1.0, 2.0), inner=Inner(depth=3))
     assert isinstance(read.scale, float)
 
@@ -186,7 +184,6 @@ def test_the_largest_number_is_still_one():
 )
 def test_an_unsafe_name_is_refused_with_its_reason(name, reason):
     problem = name_problem(name)
-
     assert problem is not None
     assert reason in problem
     assert problem.isascii()
@@ -199,7 +196,6 @@ def test_a_strange_but_safe_name_is_accepted(name):
 
 def test_names_clash_where_a_file_system_takes_them_for_one():
     names = ["lift", "reach", "Lift", "lift", "caf\u00e9", "cafe\u0301"]
-
     assert clashes(names) == [("Lift", "lift"), ("lift", "lift"), ("cafe\u0301", "caf\u00e9")]
 
 

@@ -1,6 +1,5 @@
 """Rules that end a job early."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import yaml
 
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.schema import Question, compared_groups
-from isaaclab_arena.errors import ConfigError, refuse
+from isaaclab_arena.errors import ConfigError
 
 # Tests of comparisons and bars, from the file to questions or to everything that is wrong.
 
@@ -24,18 +23,6 @@ def job(name: str, **changed: Any) -> dict[str, Any]:
 
 def document(*, jobs: Any = None, **blocks: Any) -> dict[str, Any]:
     return {"jobs": jobs or [job("new"), job("old")], **blocks}
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load_document(content: dict[str, Any]):
-        path = tmp_path / "jobs.json"
-        path.write_text(json.dumps(content))
-        found = load_jobs_file(path)
-        refuse(found.problems)
-        return found
-
-    return load_document
 
 
 @pytest.fixture

@@ -29,25 +29,47 @@ from isaaclab_arena.errors import ConfigError
 from tests.pretend_gpu import GPU
 
 
-def device_of(requested, *, local_rank=0, ranks=1, gpus=0, **environ):
-    device, _ = choose_rank_device(
+def chosen(requested, *, local_rank=0, ranks=1, gpus=0, **environ):
+    return choose_rank_device(
         requested, local_rank=local_rank, local_world_size=ranks, visible_gpus=gpus, environ=environ
     )
-    return str(device)
+
+
+def device_of(requested, **given):
+    return str(chosen(requested, **given)[0])
 
 
 @pytest.mark.parametrize(
-    ("requested", "gpus", "expected"),
+    ("requested", "local_rank", "ranks", "gpus", "expected", "told"),
     [
-        (None, 0, "cpu"),
-        (None, 4, "cuda:0"),
-        ("cpu", 4, "cpu"),
-        ("cuda", 4, "cuda:0"),
-        ("cuda:3", 4, "cuda:3"),
+        (None, 0, 1, 0, "cpu", "no CUDA device is visible"),
+        (None, 0, 1, 4, "cuda:0", "LOCAL_RANK is 0"),
+        ("cpu", 0, 1, 4, "cpu", "asked for"),
+        ("cuda", 0, 1, 4, "cuda:0", "asked for"),
+        ("cuda:3", 0, 1, 4, "cuda:3", "asked for"),
+        (None, 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
+        ("cuda", 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
+        ("cuda:1", 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
+        (
+            "cuda:0",
+            1,
+            2,
+            2,
+            "cuda:1",
+            "LOCAL_RANK is 1, which takes precedence over --device cuda:0 where ranks share a machine",
+        ),
+        # The only visible GPU is number zero whatever the local rank.
+        (None, 3, 4, 1, "cuda:0", "the only visible GPU"),
+        ("cuda", 3, 4, 1, "cuda:0", "the only visible GPU"),
+        # Ranks on the CPU need no GPU.
+        ("cpu", 7, 8, 2, "cpu", "asked for"),
+        (None, 7, 8, 0, "cpu", "no CUDA device is visible"),
+        ("cuda", 5, 8, 4, "cuda:1", "LOCAL_RANK is 5, and 8 ranks share 4 GPUs"),
     ],
 )
-def test_a_process_alone_gets_what_it_asks_for(requested, gpus, expected):
-    assert device_of(requested, gpus=gpus) == expected
+def test_a_rank_gets_its_device_and_is_told_why(requested, local_rank, ranks, gpus, expected, told):
+    device, reason = chosen(requested, local_rank=local_rank, ranks=ranks, gpus=gpus)
+    assert (str(device), reason) == (expected, told)
 
 
 @pytest.mark.parametrize("requested", [None, "cuda", "cuda:0"])
@@ -56,26 +78,9 @@ def test_ranks_that_share_a_machine_each_get_their_own_gpu(requested):
     assert devices == ["cuda:0", "cuda:1", "cuda:2"]
 
 
-def test_a_request_that_is_overruled_is_mentioned():
-    _, reason = choose_rank_device("cuda:0", local_rank=1, local_world_size=2, visible_gpus=2)
-    assert "precedence over --device cuda:0" in reason
-
-
-def test_the_only_visible_gpu_is_number_zero_whatever_the_local_rank():
-    assert device_of(None, local_rank=3, ranks=4, gpus=1) == "cuda:0"
-    assert device_of("cuda", local_rank=3, ranks=4, gpus=1) == "cuda:0"
-
-
-def test_a_rank_beyond_the_gpus_is_refused_with_both_numbers():
-    with pytest.raises(ConfigError, match="LOCAL_RANK is 2 but only 2 GPUs are visible"):
-        device_of(None, local_rank=2, ranks=3, gpus=2)
-
-
 def test_more_ranks_than_gpus_share_them_evenly_and_the_first_ones_keep_theirs():
     shares = [device_of(None, local_rank=rank, ranks=8, gpus=4) for rank in range(8)]
     assert shares == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"] * 2
-    _, reason = choose_rank_device("cuda", local_rank=5, local_world_size=8, visible_gpus=4)
-    assert reason == "LOCAL_RANK is 5, and 8 ranks share 4 GPUs"
 
 
 @pytest.mark.parametrize("local_rank", range(6))
@@ -94,32 +99,18 @@ def test_without_the_number_of_ranks_only_those_beyond_the_gpus_are_refused():
         gpu_of_rank(4, local_world_size=None, visible_gpus=4)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_gpu_that_does_not_exist_is_refused_with_a_launcher_as_without(ranks):
-    with pytest.raises(ConfigError, match=r"--device: 'cuda:9' does not exist; this process can use cpu and cuda:0 to"):
-        device_of("cuda:9", local_rank=ranks - 1, ranks=ranks, gpus=4)
-
-
 @pytest.mark.parametrize(
-    ("requested", "local_rank", "ranks", "gpus", "told"),
+    ("requested", "given", "message"),
     [
-        ("cpu", 0, 1, 4, "asked for"),
-        ("cuda:1", 0, 1, 4, "asked for"),
-        (None, 1, 2, 2, "LOCAL_RANK is 1"),
-        ("cuda", 1, 2, 2, "LOCAL_RANK is 1"),
-        ("cuda:1", 1, 2, 2, "LOCAL_RANK is 1"),
-        (None, 1, 2, 1, "the only visible GPU"),
-        (None, 1, 2, 0, "no CUDA device is visible"),
+        (None, {"local_rank": 2, "ranks": 3, "gpus": 2}, "LOCAL_RANK is 2 but only 2 GPUs are visible"),
+        ("cuda:9", {"gpus": 4}, "--device: 'cuda:9' does not exist; this process can use cpu and cuda:0 to cuda:3$"),
+        ("cuda:9", {"local_rank": 1, "ranks": 2, "gpus": 4}, "--device: 'cuda:9' does not exist; .* cuda:0 to cuda:3$"),
+        ("cuda:1", {"gpus": 1}, "--device: 'cuda:1' does not exist; .*cpu and cuda:0$"),
     ],
 )
-def test_why_a_device_was_chosen_is_told(requested, local_rank, ranks, gpus, told):
-    _, reason = choose_rank_device(requested, local_rank=local_rank, local_world_size=ranks, visible_gpus=gpus)
-    assert reason == told
-
-
-def test_ranks_on_the_cpu_need_no_gpu():
-    assert device_of("cpu", local_rank=7, ranks=8, gpus=2) == "cpu"
-    assert device_of(None, local_rank=7, ranks=8, gpus=0) == "cpu"
+def test_a_gpu_that_does_not_exist_is_an_error_that_names_those_that_do(requested, given, message):
+    with pytest.raises(ConfigError, match=message):
+        device_of(requested, **given)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -127,13 +118,6 @@ def test_ranks_on_the_cpu_need_no_gpu():
 def test_a_gpu_that_is_hidden_is_an_error_that_says_why(mask, ranks):
     with pytest.raises(ConfigError, match=f"'cuda' does not exist.*use cpu.*CUDA_VISIBLE_DEVICES is '{mask}'"):
         device_of("cuda", ranks=ranks, gpus=0, CUDA_VISIBLE_DEVICES=mask)
-
-
-def test_a_gpu_that_does_not_exist_is_an_error_that_names_those_that_do():
-    with pytest.raises(ConfigError, match=r"--device: 'cuda:2' does not exist; .*cpu and cuda:0 to cuda:1"):
-        device_of("cuda:2", gpus=2)
-    with pytest.raises(ConfigError, match=r"cpu and cuda:0$"):
-        device_of("cuda:1", gpus=1)
 
 
 def test_a_policy_shares_the_gpu_that_its_rank_simulates_on():
@@ -144,37 +128,47 @@ def test_a_policy_shares_the_gpu_that_its_rank_simulates_on():
         )
 
 
-def test_local_rank_decides_the_policy_device_before_anything_else():
-    device = resolve_policy_device(
-        environ={"LOCAL_RANK": "2"},
-        visible_gpus=4,
-        policy_device_id=3,
-        policy_device="cuda:0",
-        yaml_policy_device="cpu",
-    )
-    assert device == torch.device("cuda", 2)
+NAMES = ("policy_device_id", "policy_device", "yaml_policy_device")
+FIVE_OF_SIX = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "6"}
 
 
-def test_a_policy_under_a_launcher_without_gpus_runs_on_the_cpu():
-    device = resolve_policy_device(environ={"LOCAL_RANK": "2"}, visible_gpus=0, policy_device_id=3)
-    assert device == torch.device("cpu")
+@pytest.mark.parametrize(
+    ("environ", "gpus", "named", "expected"),
+    [
+        # The local rank decides before anything else, and by the rules of its rank.
+        ({"LOCAL_RANK": "2"}, 4, dict(zip(NAMES, (3, "cuda:0", "cpu"), strict=True)), "cuda:2"),
+        ({"LOCAL_RANK": "2"}, 0, {"policy_device_id": 3}, "cpu"),
+        ({"LOCAL_RANK": "2"}, 1, {}, "cuda:0"),
+        # An explicit CPU holds under a launcher too.
+        (FIVE_OF_SIX, 4, {"policy_device": "cpu"}, "cpu"),
+        ({"LOCAL_RANK": "1"}, 4, {"policy_device_id": 0, "policy_device": "cpu"}, "cuda:1"),
+        # Without a launcher the most explicit one wins.
+        ({}, 2, dict(zip(NAMES, (1, "cpu", "cpu"), strict=True)), "cuda:1"),
+        ({}, 2, {"policy_device_id": 0, "policy_device": "cuda:1"}, "cuda:0"),
+        ({}, 2, {"policy_device": "cpu", "yaml_policy_device": "cuda"}, "cpu"),
+        ({}, 2, {"yaml_policy_device": "cuda"}, "cuda:0"),
+        ({}, 2, {}, "cuda:0"),
+        ({}, 0, {}, "cpu"),
+    ],
+)
+def test_a_policy_gets_the_device_of_its_rank_or_the_most_explicit_one(environ, gpus, named, expected):
+    assert str(resolve_policy_device(environ=environ, visible_gpus=gpus, **named)) == expected
 
 
-def test_a_policy_under_a_launcher_follows_the_rules_of_its_rank():
-    assert resolve_policy_device(environ={"LOCAL_RANK": "2"}, visible_gpus=1) == torch.device("cuda", 0)
-    with pytest.raises(ConfigError, match="LOCAL_RANK is 2 but only 2 GPUs"):
-        resolve_policy_device(environ={"LOCAL_RANK": "2"}, visible_gpus=2)
-    with pytest.raises(ConfigError, match="LOCAL_RANK=' 2'"):
-        resolve_policy_device(environ={"LOCAL_RANK": " 2"}, visible_gpus=4)
-
-
-def test_an_explicit_cpu_holds_for_a_policy_under_a_launcher_too():
-    five_of_six = {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "6"}
-    assert resolve_policy_device(environ=five_of_six, visible_gpus=4, policy_device="cpu") == torch.device("cpu")
-    with pytest.raises(ConfigError, match="LOCAL_RANK is 5 but only 4 GPUs"):
-        resolve_policy_device(environ=five_of_six, visible_gpus=4, yaml_policy_device="cpu")
-    both = resolve_policy_device(environ={"LOCAL_RANK": "1"}, visible_gpus=4, policy_device_id=0, policy_device="cpu")
-    assert both == torch.device("cuda", 1)
+@pytest.mark.parametrize(
+    ("environ", "gpus", "named", "message"),
+    [
+        ({"LOCAL_RANK": "2"}, 2, {}, "LOCAL_RANK is 2 but only 2 GPUs"),
+        ({"LOCAL_RANK": " 2"}, 4, {}, "LOCAL_RANK=' 2'"),
+        (FIVE_OF_SIX, 4, {"yaml_policy_device": "cpu"}, "LOCAL_RANK is 5 but only 4 GPUs"),
+        ({}, 0, {"policy_device_id": 0}, "policy_device_id: 'cuda:0' does not exist; no CUDA device is visible"),
+        ({}, 0, {"yaml_policy_device": "cuda"}, "policy_device: 'cuda' does not exist"),
+        *(({}, 4, {"policy_device_id": each}, "policy_device_id: .* is no GPU index") for each in (-1, True, 1.0, "1")),
+    ],
+)
+def test_a_policy_without_a_device_is_refused(environ, gpus, named, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_policy_device(environ=environ, visible_gpus=gpus, **named)
 
 
 @pytest.mark.parametrize("environ", [{}, {"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}])
@@ -227,34 +221,6 @@ def test_an_index_too_large_for_torch_does_not_become_another_gpu():
         check_device_exists("cuda:10000", visible_gpus=4, option="--device", environ={})
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"policy_device_id": 1, "policy_device": "cpu", "yaml_policy_device": "cpu"}, "cuda:1"),
-        ({"policy_device_id": 0, "policy_device": "cuda:1"}, "cuda:0"),
-        ({"policy_device": "cpu", "yaml_policy_device": "cuda"}, "cpu"),
-        ({"yaml_policy_device": "cuda"}, "cuda:0"),
-        ({}, "cuda:0"),
-    ],
-)
-def test_without_a_launcher_the_most_explicit_policy_device_wins(options, expected):
-    assert str(resolve_policy_device(environ={}, visible_gpus=2, **options)) == expected
-
-
-def test_without_gpus_a_policy_runs_on_the_cpu_unless_told_otherwise():
-    assert resolve_policy_device(environ={}, visible_gpus=0) == torch.device("cpu")
-    with pytest.raises(ConfigError, match="policy_device_id: 'cuda:0' does not exist; no CUDA device is visible"):
-        resolve_policy_device(environ={}, visible_gpus=0, policy_device_id=0)
-    with pytest.raises(ConfigError, match="policy_device: 'cuda' does not exist"):
-        resolve_policy_device(environ={}, visible_gpus=0, yaml_policy_device="cuda")
-
-
-@pytest.mark.parametrize("device_id", [-1, True, 1.0, "1"])
-def test_a_policy_device_id_is_an_index(device_id):
-    with pytest.raises(ConfigError, match=r"policy_device_id: .* is no GPU index"):
-        resolve_policy_device(environ={}, visible_gpus=4, policy_device_id=device_id)
-
-
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:01", "CPU", "", "cuda:1 ", "mps", "cuda:\uff11"])
 def test_what_is_no_device_is_refused(name):
     with pytest.raises(ConfigError, match="is no device; use cpu, cuda or"):
@@ -273,51 +239,37 @@ def test_what_counts_nothing_is_refused_with_its_name(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "ids"),
+    ("text", "mask", "visible", "ids"),
     [
-        ("0 1", ("0", "1")),
-        ("0,1", ("0", "1")),
-        ("[0, 1]", ("0", "1")),
-        ("3 0", ("3", "0")),
-        ("2", ("2",)),
-        ("all", ("0", "1", "2", "3")),
-        ("none", ()),
-        ("None", ()),
-        ("", ()),
-        ("[]", ()),
+        *((text, None, 4, ("0", "1")) for text in ("0 1", "0,1", "[0, 1]")),
+        ("3 0", None, 4, ("3", "0")),
+        ("2", None, 4, ("2",)),
+        ("all", None, 4, ("0", "1", "2", "3")),
+        *((text, None, 4, ()) for text in ("none", "None", "", "[]")),
+        # Indices count the GPUs that the mask shows.
+        ("0 2", "4,6,7", 3, ("4", "7")),
+        ("all", "4,6,7", 3, ("4", "6", "7")),
+        ("1", "GPU-5ebe9087,GPU-3f4c", 2, ("GPU-3f4c",)),
+        ("1,0", "MIG-b6b2,MIG-7a01", 2, ("MIG-7a01", "MIG-b6b2")),
+        ("all", " 5 , ,6,", 2, ("5", "6")),
+        ("all", "2,9", 1, ("2",)),
     ],
 )
-def test_every_spelling_chooses_its_gpus_in_the_order_given(text, ids):
-    assert select_gpus(text, mask=None, visible_gpus=4) == (ids, None)
-
-
-@pytest.mark.parametrize(
-    ("mask", "visible", "text", "ids"),
-    [
-        ("4,6,7", 3, "0 2", ("4", "7")),
-        ("4,6,7", 3, "all", ("4", "6", "7")),
-        ("GPU-5ebe9087,GPU-3f4c", 2, "1", ("GPU-3f4c",)),
-        ("MIG-b6b2,MIG-7a01", 2, "1,0", ("MIG-7a01", "MIG-b6b2")),
-        (" 5 , ,6,", 2, "all", ("5", "6")),
-        ("2,9", 1, "all", ("2",)),
-    ],
-)
-def test_indices_count_what_cuda_visible_devices_shows(mask, visible, text, ids):
+def test_every_spelling_chooses_its_gpus_in_the_order_given(text, mask, visible, ids):
     assert select_gpus(text, mask=mask, visible_gpus=visible) == (ids, None)
 
 
-@pytest.mark.parametrize("mask", ["", " , ", "-1"])
-@pytest.mark.parametrize("text", ["all", "0 1"])
-def test_a_mask_that_hides_every_gpu_means_the_cpu_and_says_so(mask, text):
+@pytest.mark.parametrize(
+    ("text", "mask", "told"),
+    [
+        *((text, mask, "on the CPU") for text in ("all", "0 1") for mask in ("", " , ", "-1")),
+        ("all", None, "no GPU is visible"),
+    ],
+)
+def test_where_no_gpu_is_visible_one_process_runs_on_the_cpu_and_says_so(text, mask, told):
     ids, note = select_gpus(text, mask=mask, visible_gpus=0)
     assert ids == ()
-    assert "on the CPU" in (note or "")
-
-
-def test_all_gpus_of_a_machine_without_any_is_one_process_on_the_cpu():
-    ids, note = select_gpus("all", mask=None, visible_gpus=0)
-    assert ids == ()
-    assert "no GPU is visible" in (note or "")
+    assert told in (note or "")
 
 
 @pytest.mark.parametrize(

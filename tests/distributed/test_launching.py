@@ -71,12 +71,7 @@ def noting(launches: list[Launch]) -> Callable[[Launch], int]:
 
 @pytest.mark.parametrize(
     ("options", "shown"),
-    [
-        ({}, None),
-        ({"gpu_ids": "1"}, "1"),
-        ({"gpu_ids": "none"}, ""),
-        ({"nproc_per_node": 1}, ""),
-    ],
+    [({}, None), ({"gpu_ids": "1"}, "1"), ({"gpu_ids": "none"}, ""), ({"nproc_per_node": 1}, "")],
 )
 def test_one_device_starts_nothing_and_this_process_goes_on_with_it(started, monkeypatch, options, shown):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1") if options == {} else None
@@ -321,30 +316,33 @@ def report_of(ended, records, **given) -> str:
     return failure.report(**{"world_size": 2, "log_file": None, "unseen_lines": [], **given})
 
 
-def test_a_report_names_the_rank_and_shows_why_it_failed(tmp_path):
-    report = report_of({1: 1}, [crash(1)], log_file=tmp_path / "rank1.log")
-    assert report == (
-        f"rank 1 of 2 failed with exit code 1; its output is in {tmp_path}/rank1.log\n"
-        "[rank 1] Traceback\n[rank 1] ValueError: no\n"
-    )
-
-
-def test_a_rank_that_ended_in_good_order_after_a_signal_was_stopped_and_did_not_fail():
-    assert report_of({1: 143}, []) == "rank 1 of 2 was stopped by SIGTERM\n"
-    assert report_of({1: 137}, []) == "rank 1 of 2 failed with exit code 137\n"
-
-
-def test_a_report_on_a_rank_that_left_no_word_ends_with_its_last_lines():
-    assert report_of({1: -11}, [], unseen_lines=["Fatal Python error"]) == (
-        "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal Python error\n"
-    )
-
-
-def test_what_rank_0_has_said_itself_is_not_repeated():
-    assert report_of({0: 2}, [mistake(0)]) == ""
-    assert report_of({0: 1}, []) == ""
-    assert report_of({0: 1}, [crash(0)]) == "rank 0 of 2 failed with exit code 1\n"
-    assert report_of({0: -9}, []) == "rank 0 of 2 was killed by SIGKILL\n"
+@pytest.mark.parametrize(
+    ("ended", "records", "given", "report"),
+    [
+        (
+            {1: 1},
+            [crash(1)],
+            {"log_file": Path("/logs/rank1.log")},
+            (
+                "rank 1 of 2 failed with exit code 1; its output is in /logs/rank1.log\n"
+                "[rank 1] Traceback\n[rank 1] ValueError: no\n"
+            ),
+        ),
+        # A rank that ended in good order after a signal was stopped and did not fail.
+        ({1: 143}, [], {}, "rank 1 of 2 was stopped by SIGTERM\n"),
+        ({1: 137}, [], {}, "rank 1 of 2 failed with exit code 137\n"),
+        # That of a rank without a word ends with its last lines.
+        ({1: -11}, [], {"unseen_lines": ["Fatal"]}, "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal\n"),
+        ({1: 2}, [mistake(1)], {}, "rank 1 of 2 failed with exit code 2\n[rank 1] gamma: must be below 1\n"),
+        # What rank 0 has said itself is not repeated.
+        ({0: 2}, [mistake(0)], {}, ""),
+        ({0: 1}, [], {}, ""),
+        ({0: 1}, [crash(0)], {}, "rank 0 of 2 failed with exit code 1\n"),
+        ({0: -9}, [], {}, "rank 0 of 2 was killed by SIGKILL\n"),
+    ],
+)
+def test_a_report_names_the_rank_and_shows_why_it_failed(ended, records, given, report):
+    assert report_of(ended, records, **given) == report
 
 
 def test_a_record_is_read_back_and_knows_whether_it_was_raised_on_purpose(tmp_path, monkeypatch):

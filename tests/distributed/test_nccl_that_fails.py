@@ -1,6 +1,5 @@
 """NCCL that fails on one rank, on all, or hangs: the run goes on over gloo, with one warning that says why."""
 
-import subprocess
 import textwrap
 import threading
 import time
@@ -10,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.distributed.ranks import try_together
-from tests.distributed.test_process_group import free_port
+from tests.distributed.test_process_group import start_rank
 from tests.distributed.threads import ranks_in_threads
-from tests.end_to_end.launching import environment
-from tests.preloaded.interpreter import preloaded_python
+from tests.end_to_end.launching import free_port
 
 NO_SPACE = (
     "Error while creating shared memory segment /dev/shm/nccl-Xy (size 9637888), error: No space left on device (28)"
@@ -64,22 +62,7 @@ def start(directory: Path, does: str, wanted: str = "auto") -> list[tuple[str, s
     words, port = does.split(","), free_port()
     (directory / "rank.py").write_text(textwrap.dedent(RANK))
     processes = [
-        subprocess.Popen(
-            [preloaded_python(), str(directory / "rank.py"), does, wanted],
-            env=environment(
-                {
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(len(words)),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                }
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(len(words))
+        start_rank(rank, port, directory / "rank.py", does, wanted, world_size=len(words)) for rank in range(len(words))
     ]
     return [process.communicate(timeout=120) for process in processes]
 

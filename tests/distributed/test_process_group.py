@@ -1,4 +1,3 @@
-import os
 import socket
 import subprocess
 import textwrap
@@ -19,14 +18,17 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks, choose_backend, initialise
 from isaaclab_arena.errors import ConfigError
 from tests.distributed.threads import ranks_in_threads
+from tests.end_to_end.launching import ROOT, TORCHRUN, environment, free_port, run
 from tests.preloaded.interpreter import preloaded_python
 
-ROOT = Path(__file__).parents[2]
-START_UP = """
-    import sys, torch, torch.distributed as dist
+IMPORTS = """
+    import gc, sys, time, weakref, torch, torch.distributed as dist
+    from pathlib import Path
     from isaaclab_arena.distributed.context import DistributedContext
     from isaaclab_arena.distributed.ranks import initialise
     from isaaclab_arena.errors import ConfigError
+"""
+START_UP = """
     context = DistributedContext.from_environment()
     with initialise(context, timeout_s=30) as ranks:
         total = torch.tensor([float(context.rank)])
@@ -45,29 +47,16 @@ START_UP = """
 def written(directory: Path, text: str) -> Path:
     """Write a program of a rank into a directory, and return its file."""
     script = directory / "rank.py"
-    script.write_text(textwrap.dedent(text))
+    script.write_text(textwrap.dedent(IMPORTS) + textwrap.dedent(text))
     return script
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_rank(rank: int, port: int, script: Path, *arguments: str) -> subprocess.Popen[str]:
-    environ = {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "PYTHONPATH": str(ROOT),
-    }
+def start_rank(rank: int, port: int, script: Path, *arguments: str, world_size: int = 2) -> subprocess.Popen[str]:
+    variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
         [preloaded_python(), str(script), *arguments],
-        env=environ,
+        env=environment(variables),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,18 +64,15 @@ def start_rank(rank: int, port: int, script: Path, *arguments: str) -> subproces
     )
 
 
+def outputs_of_two(directory: Path, text: str) -> list[tuple[str, str]]:
+    """Run a program as two ranks; return what each wrote on stdout and stderr."""
+    port, script = free_port(), written(directory, text)
+    processes = [start_rank(rank, port, script) for rank in range(2)]
+    return [process.communicate(timeout=120) for process in processes]
+
+
 def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
-    finished = subprocess.run(
-        [
-            *(preloaded_python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
-            str(written(tmp_path, START_UP)),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    finished = run([*TORCHRUN, "--standalone", "--nproc_per_node=2", str(written(tmp_path, START_UP))])
     assert finished.returncode == 0, finished.stderr
     lines = sorted(line for line in finished.stdout.splitlines() if line.startswith("RESULT"))
     disagreement = "the ranks do not agree on seed (rank 0: 0, rank 1: 1); start all of them with the same input"
@@ -96,9 +82,6 @@ def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
 def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends(tmp_path):
     """That waits for the group's threads with Python's lock held, and one of them may wait for the lock."""
     script = """
-        import gc, sys, weakref, torch.distributed as dist
-        from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.ranks import initialise
         with initialise(DistributedContext.from_environment(device="cpu"), timeout_s=30):
             group = weakref.ref(dist.group.WORLD)
             # Neither may leave while the other still joins.
@@ -106,18 +89,13 @@ def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends(tmp_pa
         gc.collect()
         sys.stdout.write(f"left {not dist.is_initialized()}, there {group() is not None}")
     """
-    port = free_port()
-    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
-    outputs = [process.communicate(timeout=60) for process in processes]
+    outputs = outputs_of_two(tmp_path, script)
     assert [said for said, _ in outputs] == ["left True, there True"] * 2, outputs
 
 
 def test_ranks_that_join_twice_hear_nothing_of_the_first_time(tmp_path):
     """A program that evaluates two policies after each other does; the store is the same both times."""
     script = """
-        import sys, time
-        from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.ranks import initialise
         context = DistributedContext.from_environment(device="cpu")
         heard = []
         for directory in ("first", "second"):
@@ -128,19 +106,13 @@ def test_ranks_that_join_twice_hear_nothing_of_the_first_time(tmp_path):
         time.sleep(2.0 * context.is_rank_zero)
         sys.stdout.write(" ".join(heard))
     """
-    port = free_port()
-    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
-    outputs = [process.communicate(timeout=60) for process in processes]
+    outputs = outputs_of_two(tmp_path, script)
     assert [said for said, _ in outputs] == ["first second"] * 2, outputs
 
 
 def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(tmp_path):
     """A script of srun runs both, and rank 0, which holds the store, writes tables while the others go on."""
     script = """
-        import sys, time
-        from pathlib import Path
-        from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.ranks import initialise
         context = DistributedContext.from_environment(device="cpu")
         name, other = sys.argv[1:]
         with initialise(context, timeout_s=60) as ranks:
@@ -166,18 +138,13 @@ def test_a_program_that_follows_another_at_the_same_address_hears_nothing_of_it(
 
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_path):
     script = """
-        from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.ranks import initialise
-        from isaaclab_arena.errors import ConfigError
         context = DistributedContext.from_environment()
         with initialise(context, timeout_s=60) as ranks:
             if context.is_rank_zero:
                 raise ConfigError("the output directory is not empty")
             ranks.share_from_rank_zero("output_dir", "")
     """
-    port = free_port()
-    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = outputs_of_two(tmp_path, script)
     assert "ConfigError: the output directory is not empty" in outputs[0][1]
     assert "PeerStoppedError: stopped because of rank 0: the output directory is not empty" in outputs[1][1]
 
@@ -364,15 +331,10 @@ def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one(tmp_path):
     script = """
-        import sys
-        from isaaclab_arena.distributed.context import DistributedContext
-        from isaaclab_arena.distributed.ranks import initialise
         with initialise(DistributedContext.from_environment(device="cuda"), timeout_s=60) as ranks:
             sys.stdout.write(f"{ranks.backend} {ranks.context.device}")
     """
-    port = free_port()
-    processes = [start_rank(rank, port, written(tmp_path, script)) for rank in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = outputs_of_two(tmp_path, script)
     devices = [f"cuda:{rank if torch.cuda.device_count() > 1 else 0}" for rank in range(2)]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"
     assert [output[0] for output in outputs] == [f"{backend} {device}" for device in devices]

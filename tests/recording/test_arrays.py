@@ -13,11 +13,7 @@ from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.specs import SideBySide
 from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations, StepRing
-from tests.fakes_environment import PartsEnvironment, ScriptedEnvironment
-
-
-class OwnTensorsEnvironment(ScriptedEnvironment):
-    returns_own_tensors = True
+from tests.fakes_environment import OwnTensorsEnvironment, PartsEnvironment, ScriptedEnvironment
 
 
 class OwnPartsEnvironment(PartsEnvironment):

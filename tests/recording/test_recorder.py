@@ -15,11 +15,7 @@ from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.recording.recorder import (
-    HELD_STEPS,
-    EpisodeRecorder,
-    RecordedObservations,
-)
+from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeRecorder, RecordedObservations
 from isaaclab_arena.results.stopping import alike_starts
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episode_file import Compression
@@ -28,6 +24,7 @@ from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.environments.building import build, episode
 from tests.fakes_environment import (
     ActionLog,
+    OwnTensorsEnvironment,
     PartsEnvironment,
     PushPolicy,
     ScriptedEnvironment,
@@ -51,10 +48,6 @@ JOB: dict[str, Any] = {
 class AnotherPushPolicy(PushPolicy):
     def get_action(self, env, observation):
         return super().get_action(env, observation) / 2
-
-
-class OwnTensorsEnvironment(ScriptedEnvironment):
-    returns_own_tensors = True
 
 
 def record(

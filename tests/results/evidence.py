@@ -2,26 +2,31 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter
-from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     Attempt,
     JobReport,
     PlanEntry,
     ReportedStatus,
     Reproducible,
-    RunPlan,
     write_job_report,
     write_run_plan,
 )
-from tests.storage.plan_entries import plan_entry
+from tests.storage.plan_entries import HERE, plan_entry, run_plan
 
+Value = TypeVar("Value")
 LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}
+
+
+def there(value: Value | None) -> Value:
+    """Return what must be there."""
+    assert value is not None
+    return value
 
 
 def kinds(columns: Sequence[Column[Any]], file: str = "results") -> dict[str, str]:
@@ -92,22 +97,7 @@ def report(job: str = "lift", rank: int = 0, **changes) -> JobReport:
 
 
 def write_plan(directory: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
-    write_run_plan(
-        directory,
-        RunPlan(
-            run_id="run",
-            created_at="2026-01-01T00:00:00+00:00",
-            config_hash="abc",
-            source_file="jobs.json",
-            command_line=(),
-            world_size=world_size,
-            versions={},
-            git_revision=None,
-            machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
-            devices=("cpu",) * world_size,
-            jobs=jobs,
-        ),
-    )
+    write_run_plan(directory, run_plan(*jobs, world_size=world_size))
 
 
 def attempt(number: int = 1, **changes) -> Attempt:
@@ -121,7 +111,7 @@ def attempt(number: int = 1, **changes) -> Attempt:
         "devices": ("cpu",),
         "versions": {},
         "git_revision": None,
-        "machine": Node(host="here", cpu="some", cores=2, platform="Linux"),
+        "machine": HERE,
     }
     return Attempt(**{**values, **changes})
 

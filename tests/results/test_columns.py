@@ -33,6 +33,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
@@ -177,8 +178,7 @@ def test_every_table_has_it_and_can_be_read_again(tmp_path):
     assert records(group_by(merged, ["environment"]))[0][SHARE] == share
     assert [row[SHARE] for row in records(group_by(merged, ["name"]))] == [share, None]
     assert stale_tables(tmp_path, merged) == []
-    stored = stored_results(tmp_path)
-    assert stored is not None
+    stored = there(stored_results(tmp_path))
     for kind in ("jobs", "suites", "episodes"):
         pd.testing.assert_frame_equal(getattr(stored, kind), getattr(merged, kind))
     results = Results(merged, tmp_path)
@@ -350,8 +350,7 @@ def test_jobs_with_the_same_strength_are_pooled_and_strengths_are_in_order(merge
     assert groups["successes"].tolist() == [3, 4, 1]
     assert groups["scored"].tolist() == [3, 5, 3]
     assert groups["errors"].tolist() == [0, 1, 0]
-    interval = wilson_interval(4, 5)
-    assert interval is not None
+    interval = there(wilson_interval(4, 5))
     assert (groups["success_low"][1], groups["success_high"][1]) == (interval.low, interval.high)
 
 

@@ -21,15 +21,15 @@ from isaaclab_arena.results.merge import (
     write_tables,
 )
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import read_run_plan, write_attempt
+from isaaclab_arena.storage.ledger import read_run_plan
 from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     JOB_COLUMNS,
-    attempt,
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
@@ -43,9 +43,7 @@ JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", 
 
 
 def stored(directory: Path) -> MergedResults:
-    found = stored_results(directory)
-    assert found is not None
-    return found
+    return there(stored_results(directory))
 
 
 def run_on(directory, world_size: int):
@@ -183,16 +181,6 @@ def test_an_error_that_was_run_again_gives_way_and_is_counted_as_retried(tmp_pat
     merged = merge_results(tmp_path)
     assert merged.jobs[["successes", "errors", "retried"]].to_numpy().tolist() == [[3, 0, 1]]
     assert merged.jobs["reproducible"].tolist() == ["bitwise"]
-
-
-def test_other_versions_in_a_later_attempt_are_named(tmp_path):
-    write_plan(tmp_path, planned(num_episodes=1))
-    for number, version in ((1, "4.0.0"), (2, "4.0.1")):
-        write_attempt(tmp_path, attempt(number, versions={"mujoco": version}))
-    merged = merge_results(tmp_path)
-    assert merged.problems == (
-        "attempt 2 ran with mujoco 4.0.1, the first one with 4.0.0; results may differ in their last digits",
-    )
 
 
 def test_text_that_a_spreadsheet_would_run_is_quoted_in_csv_only(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.api import Results
-from isaaclab_arena.config.schema import Question, SuiteMember
+from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.console import caveats, group_by, groups_table
@@ -22,7 +22,6 @@ from isaaclab_arena.results.merge import merge_results, records, stale_tables, s
 from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     JobReport,
     ReportedStatus,
@@ -32,6 +31,7 @@ from isaaclab_arena.storage.ledger import (
     write_run_plan,
 )
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
+from tests.analysis.recorded_runs import write_run
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import (
     EPISODE_COLUMNS,
@@ -41,42 +41,16 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
     write_report,
 )
+from tests.storage.plan_entries import HERE
 from tests.tracking.runs import NotingTracker
 
 # Runs whose episodes repeat conditions: every table says how many there are, and counts them so.
-
-
-def write_run(
-    directory: Path, jobs: dict[str, str], *, starts: int | None = None, told: str = "cube.x", **said
-) -> Path:
-    """Write a run.
-
-    Args:
-        directory: Where to.
-        jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``.
-        starts: How many starts a job plays in turns; None where each episode has one of its own.
-        told: The condition that tells the start.
-        said: What is said of every job.
-    """
-    directory.mkdir(exist_ok=True)
-    entries = []
-    for index, (name, letters) in enumerate(jobs.items()):
-        suite, colon, task = name.partition(":")
-        own = {"suite": SuiteMember(name=suite, suite="kitchen", task=task), "environment": task} if colon else {}
-        entries.append(planned(name, index=index, num_episodes=len(letters), **own, **said))
-    write_plan(directory, *entries)
-    for name, letters in jobs.items():
-        lines = commit_lines(letters, job=name)
-        places = [{told: line.episode_index % (starts or len(letters))} for line in lines]
-        placed = zip(lines, places, strict=True)
-        write_lines(directory, [dataclasses.replace(line, conditions=each) for line, each in placed])
-        write_report(directory, report(name, cut_episodes=0))
-    return directory
 
 
 def asked(directory: Path, *questions: Question) -> Path:
@@ -88,8 +62,7 @@ def asked(directory: Path, *questions: Question) -> Path:
 
 
 def wilson(successes: int, trials: int) -> Any:
-    interval = wilson_interval(successes, trials)
-    assert interval is not None
+    interval = there(wilson_interval(successes, trials))
     return pytest.approx((interval.low, interval.high))
 
 
@@ -125,8 +98,7 @@ def test_tables_with_repeats_can_be_read_again(tmp_path):
     merged = merge_results(write_run(tmp_path, {"mine:a": "sfsf", "mine:b": "ssff"}, starts=2))
     write_tables(tmp_path, merged)
     assert stale_tables(tmp_path, merged) == []
-    stored = stored_results(tmp_path)
-    assert stored is not None
+    stored = there(stored_results(tmp_path))
     pd.testing.assert_frame_equal(stored.jobs, merged.jobs)
     pd.testing.assert_frame_equal(stored.suites, merged.suites)
     assert pd.read_csv(tmp_path / "results.csv")["distinct_conditions"].tolist() == [2, 2]
@@ -145,10 +117,9 @@ def test_the_same_episodes_under_several_seeds_are_pooled_as_once(tmp_path):
 
 def test_a_suite_whose_tasks_share_seeds_stands_on_these_and_positions_are_those_of_its_tasks(tmp_path):
     jobs = {f"mine:{task}": "sf" * 10 for task in "abcd"}
-    merged = merge_results(write_run(tmp_path / "seeds", jobs, told=SEED_CONDITION))
+    merged = merge_results(write_run(tmp_path / "seeds", jobs, condition=SEED_CONDITION))
     [row] = records(merged.suites)
-    twenty = wilson_interval(10, 20)
-    assert twenty is not None
+    twenty = there(wilson_interval(10, 20))
     assert (row["scored"], row["distinct_conditions"]) == (80, 20)
     assert (row["mean_low"], row["pooled_low"]) == pytest.approx((twenty.low, twenty.low), abs=0.01)
     assert "* suite 'mine': 80 scored episodes, 20 different conditions: " in "".join(caveats(merged))
@@ -204,7 +175,6 @@ def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_a
 
 
 BITWISE, PLAN = Reproducible.BITWISE, Reproducible.PLAN
-HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
 
 
 def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from tests.results.evidence import (
     job_row,
     planned,
     report,
+    there,
     write_lines,
     write_plan,
     write_report,
@@ -223,9 +224,7 @@ def test_tables_with_metrics_can_be_read_again_and_a_run_that_declares_none_has_
 
 def test_many_episodes_have_an_interval_that_follows_their_skewness_and_equal_draws_count_once():
     values = np.random.default_rng(0).exponential(size=400)
-    found = interval_of_mean(values, np.arange(400))
-    assert found is not None
-    interval, method = found
+    interval, method = there(interval_of_mean(values, np.arange(400)))
     assert method == "bootstrap"
     assert interval.high - values.mean() > values.mean() - interval.low > 0
     twice = interval_of_mean(np.repeat(values[:20], 2), np.repeat(np.arange(20), 2))
@@ -238,10 +237,8 @@ def test_values_that_differ_by_rounding_alone_have_an_interval():
     # Sums over repeated draws round differently.
     values, draws = np.full(300, 0.1), np.minimum(np.arange(300), 250)
     for noise in (np.zeros(300), 1e-17 * np.arange(300)):
-        found = interval_of_mean(values + noise, draws)
-        assert found is not None
-        assert found[1] == "t"
-        assert (found[0].low, found[0].high) == pytest.approx((0.1, 0.1))
+        interval, method = there(interval_of_mean(values + noise, draws))
+        assert (interval.low, interval.high, method) == (pytest.approx(0.1), pytest.approx(0.1), "t")
 
 
 @pytest.mark.parametrize("beyond", [10, 12])

@@ -22,6 +22,7 @@ from isaaclab_arena.results.statistics import (
     wilson_interval,
 )
 from isaaclab_arena.results.stopping import condition_key
+from tests.results.evidence import there
 
 # successes, trials, Clopper-Pearson, Wilson; the first four are printed by Newcombe (1998).
 REFERENCES = [
@@ -55,8 +56,7 @@ def test_intervals_have_the_published_values(successes, trials, exact, wilson):
 def test_intervals_agree_with_statsmodels(trials):
     for successes in {0, 1, trials // 3, trials - 1, trials}:
         for interval, method in ((wilson_interval, "wilson"), (clopper_pearson_interval, "beta")):
-            ours = interval(successes, trials)
-            assert ours is not None
+            ours = there(interval(successes, trials))
             assert (ours.low, ours.high) == pytest.approx(
                 proportion_confint(successes, trials, method=method), abs=1e-9
             )
@@ -93,19 +93,15 @@ def test_the_interval_of_a_mean_is_wilsons_where_all_trials_are_alike_or_of_one_
 
 def test_the_interval_of_a_mean_has_the_value_of_its_formula():
     # Variance (0.9 * 0.1 / 9 + 0.5 * 0.5 / 9) / 4, mean 0.7: as sure as 22.2353 trials at one rate.
-    interval = mean_rate_interval([(9, 10), (5, 10)])
-    assert interval is not None
+    interval = there(mean_rate_interval([(9, 10), (5, 10)]))
     assert (interval.low, interval.high) == pytest.approx((0.4922, 0.8489), abs=5e-5)
     # Tasks that differ much leave less to chance than as many episodes at one rate.
-    pooled, sure = wilson_interval(52, 100), mean_rate_interval([(50, 50), (2, 50)])
-    assert pooled is not None
-    assert sure is not None
+    pooled, sure = there(wilson_interval(52, 100)), there(mean_rate_interval([(50, 50), (2, 50)]))
     assert sure.high - sure.low < (pooled.high - pooled.low) / 2
 
 
 def test_tasks_weigh_the_same_however_many_trials_they_have():
-    interval = mean_rate_interval([(900, 1000), (1, 10)])
-    assert interval is not None
+    interval = there(mean_rate_interval([(900, 1000), (1, 10)]))
     assert interval.low < 0.5 < interval.high
     assert interval.high - interval.low > 0.15
 

@@ -33,6 +33,7 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    there,
     write_job,
     write_lines,
     write_plan,
@@ -184,9 +185,7 @@ def rows(directory: Path) -> list[dict]:
 
 def test_a_suite_has_the_mean_of_its_tasks_and_all_of_its_episodes(tmp_path):
     [row] = rows(write_suites(tmp_path, {"mine-0": "ssssssssss", "lift": "ff", "mine-1": "sf"}))
-    mean, pooled = mean_rate_interval([(10, 10), (1, 2)]), wilson_interval(11, 12)
-    assert mean is not None
-    assert pooled is not None
+    mean, pooled = there(mean_rate_interval([(10, 10), (1, 2)])), there(wilson_interval(11, 12))
     expected = {"name": "mine", "suite": "libero_goal", "policy": "zero_action", "seed": 3, "status": "completed"}
     expected |= {"tasks": 2, "planned": 12, "episodes": 12, "successes": 11, "scored": 12, "reproducible": "bitwise"}
     expected |= {"mean_rate": 0.75, "mean_low": mean.low, "mean_high": mean.high}
@@ -251,8 +250,7 @@ def test_a_suite_names_what_decides_its_numbers_beside_the_policy(tmp_path):
     [row] = rows(directory)
     assert (row["protocol"], row["engine"], row["simulated_by"]) == ("openpi", "mujoco 3.3.2", '{"numpy": "1.26"}')
     assert "suite 'mine': played by protocol openpi on mujoco 3.3.2" in shown(directory, 200)
-    stored = stored_results(directory)
-    assert stored is not None
+    stored = there(stored_results(directory))
     assert records(stored.suites) == [row]
     write_report(directory, report("mine-1", attempt=2, simulated_by={"protocol": "openpi", "engine": "mujoco 3.9.0"}))
     [row] = rows(directory)
@@ -297,8 +295,7 @@ def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_pa
     [suite] = rows(directory)
     assert suite["simulated_by"] == '{"MUJOCO_GL": ["egl", "osmesa"], "python": "3.11.7"}'
     assert suite["environment_sha256"] not in [*hashes, None, UNKNOWN]
-    stored = stored_results(directory)
-    assert stored is not None
+    stored = there(stored_results(directory))
     pd.testing.assert_frame_equal(stored.jobs, merge_results(directory).jobs, check_like=True)
     assert records(stored.suites) == [suite]
     assert list(Results(stored, directory).jobs.columns) == list(table.columns)

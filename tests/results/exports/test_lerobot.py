@@ -11,9 +11,8 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records
-from isaaclab_arena.storage.episode_file import RecordedEpisode
-from isaaclab_arena.storage.episodes import write_episode
 from tests.results.evidence import commit_lines, planned, report, write_job, write_lines, write_plan, write_report
+from tests.storage.recordings import write_arrays
 from tests.tracking.runs import stopped_run
 
 SCHEMAS = json.loads(Path(__file__).with_name("eval_info_schemas.json").read_text())
@@ -51,26 +50,14 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads((path / "eval_info.json").read_text())
 
 
-def record(run: Path, job: str, index: int, rewards: list[float]) -> None:
-    """Record an episode with these rewards."""
-    write_episode(
-        run / job / "episodes" / f"e{index:06d}.h5",
-        RecordedEpisode(
-            episode_index=index,
-            arrays={"actions": np.zeros((len(rewards), 2)), "rewards": np.array(rewards, dtype=np.float32)},
-            attributes={},
-            env_args={},
-        ),
-    )
-
-
 def two_jobs(run: Path) -> None:
     write_plan(run, planned("old", num_episodes=4), planned("new", index=1, num_episodes=4))
     for job, outcomes in (("old", "sfft"), ("new", "ssfs")):
         write_lines(run, commit_lines(outcomes, job=job))
         write_report(run, report(job))
     for index in range(4):
-        record(run, "new", index, [0.5, index + 1.0, 0.25])
+        rewards = np.array([0.5, index + 1.0, 0.25], dtype=np.float32)
+        write_arrays(run, "new", index, {"actions": np.zeros((3, 2)), "rewards": rewards})
 
 
 @pytest.mark.parametrize("version", SCHEMAS)

@@ -5,40 +5,31 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports import export_rerun
-from isaaclab_arena.storage.episode_file import RecordedEpisode
-from isaaclab_arena.storage.episodes import write_episode
 from tests.results.evidence import planned, write_plan
+from tests.storage.recordings import write_arrays
 from tests.tracking.runs import write_film
 
 NUM_STEPS = 5
 JOINTS = np.arange(NUM_STEPS * 3, dtype=np.float64).reshape(NUM_STEPS, 3)
 
 
-def record(run, job: str, index: int, outcome: str) -> None:
-    write_episode(
-        run / job / "episodes" / f"e{index:06d}.h5",
-        RecordedEpisode(
-            episode_index=index,
-            arrays={
-                "actions": np.ones((NUM_STEPS, 2), dtype=np.float32),
-                "rewards": np.arange(NUM_STEPS, dtype=np.float32),
-                "camera_obs/wrist_cam_rgb": np.full((NUM_STEPS, 16, 16, 3), 200, dtype=np.uint8),
-                "camera_obs/wrist_cam_depth": np.full((NUM_STEPS, 16, 16, 1), 0.5, dtype=np.float32),
-                "camera_obs/wrist_cam_segmentation": np.ones((NUM_STEPS, 16, 16, 1), dtype=np.int32),
-                "states/articulation/robot/joint_position": JOINTS,
-                "initial_state/articulation/robot/joint_position": JOINTS[:1],
-            },
-            attributes={"job": job, "outcome": outcome, "success": outcome == "success", "control_dt": 0.05},
-            env_args={},
-        ),
-    )
+ARRAYS = {
+    "actions": np.ones((NUM_STEPS, 2), dtype=np.float32),
+    "rewards": np.arange(NUM_STEPS, dtype=np.float32),
+    "camera_obs/wrist_cam_rgb": np.full((NUM_STEPS, 16, 16, 3), 200, dtype=np.uint8),
+    "camera_obs/wrist_cam_depth": np.full((NUM_STEPS, 16, 16, 1), 0.5, dtype=np.float32),
+    "camera_obs/wrist_cam_segmentation": np.ones((NUM_STEPS, 16, 16, 1), dtype=np.int32),
+    "states/articulation/robot/joint_position": JOINTS,
+    "initial_state/articulation/robot/joint_position": JOINTS[:1],
+}
 
 
 @pytest.fixture
 def run(tmp_path):
     write_plan(tmp_path / "run", planned("lift"), planned("reach", index=1))
-    record(tmp_path / "run", "lift", 0, "success")
-    record(tmp_path / "run", "lift", 7, "timeout")
+    for index, outcome in ((0, "success"), (7, "timeout")):
+        said = {"job": "lift", "outcome": outcome, "success": outcome == "success", "control_dt": 0.05}
+        write_arrays(tmp_path / "run", "lift", index, ARRAYS, **said)
     write_film(tmp_path / "run", "lift", 7)
     return tmp_path / "run"
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -47,67 +47,47 @@ MORE_MEMORY_BYTES = 2 << 30
 JOB, VICTIM = "coins", 1
 EPISODE = f"data/demo_{VICTIM}"
 
-Change = Callable[[h5py.File], None]
+Change = Callable[[h5py.File], object]
+Create = Callable[[h5py.Group, str], object]
 
 # Shapes, types and layouts: what stands where an array should be.
 
 
-def null(group: h5py.Group, name: str) -> None:
-    group[name] = h5py.Empty("f4")
+def put(place: Any, name: object, content: object) -> None:
+    place[name] = content
 
 
-def scalar(group: h5py.Group, name: str) -> None:
-    group[name] = np.float32(1)
+def array(shape: tuple[int, ...], *, first: float | None = None, **layout: Any) -> Create:
+    """Return what declares an array, of which no more than the first row is written."""
+
+    def create(group: h5py.Group, name: str) -> None:
+        dataset = group.create_dataset(name, shape, np.float32, **layout)
+        if first is not None:
+            dataset[0] = first
+
+    return create
 
 
-def huge(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (10**12, 2), np.float32)
+def packed(
+    shape: tuple[int, int], chunk: tuple[int, int], content: bytes, *, starts: Iterable[int] = (0,), **layout: Any
+) -> Create:
+    """Return what makes a compressed array whose chunks are bytes as they are given."""
 
+    def create(group: h5py.Group, name: str) -> None:
+        dataset = group.create_dataset(name, shape, np.float32, chunks=chunk, compression="gzip", **layout)
+        for start in starts:
+            dataset.id.write_direct_chunk((start, 0), content)
 
-def huge_in_chunks(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (10**10, 2), np.float32, chunks=(1000, 2))
-
-
-def huge_and_compressed(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(name, (10**10, 2), np.float32, chunks=(1000, 2), compression="gzip")
-    dataset[0] = 1
-
-
-def never_written(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (30, 2), np.float32, chunks=(10, 2), compression="gzip")
-
-
-def giant_chunk(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(
-        name, (1, 2), np.float32, chunks=(400_000_000, 2), maxshape=(None, 2), compression="gzip"
-    )
-    dataset.id.write_direct_chunk((0, 0), zlib.compress(bytes(10_000)))
-
-
-def empty_and_endless(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (0, 10**15), np.float32)
-
-
-def bomb(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(name, (1 << 18, 1 << 12), np.float32, chunks=(1 << 14, 1 << 12), compression="gzip")
-    packed = zlib.compress(bytes(1 << 20), 9)
-    for start in range(0, 1 << 18, 1 << 14):
-        dataset.id.write_direct_chunk((start, 0), packed)
+    return create
 
 
 def chunk_that_swells(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(name, (1 << 18, 4), np.float32, chunks=(1 << 18, 4), compression="gzip")
     packing = zlib.compressobj(9)
     block = packing.compress(bytes(1 << 24)) + packing.flush(zlib.Z_FULL_FLUSH)
     # 256 times the same 16 MiB of zeros, then an empty last block and the checksum of 4 GiB of zeros.
     checksum = ((1 << 32) % 65_521 << 16) + 1
-    packed = block + 255 * block[2:] + b"\x03\x00" + checksum.to_bytes(4, "big")
-    dataset.id.write_direct_chunk((0, 0), packed)
-
-
-def garbage_chunk(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(name, (30, 2), np.float32, chunks=(30, 2), compression="gzip", fletcher32=True)
-    dataset.id.write_direct_chunk((0, 0), b"no deflate at all")
+    content = block + 255 * block[2:] + b"\x03\x00" + checksum.to_bytes(4, "big")
+    packed((1 << 18, 4), (1 << 18, 4), content)(group, name)
 
 
 def missing_filter(group: h5py.Group, name: str) -> None:
@@ -119,32 +99,8 @@ def missing_filter(group: h5py.Group, name: str) -> None:
     dataset.write_direct_chunk((0, 0), bytes(30 * 2 * 4))
 
 
-def of_type(kind: Any) -> Callable[[h5py.Group, str], None]:
-    def create(group: h5py.Group, name: str) -> None:
-        group.create_dataset(name, (30, 2), kind)[...] = np.zeros((30, 2), kind)
-
-    return create
-
-
-def texts(group: h5py.Group, name: str) -> None:
-    group[name] = np.array([["push"] * 2] * 30, dtype=object)
-
-
-def references(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (30, 2), h5py.ref_dtype)[...] = group.ref
-
-
-def lists(group: h5py.Group, name: str) -> None:
-    dataset = group.create_dataset(name, (30,), h5py.vlen_dtype(np.float32))
-    dataset[0] = np.ones(3, np.float32)
-
-
-def subgroup(group: h5py.Group, name: str) -> None:
-    group.create_group(name)["actions"] = np.zeros((30, 2), np.float32)
-
-
-def named_type(group: h5py.Group, name: str) -> None:
-    group[name] = np.dtype("f4")
+def of_type(kind: Any) -> Create:
+    return lambda group, name: put(group.create_dataset(name, (30, 2), kind), ..., np.zeros((30, 2), kind))
 
 
 def virtual(group: h5py.Group, name: str) -> None:
@@ -153,37 +109,37 @@ def virtual(group: h5py.Group, name: str) -> None:
     group.create_virtual_dataset(name, layout)
 
 
-def external_bytes(group: h5py.Group, name: str) -> None:
-    group.create_dataset(name, (30, 2), np.float32, external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)])
+def always(content: object) -> Create:
+    return lambda group, name: put(group, name, content)
 
 
-def soft_link(group: h5py.Group, name: str) -> None:
-    group[name] = h5py.SoftLink("/data/demo_0/actions")
-
-
-def dangling_link(group: h5py.Group, name: str) -> None:
-    group[name] = h5py.SoftLink("/nowhere")
-
-
-def circular_link(group: h5py.Group, name: str) -> None:
-    group[name] = h5py.SoftLink(f"{group.name}/{name}")
-
-
-def external_link(group: h5py.Group, name: str) -> None:
-    group[name] = h5py.ExternalLink("/dev/zero", "/data")
-
-
-def root(group: h5py.Group, name: str) -> None:
-    group[name] = group.file["/"]
-
-
-ARRAYS: dict[str, Callable[[h5py.Group, str], None]] = {
-    each.__name__: each
-    for each in (
-        null, scalar, huge, huge_in_chunks, huge_and_compressed, never_written, giant_chunk, empty_and_endless, bomb,
-        chunk_that_swells, garbage_chunk, missing_filter, texts, references, lists, subgroup, named_type, virtual,
-        external_bytes, soft_link, dangling_link, circular_link, external_link, root,
-    )
+ARRAYS: dict[str, Create] = {
+    "null": always(h5py.Empty("f4")),
+    "scalar": always(np.float32(1)),
+    "huge": array((10**12, 2)),
+    "huge_in_chunks": array((10**10, 2), chunks=(1000, 2)),
+    "huge_and_compressed": array((10**10, 2), first=1, chunks=(1000, 2), compression="gzip"),
+    "never_written": array((30, 2), chunks=(10, 2), compression="gzip"),
+    "giant_chunk": packed((1, 2), (400_000_000, 2), zlib.compress(bytes(10_000)), maxshape=(None, 2)),
+    "empty_and_endless": array((0, 10**15)),
+    "bomb": packed(
+        (1 << 18, 1 << 12), (1 << 14, 1 << 12), zlib.compress(bytes(1 << 20), 9), starts=range(0, 1 << 18, 1 << 14)
+    ),
+    "chunk_that_swells": chunk_that_swells,
+    "garbage_chunk": packed((30, 2), (30, 2), b"no deflate at all", fletcher32=True),
+    "missing_filter": missing_filter,
+    "texts": always(np.array([["push"] * 2] * 30, dtype=object)),
+    "references": lambda group, name: put(group.create_dataset(name, (30, 2), h5py.ref_dtype), ..., group.ref),
+    "lists": lambda group, name: put(group.create_dataset(name, (30,), h5py.vlen_dtype("f4")), 0, np.ones(3, "f4")),
+    "subgroup": lambda group, name: put(group.create_group(name), "actions", np.zeros((30, 2), np.float32)),
+    "named_type": always(np.dtype("f4")),
+    "virtual": virtual,
+    "external_bytes": array((30, 2), external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)]),
+    "soft_link": always(h5py.SoftLink("/data/demo_0/actions")),
+    "dangling_link": always(h5py.SoftLink("/nowhere")),
+    "circular_link": lambda group, name: put(group, name, h5py.SoftLink(f"{group.name}/{name}")),
+    "external_link": always(h5py.ExternalLink("/dev/zero", "/data")),
+    "root": lambda group, name: put(group, name, group.file["/"]),
 } | {
     f"of type {kind}": of_type(kind)
     for kind in ("f2", ">f4", "f8", "g", "c8", "u8", ">i8", "?", "S7", "V9", "f4,i4")
@@ -228,18 +184,15 @@ OF_DATA = ("env_args", "total")
 # What is wrong with the groups.
 
 
-def group_is_array(file: h5py.File) -> None:
-    del file[EPISODE]
-    file[EPISODE] = np.zeros(3)
+def replaced(path: str, content: object = None) -> Change:
+    """Return what puts something else in the place of a group, or nothing."""
 
+    def change(file: h5py.File) -> None:
+        del file[path]
+        if content is not None:
+            file[path] = content
 
-def data_is_array(file: h5py.File) -> None:
-    del file["data"]
-    file["data"] = np.zeros(3)
-
-
-def data_is_missing(file: h5py.File) -> None:
-    del file["data"]
+    return change
 
 
 def group_is_empty(file: h5py.File) -> None:
@@ -247,13 +200,9 @@ def group_is_empty(file: h5py.File) -> None:
     file.create_group(EPISODE)
 
 
-def holds_itself(file: h5py.File) -> None:
-    file[f"{EPISODE}/again"] = file[EPISODE]
-
-
-def holds_itself_often(file: h5py.File) -> None:
-    for number in range(50):
-        file[f"{EPISODE}/again{number}"] = file[EPISODE]
+def once_more(*names: str) -> Change:
+    """Return what gives the group of the episode further names."""
+    return lambda file: [put(file, name, file[EPISODE]) for name in names]
 
 
 def ten_ways_down(file: h5py.File) -> None:
@@ -265,38 +214,27 @@ def ten_ways_down(file: h5py.File) -> None:
         above = below
 
 
-def one_group_many_names(file: h5py.File) -> None:
-    for number in range(3000):
-        file[f"data/demo_{number + 10}"] = file[EPISODE]
-
-
-def odd_names(file: h5py.File) -> None:
-    for name in ("demo_007", "demo_-1", "demo_1\x1b[2J", "demo_\u0664", "demo_" + "9" * 5000, "demo_", "demo_1.0"):
-        file.create_group(f"data/{name}")
-
-
-def odd_names_of_the_same(file: h5py.File) -> None:
-    file["data/demo_01"] = file[EPISODE]
-
-
 def names_that_are_no_text(file: h5py.File) -> None:
     group = file[EPISODE]
     assert isinstance(group, h5py.Group)
     group.id.links.create_hard(b"\xff\xfe", group.id, b"actions")
 
 
-def linked_episode(file: h5py.File) -> None:
-    del file[EPISODE]
-    file[EPISODE] = h5py.ExternalLink("/dev/zero", "/data/demo_0")
-
-
+ODD_NAMES = ("demo_007", "demo_-1", "demo_1\x1b[2J", "demo_\u0664", "demo_" + "9" * 5000, "demo_", "demo_1.0")
 GROUPS: dict[str, Change] = {
-    each.__name__: each
-    for each in (
-        group_is_array, data_is_array, data_is_missing, group_is_empty, holds_itself, holds_itself_often, ten_ways_down,
-        one_group_many_names, odd_names, odd_names_of_the_same, names_that_are_no_text, linked_episode,
-    )
-}  # fmt: skip
+    "group_is_array": replaced(EPISODE, np.zeros(3)),
+    "data_is_array": replaced("data", np.zeros(3)),
+    "data_is_missing": replaced("data"),
+    "group_is_empty": group_is_empty,
+    "holds_itself": once_more(f"{EPISODE}/again"),
+    "holds_itself_often": once_more(*(f"{EPISODE}/again{number}" for number in range(50))),
+    "ten_ways_down": ten_ways_down,
+    "one_group_many_names": once_more(*(f"data/demo_{number + 10}" for number in range(3000))),
+    "odd_names": lambda file: [file.create_group(f"data/{name}") for name in ODD_NAMES],
+    "odd_names_of_the_same": once_more("data/demo_01"),
+    "names_that_are_no_text": names_that_are_no_text,
+    "linked_episode": replaced(EPISODE, h5py.ExternalLink("/dev/zero", "/data/demo_0")),
+}
 
 # What is wrong with the file.
 
@@ -362,7 +300,7 @@ def kinds() -> dict[str, Callable[[Path], object]]:
     return found
 
 
-def _replace(file: h5py.File, place: str, create: Callable[[h5py.Group, str], None]) -> None:
+def _replace(file: h5py.File, place: str, create: Create) -> None:
     path = f"{EPISODE}/{place}"
     if path in file:
         del file[path]

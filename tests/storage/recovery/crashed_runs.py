@@ -4,15 +4,13 @@ import dataclasses
 import json
 from pathlib import Path
 
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, attributes_of, commit_line, line_text, read_commits
-from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
 from isaaclab_arena.storage.ledger import (
-    Attempt,
     JobReport,
     PlanEntry,
     ReportedStatus,
@@ -21,8 +19,9 @@ from isaaclab_arena.storage.ledger import (
     write_job_report,
 )
 from isaaclab_arena.storage.recovery import Recovery, recover_run
-from tests.storage.plan_entries import plan_entry
-from tests.storage.recordings import recorded
+from tests.results.evidence import attempt
+from tests.storage.plan_entries import plan_entry, run_plan
+from tests.storage.recordings import ended, recorded
 
 CONFIG_HASH = "right"
 
@@ -32,19 +31,7 @@ def planned(name: str = "lift", **said) -> PlanEntry:
 
 
 def plan(*jobs: PlanEntry) -> RunPlan:
-    return RunPlan(
-        run_id="run",
-        created_at="",
-        config_hash=CONFIG_HASH,
-        source_file=None,
-        command_line=(),
-        world_size=1,
-        versions={},
-        git_revision=None,
-        machine=Node(host="", cpu="", cores=1, platform=""),
-        devices=("cpu",),
-        jobs=jobs or (planned(),),
-    )
+    return run_plan(*(jobs or (planned(),)), config_hash=CONFIG_HASH)
 
 
 def recover(output: Path, *jobs: PlanEntry, retry_errors: bool = False, attempt: int = 2) -> Recovery:
@@ -53,21 +40,8 @@ def recover(output: Path, *jobs: PlanEntry, retry_errors: bool = False, attempt:
 
 def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors: bool = False) -> None:
     """Write the attempt that is to run what a recovery has left to do."""
-    attempt = Attempt(
-        number=number,
-        run_id="run",
-        started_at="",
-        command_line=(),
-        assignment="round_robin",
-        world_size=1,
-        devices=("cpu",),
-        versions={},
-        git_revision=None,
-        machine=Node(host="", cpu="", cores=1, platform=""),
-        jobs=recovery.left(),
-        retry_errors=retry_errors,
-    )
-    write_attempt(output, attempt)
+    begun = attempt(number, run_id="run", jobs=recovery.left(), retry_errors=retry_errors)
+    write_attempt(output, begun)
 
 
 class JobOnDisk:
@@ -83,17 +57,7 @@ class JobOnDisk:
 
     def line(self, index: int, *, length: int = 5, outcome: Outcome = Outcome.SUCCESS, **changes) -> CommitLine:
         """Return the line of an episode whose arrays are those of `write_part`."""
-        record = EpisodeRecord(
-            episode=Episode(job=self.name, episode_index=index, seed=3),
-            env_id=0,
-            outcome=outcome,
-            success=None if outcome is Outcome.ERROR else outcome is Outcome.SUCCESS,
-            length=length,
-            episode_return=1.5,
-            termination="terminated",
-            conditions={},
-            language_instruction="lift",
-        )
+        record = ended(index, job=self.name, outcome=outcome, length=length)
         line = commit_line(
             record,
             rank=0,

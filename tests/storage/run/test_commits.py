@@ -12,7 +12,7 @@ import pytest
 
 from isaaclab_arena import ConfigError, StorageError
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.interfaces.episode import Episode, EpisodeEvents, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import EpisodeEvents, Outcome
 from isaaclab_arena.storage.commits import CommitWriter, commit_line, read_commits
 from isaaclab_arena.storage.ledger import (
     JobReport,
@@ -26,6 +26,7 @@ from isaaclab_arena.storage.ledger import (
 )
 from tests.results.evidence import commit_lines, planned, write_lines, write_report
 from tests.results.evidence import report as job_standing_report
+from tests.storage.recordings import ended
 
 CONTEXT = {"rank": 1, "episode_in_env": 0, "timestamp": "2026-01-01T00:00:00+00:00", "wall_s": 0.5, "checksum": 7}
 ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", "seed", "success"} | {
@@ -36,14 +37,10 @@ ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", 
 
 
 def line(index: int, metrics: Mapping[str, float] = MappingProxyType({"distance_m": 0.25}), **changes):
-    record = EpisodeRecord(
-        episode=Episode(job="lift", episode_index=index, seed=3),
+    record = ended(
+        index,
         env_id=2,
-        outcome=Outcome.SUCCESS,
-        success=True,
         length=10,
-        episode_return=1.5,
-        termination="terminated",
         conditions={"cube.position": (0.1, 0.2), "cube.colour": "red"},
         language_instruction="lift the \n cube",
         metrics=dict(metrics),
@@ -265,43 +262,38 @@ def test_a_job_with_all_its_episodes_is_complete_once_a_rank_has_said_what_they_
     assert standing(ALL, *reports).status == status
 
 
-@pytest.mark.parametrize("reports", [[ENDED], [BEGUN], [STOPPED], []])
-def test_a_job_that_lacks_episodes_is_interrupted_whatever_ranks_have_said(reports):
-    found = standing({0, 2, 4, 5, 6, 7, 8, 9}, *reports)
-    assert (found.status, found.planned, found.missing) == ("interrupted", 10, (1, 3))
-
-
-def test_without_a_trace_a_job_is_missing_or_was_not_to_run():
-    assert standing(()).status == "missing"
-    skipped = standing((), status=JobStatus.COMPLETED)
-    assert (skipped.status, skipped.missing) == ("skipped", ())
-
-
-def test_as_long_as_episodes_have_files_of_their_own_only_a_report_completes_the_job():
-    assert standing(ALL, BEGUN, has_parts=True).status == "interrupted"
-    assert standing(ALL, ENDED, has_parts=True).status == "completed"
-
-
-@pytest.mark.parametrize(("reports", "status"), [([BEGUN], "completed"), ([], "interrupted")])
-def test_a_decision_completes_a_job_as_its_last_episode_does(reports, status):
-    found = standing(range(7), *reports, needed=6)
-    assert (found.status, found.missing) == (status, ())
-    assert standing(range(5), BEGUN, needed=6).missing == (5,)
-
-
-def test_the_length_of_a_job_may_be_known_from_what_a_rank_has_said():
-    said = job_standing_report(status=ReportedStatus.BEGUN, num_episodes=3)
-    assert standing(range(3), said, num_episodes=None).status == "completed"
-    assert standing(range(2), said, num_episodes=None).missing == (2,)
-
-
-def test_a_job_that_steps_end_is_complete_only_where_every_rank_that_ended_says_so():
-    limited = {"num_episodes": None, "num_steps": 100}
-    assert standing(range(3), ENDED, **limited).status == "completed"
-    assert standing(range(3), BEGUN, **limited).status == "interrupted"
-    assert standing(range(3), STOPPED, job_standing_report(rank=1), **limited).status == "interrupted"
+SECOND = job_standing_report(rank=1)
+SHORT = job_standing_report(status=ReportedStatus.BEGUN, num_episodes=3)
+UNKNOWN, STEPS = {"num_episodes": None}, {"num_episodes": None, "num_steps": 100}
+STANDINGS = [
+    # A job that lacks episodes is interrupted whatever ranks have said.
+    *(((0, 2, *range(4, 10)), reports, {}, "interrupted", (1, 3)) for reports in ([ENDED], [BEGUN], [STOPPED], [])),
+    # Without a trace a job is missing or was not to run.
+    ((), [], {}, "missing", tuple(ALL)),
+    ((), [], {"status": JobStatus.COMPLETED}, "skipped", ()),
+    # As long as episodes have files of their own, only a report completes the job.
+    (ALL, [BEGUN], {"has_parts": True}, "interrupted", ()),
+    (ALL, [ENDED], {"has_parts": True}, "completed", ()),
+    # A decision completes a job as its last episode does.
+    (range(7), [BEGUN], {"needed": 6}, "completed", ()),
+    (range(7), [], {"needed": 6}, "interrupted", ()),
+    (range(5), [BEGUN], {"needed": 6}, "interrupted", (5,)),
+    # The length may be known from what a rank has said.
+    (range(3), [SHORT], UNKNOWN, "completed", ()),
+    (range(2), [SHORT], UNKNOWN, "interrupted", (2,)),
+    # A job that steps end is complete only where every rank that ended says so.
+    (range(3), [ENDED], STEPS, "completed", ()),
+    (range(3), [BEGUN], STEPS, "interrupted", ()),
+    (range(3), [STOPPED, SECOND], STEPS, "interrupted", ()),
     # Of a rank that died another one has taken over all of it.
-    assert standing(range(3), BEGUN, job_standing_report(rank=1), **limited).status == "completed"
+    (range(3), [BEGUN, SECOND], STEPS, "completed", ()),
+]
+
+
+@pytest.mark.parametrize(("finished", "reports", "job", "status", "missing"), STANDINGS)
+def test_a_job_stands_where_its_episodes_and_its_ranks_say(finished, reports, job, status, missing):
+    found = standing(finished, *reports, **job)
+    assert (found.status, found.missing) == (status, missing)
 
 
 # A pipe in the place of a file that a run has written: it is named, and not waited for.

@@ -15,12 +15,10 @@ import pytest
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     EpisodeVerification,
     JobState,
     RunLock,
-    RunPlan,
     RunVerification,
     attempt_numbers,
     attempt_path,
@@ -36,31 +34,22 @@ from isaaclab_arena.storage.ledger import (
     write_verification,
 )
 from tests.results.evidence import attempt, planned
-from tests.storage.plan_entries import plan_entry
+from tests.storage.plan_entries import plan_entry, run_plan
 
-PLAN = RunPlan(
-    run_id="2026-01-01_00-00-00",
-    created_at="2026-01-01T00:00:00+00:00",
-    config_hash="abc",
-    source_file="jobs.json",
-    command_line=("eval_runner", "--eval_jobs_config", "jobs.json"),
-    world_size=2,
-    versions={"torch": "2.13.0"},
-    git_revision=None,
-    machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
-    devices=("cpu", "cpu"),
-    jobs=(
-        plan_entry("a", seed=2**62, num_envs=4),
-        plan_entry(
-            "b",
-            index=1,
-            rank=None,
-            policy_config_dict={"replay_file_path": "x"},
-            policy_config={"replay_file_path": "x", "num_envs": 1},
-            num_episodes=5,
-            status=JobStatus.COMPLETED,
-        ),
+PLAN = run_plan(
+    plan_entry("a", seed=2**62, num_envs=4),
+    plan_entry(
+        "b",
+        index=1,
+        rank=None,
+        policy_config_dict={"replay_file_path": "x"},
+        policy_config={"replay_file_path": "x", "num_envs": 1},
+        num_episodes=5,
+        status=JobStatus.COMPLETED,
     ),
+    world_size=2,
+    command_line=("eval_runner", "--eval_jobs_config", "jobs.json"),
+    versions={"torch": "2.13.0"},
 )
 
 
